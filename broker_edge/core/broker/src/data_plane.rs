@@ -10,13 +10,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use headwater_log::Log;
-use headwater_mqtt::QoS;
 use mio::{Poll, Waker};
 
 use crate::auth::AuthService;
 use crate::config::{BrokerSettings, MqttSettings, Quota, QuotaSettings};
 use crate::descriptors::{connections_room, open_files_max};
-use crate::engine::{Engine, Limits, Now, QuotaKind, QuotaLimits, Settings};
+use crate::engine::{Engine, Now, QuotaKind, QuotaLimits, Settings};
 use crate::event_loop::{
     CommandSender, Commands, EventLoop, LoopSettings, LoopWaker, WAKER, queue,
 };
@@ -99,7 +98,10 @@ pub(crate) fn start(
         .name("loop-0".to_owned())
         .spawn(move || {
             let settings = settings(&config);
-            let loop_settings = loop_settings(&config);
+            let loop_settings = LoopSettings {
+                mqtt: &config.mqtt,
+                broker: &config.broker,
+            };
             let loop_metrics = Arc::clone(&metrics);
             let event_loop = Engine::new(settings, log, state, metrics, start_of_time())
                 .map_err(io::Error::other)
@@ -135,33 +137,10 @@ pub(crate) fn start(
 }
 
 fn settings(config: &DataPlaneConfig) -> Settings {
-    let mqtt = &config.mqtt;
-    let expiry_max_s = mqtt.session_expiry_max.0.as_secs();
     Settings {
-        packet_bytes_max: mqtt.max_packet_bytes.as_usize(),
-        receive_budget_bytes: mqtt.receive_budget_bytes.as_usize(),
-        inflight_max: mqtt.max_inflight,
-        receive_maximum: mqtt.receive_maximum,
-        topic_alias_maximum: mqtt.topic_alias_maximum,
-        subscriptions_max: mqtt.max_subscriptions as usize,
-        filter_bytes_max: mqtt.max_filter_bytes.as_usize(),
-        sessions_max: mqtt.max_sessions as usize,
-        retained_max: mqtt.max_retained as usize,
-        retained_bytes_max: mqtt.max_retained_bytes.0,
-        session_bytes_max: mqtt.max_session_bytes.0,
-        topic_levels_max: usize::from(mqtt.max_topic_levels),
-        delivery_aliases_max: mqtt.delivery_aliases,
-        shared_groups_max: usize::from(mqtt.max_shared_groups),
-        shared_members_max: mqtt.max_shared_members as usize,
-        total_subscriptions_max: mqtt.max_total_subscriptions as usize,
+        mqtt: config.mqtt.clone(),
         quotas: quotas(config),
-        shared_redelivery_after_ms: u64::try_from(mqtt.shared_redelivery_after.0.as_millis())
-            .unwrap_or(0),
-        connect_timeout_ms: u64::try_from(mqtt.connect_timeout.0.as_millis()).unwrap_or(u64::MAX),
-        session_expiry_max_s: u32::try_from(expiry_max_s).unwrap_or(u32::MAX),
-        out_buffer_bytes: mqtt.out_buffer_bytes.as_usize(),
         ack_written: config.ack_written,
-        limits: limits(mqtt),
         sys_interval_ms: u64::try_from(config.sys_interval.as_millis()).unwrap_or(u64::MAX),
         ..Settings::default()
     }
@@ -206,35 +185,6 @@ fn quotas(config: &DataPlaneConfig) -> QuotaLimits {
         *limit = of(kind, &config.quotas.user).unwrap_or(*limit);
     }
     QuotaLimits { tenant, user }
-}
-
-fn loop_settings(config: &DataPlaneConfig) -> LoopSettings {
-    let (mqtt, broker) = (&config.mqtt, &config.broker);
-    let connect_bytes_max = mqtt.max_connect_bytes.min(mqtt.max_packet_bytes);
-    LoopSettings {
-        connections_max: broker.max_connections as usize,
-        connections_per_address_max: broker.max_connections_per_ip,
-        connects_per_second_max: broker.max_connect_rate,
-        pending_max: broker.max_pending_connections as usize,
-        connect_bytes_max: connect_bytes_max.as_usize(),
-        connect_timeout_ms: u64::try_from(mqtt.connect_timeout.0.as_millis()).unwrap_or(u64::MAX),
-    }
-}
-
-fn limits(mqtt: &MqttSettings) -> Limits {
-    let keep_alive_max = mqtt.keep_alive_max.map_or(0, |age| age.0.as_secs());
-    Limits {
-        messages_per_s: mqtt.max_messages_per_second,
-        bytes_per_s: mqtt.max_bytes_per_second.map(|bytes| bytes.0),
-        topics_max: mqtt.max_topics,
-        topic_bytes_max: mqtt.max_topic_bytes as usize,
-        qos_max: QoS::from_u8(mqtt.max_qos).unwrap_or(QoS::ExactlyOnce),
-        retain_available: mqtt.retain_available,
-        wildcard_available: mqtt.wildcard_available,
-        keep_alive_max_s: u16::try_from(keep_alive_max).unwrap_or(u16::MAX),
-        server_reference: mqtt.server_reference.clone(),
-        response_information: mqtt.response_information.clone(),
-    }
 }
 
 /// The start time of the loop's clock.

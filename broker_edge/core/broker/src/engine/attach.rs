@@ -52,7 +52,7 @@ impl Engine {
             .properties
             .receive_maximum()
             .unwrap_or(u16::MAX)
-            .min(self.settings.inflight_max);
+            .min(self.settings.mqtt.max_inflight);
         let partitions = self.data_partitions();
         let mut found = self.by_client.get(client_id).copied();
         if let Some(session) = found {

@@ -143,7 +143,7 @@ impl Engine {
     /// Charges the bytes that a connection has sent behind its waiting CONNECT. Over the limit, the CONNECT is refused
     /// as busy.
     pub(super) fn charge_waiting(&mut self, key: ConnKey) {
-        let bytes_max = self.settings.receive_budget_bytes;
+        let bytes_max = self.settings.mqtt.receive_budget_bytes.as_usize();
         let Some(conn) = self.conns.get_mut(key) else {
             return;
         };

@@ -139,8 +139,8 @@ impl Engine {
             })
         };
         let (total_max, members_max) = (
-            self.settings.total_subscriptions_max,
-            self.settings.shared_members_max,
+            self.settings.mqtt.max_total_subscriptions as usize,
+            self.settings.mqtt.max_shared_members as usize,
         );
         if self.router.len() + self.groups.members() >= total_max {
             return refuse(format!(
@@ -155,7 +155,7 @@ impl Engine {
         }
         let over_bytes = self.filter_over(session, filter);
         if over_bytes == Some(OverLimit::All) {
-            let bytes_max = self.settings.session_bytes_max;
+            let bytes_max = self.settings.mqtt.max_session_bytes.0;
             return refuse(format!(
                 "the broker keeps at most {bytes_max} bytes of filters and wills for all sessions"
             ));

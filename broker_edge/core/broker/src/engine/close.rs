@@ -239,7 +239,7 @@ impl Engine {
             if session.expiry_s == 0 && expiry_s != 0 {
                 return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
             }
-            session.expiry_s = expiry_s.min(self.settings.session_expiry_max_s);
+            session.expiry_s = expiry_s.min(self.settings.mqtt.session_expiry_max_s());
         }
         let with_will = disconnect.reason != ReasonCode::NORMAL_DISCONNECTION;
         self.close(

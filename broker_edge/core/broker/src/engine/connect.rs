@@ -94,7 +94,9 @@ impl Engine {
 
     /// Reason code when the session limit is reached.
     fn refusal_of_session(&mut self, connect: &Connect<'_>) -> Option<ReasonCode> {
-        if self.expiry_of(connect) == 0 || self.stored_sessions < self.settings.sessions_max {
+        if self.expiry_of(connect) == 0
+            || self.stored_sessions < self.settings.mqtt.max_sessions as usize
+        {
             return None;
         }
         let held = self.by_client.get(connect.client_id);
@@ -223,7 +225,7 @@ impl Engine {
         conn.keep_alive_s = keep_alive_s;
         conn.packet_max = connect.properties.maximum_packet_size().unwrap_or(u32::MAX);
         let aliases = connect.properties.topic_alias_maximum().unwrap_or(0);
-        let out_aliases = OutAliases::of(aliases.min(self.settings.delivery_aliases_max));
+        let out_aliases = OutAliases::of(aliases.min(self.settings.mqtt.delivery_aliases));
         conn.extras.trim();
         if will.is_some() || out_aliases.is_some() {
             conn.extras.will = will;
@@ -254,7 +256,7 @@ impl Engine {
             (false, true) => 0,
             (false, false) => NEVER_EXPIRES,
         };
-        wanted.min(self.settings.session_expiry_max_s)
+        wanted.min(self.settings.mqtt.session_expiry_max_s())
     }
 
     fn encode_connack(
@@ -267,11 +269,11 @@ impl Engine {
         proof: Option<&str>,
     ) {
         let mut properties = vec![
-            Property::ReceiveMaximum(self.settings.receive_maximum),
+            Property::ReceiveMaximum(self.settings.mqtt.receive_maximum),
             Property::MaximumPacketSize(
-                u32::try_from(self.settings.packet_bytes_max).unwrap_or(u32::MAX),
+                u32::try_from(self.settings.mqtt.max_packet_bytes.as_usize()).unwrap_or(u32::MAX),
             ),
-            Property::TopicAliasMaximum(self.settings.topic_alias_maximum),
+            Property::TopicAliasMaximum(self.settings.mqtt.topic_alias_maximum),
             Property::SharedSubscriptionAvailable(true),
         ];
         self.limit_properties(connect, &mut properties);

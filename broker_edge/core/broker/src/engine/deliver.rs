@@ -191,7 +191,7 @@ impl Engine {
         let template = self.templates.get(run, layout, self.now.wall_us);
         if session.window.room(session.window_max) < template.with_id
             || (template.has_qos2 && session.stored)
-            || conn.out_len() + template.total_len > self.settings.out_buffer_bytes
+            || conn.out_len() + template.total_len > self.settings.mqtt.out_buffer_bytes.as_usize()
             || template.largest > conn.packet_max as usize
         {
             return false;
@@ -281,7 +281,7 @@ impl Engine {
             ..
         } = *delivery;
         let now_us = self.now.wall_us;
-        let out_buffer_bytes = self.settings.out_buffer_bytes;
+        let out_buffer_bytes = self.settings.mqtt.out_buffer_bytes.as_usize();
         let offset_text = format_offset(&self.stages[partition.index()], record, effective);
         let Some(session) = self.sessions.get_mut(session_key) else {
             return Delivered::Skipped;

@@ -54,7 +54,7 @@ impl Engine {
         let Some((pending, answer)) = self.begin_scram(message) else {
             return self.deny_connect(key, connect.client_id, Denied::BadCredentials);
         };
-        let bytes_max = self.settings.receive_budget_bytes;
+        let bytes_max = self.settings.mqtt.receive_budget_bytes.as_usize();
         let Some(charge) = Charge::take(&self.unknown_bytes, body.len(), bytes_max) else {
             return self.deny_connect(key, connect.client_id, Denied::Busy);
         };

@@ -45,14 +45,14 @@ impl Engine {
         if conn.phase != Phase::Open {
             return false;
         }
-        let limits = &self.settings.limits;
+        let limits = &self.settings.mqtt;
         let is_publish = first_byte >> 4 == kind::PUBLISH;
         let pace = conn.extras.pace.get_or_insert_default();
         let waits = [
-            (limits.messages_per_s.is_some() && is_publish)
+            (limits.max_messages_per_second.is_some() && is_publish)
                 .then_some((pace.messages_us, PauseCause::MessageRate)),
             limits
-                .bytes_per_s
+                .max_bytes_per_second
                 .is_some()
                 .then_some((pace.bytes_us, PauseCause::ByteRate)),
         ];
@@ -66,10 +66,10 @@ impl Engine {
             self.timers.set(due_ms, Timer::Pace(key));
             return true;
         }
-        if let (Some(rate), true) = (limits.messages_per_s, is_publish) {
+        if let (Some(rate), true) = (limits.max_messages_per_second, is_publish) {
             charge(&mut pace.messages_us, now_us, 1, u64::from(rate));
         }
-        if let Some(rate) = limits.bytes_per_s {
+        if let Some(rate) = limits.max_bytes_per_second.map(|bytes| bytes.0) {
             charge(&mut pace.bytes_us, now_us, size as u64, rate);
         }
         false
@@ -88,11 +88,11 @@ impl Engine {
     /// A publish asks for something the broker does not offer: the connection is closed with the reason code for it.
     #[inline]
     pub(super) fn closes_publish(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
-        let limits = &self.settings.limits;
-        if publish.qos <= limits.qos_max && (!publish.retain || limits.retain_available) {
+        let limits = &self.settings.mqtt;
+        if publish.qos <= limits.qos_max() && (!publish.retain || limits.retain_available) {
             return false;
         }
-        let reason = if publish.qos > limits.qos_max {
+        let reason = if publish.qos > limits.qos_max() {
             ReasonCode::QosNotSupported
         } else {
             ReasonCode::RetainNotSupported
@@ -104,7 +104,7 @@ impl Engine {
 
     /// Whether this topic name would exceed its client's limit on topics.
     pub(super) fn is_one_topic_too_many(&self, key: ConnKey, name: &str) -> bool {
-        let limit = self.settings.limits.topics_max;
+        let limit = self.settings.mqtt.max_topics;
         let session = self.conns.get(key).and_then(|conn| conn.session);
         let made = session
             .and_then(|session| self.sessions.get(session))
@@ -128,12 +128,12 @@ impl Engine {
 
     /// Why the broker's limits refuse this CONNECT, whoever the client is.
     pub(super) fn refusal_by_limits(&self, connect: &Connect<'_>) -> Option<ReasonCode> {
-        let limits = &self.settings.limits;
+        let limits = &self.settings.mqtt;
         if let Some(drain) = self.drain {
             return Some(self.reason_of(drain));
         }
         let will = connect.will.as_ref()?;
-        if will.qos > limits.qos_max {
+        if will.qos > limits.qos_max() {
             return Some(ReasonCode::QosNotSupported);
         }
         (will.retain && !limits.retain_available).then_some(ReasonCode::RetainNotSupported)
@@ -141,7 +141,7 @@ impl Engine {
 
     /// The effective keep alive in seconds: the client's, or the one that the broker imposes on MQTT 5.
     pub(super) fn keep_alive_of(&self, connect: &Connect<'_>) -> u16 {
-        let max = self.settings.limits.keep_alive_max_s;
+        let max = self.settings.mqtt.keep_alive_max_s();
         let wanted = connect.keep_alive_s;
         if max > 0 && connect.version.is_v5() && (wanted == 0 || wanted > max) {
             max
@@ -156,9 +156,9 @@ impl Engine {
         connect: &Connect<'_>,
         properties: &mut Vec<Property<'a>>,
     ) {
-        let limits = &self.settings.limits;
-        if limits.qos_max < QoS::ExactlyOnce {
-            properties.push(Property::MaximumQoS(limits.qos_max.as_u8()));
+        let limits = &self.settings.mqtt;
+        if limits.qos_max() < QoS::ExactlyOnce {
+            properties.push(Property::MaximumQoS(limits.qos_max().as_u8()));
         }
         if !limits.retain_available {
             properties.push(Property::RetainAvailable(false));
@@ -183,12 +183,12 @@ impl Engine {
             reason,
             ReasonCode::UseAnotherServer | ReasonCode::ServerMoved
         );
-        let reference = &self.settings.limits.server_reference;
+        let reference = &self.settings.mqtt.server_reference;
         reference.clone().filter(|_| goes)
     }
 
     fn reason_of(&self, drain: Drain) -> ReasonCode {
-        match (drain, &self.settings.limits.server_reference) {
+        match (drain, &self.settings.mqtt.server_reference) {
             (_, None) => ReasonCode::ServerUnavailable,
             (Drain::ForNow, _) => ReasonCode::UseAnotherServer,
             (Drain::ForGood, _) => ReasonCode::ServerMoved,

@@ -94,7 +94,7 @@ pub use receive::ReadPlan;
 pub use retain_request::{MESSAGES_MAX, RetainRequest};
 pub use retained::Retained;
 pub use session::Session;
-pub use settings::{Limits, Settings};
+pub use settings::Settings;
 pub use turn_metrics::PauseCause;
 
 use auth_gate::{AuthGate, Wake};
@@ -242,7 +242,10 @@ impl Engine {
         let dispatched = partitions
             .map(|partition| partition.high_watermark())
             .collect();
-        let limits = (settings.retained_max, settings.retained_bytes_max);
+        let limits = (
+            settings.mqtt.max_retained as usize,
+            settings.mqtt.max_retained_bytes.0,
+        );
         let retained = Retained::load(&log, &state, limits)?;
         let mut engine = Self {
             next_stamp: stages.len() as u64 + 1,
@@ -335,7 +338,7 @@ impl Engine {
 
     /// Opens a new connection.
     pub fn open(&mut self, peer: Peer) -> ConnKey {
-        let due_ms = self.now.mono_ms + self.settings.connect_timeout_ms;
+        let due_ms = self.now.mono_ms + self.settings.mqtt.connect_timeout.as_ms();
         let mut conn = Connection::new(peer, self.now.mono_ms);
         conn.silence_due_ms = due_ms;
         let key = self.conns.insert(conn);

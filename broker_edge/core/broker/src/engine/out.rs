@@ -292,7 +292,7 @@ impl Engine {
         if conn.paused_on_out && count > 0 {
             conn.last_read_ms = self.now.mono_ms;
         }
-        if left > self.settings.out_buffer_bytes / 2 {
+        if left > self.settings.mqtt.out_buffer_bytes.as_usize() / 2 {
             return;
         }
         if std::mem::take(&mut conn.paused_on_out) {

@@ -147,7 +147,7 @@ impl Engine {
 
     fn find_topic(&mut self, key: ConnKey, publish: &Publish<'_>) -> Option<TopicId> {
         let alias = publish.topic_alias.map(|alias| usize::from(alias.get()));
-        if alias.is_some_and(|alias| alias > usize::from(self.settings.topic_alias_maximum)) {
+        if alias.is_some_and(|alias| alias > usize::from(self.settings.mqtt.topic_alias_maximum)) {
             self.close(key, Cause::Reason(ReasonCode::TopicAliasInvalid));
             return None;
         }
@@ -233,8 +233,9 @@ impl Engine {
             return Some(ReasonCode::NotAuthorized);
         }
         let levels = 1 + name.bytes().filter(|byte| *byte == b'/').count();
-        let is_long = name.len() > self.settings.limits.topic_bytes_max;
-        (is_long || levels > self.settings.topic_levels_max).then_some(ReasonCode::TopicNameInvalid)
+        let is_long = name.len() > self.settings.mqtt.max_topic_bytes as usize;
+        (is_long || levels > usize::from(self.settings.mqtt.max_topic_levels))
+            .then_some(ReasonCode::TopicNameInvalid)
     }
 
     /// Drops a publish. MQTT 5 gets the reason; older versions get a plain acknowledgement, as from Mosquitto.
@@ -308,7 +309,8 @@ impl Engine {
                 packet_id.get(),
                 reason,
             );
-            if conn.version.is_v5() && conn.publishes_in_flight > self.settings.receive_maximum {
+            if conn.version.is_v5() && conn.publishes_in_flight > self.settings.mqtt.receive_maximum
+            {
                 self.close(key, Cause::Reason(ReasonCode::ReceiveMaximumExceeded));
             }
             if publish.qos == QoS::ExactlyOnce

@@ -129,7 +129,8 @@ impl Engine {
             self.close(key, Cause::Reason(ReasonCode::ProtocolError));
             return true;
         }
-        let too_many = conn.is_v5() && conn.publishes_in_flight > self.settings.receive_maximum;
+        let too_many =
+            conn.is_v5() && conn.publishes_in_flight > self.settings.mqtt.receive_maximum;
         match held.record {
             Some((partition, ticket)) if self.stages[partition.index()].settled() <= ticket => {
                 let stage = &mut self.stages[partition.index()];

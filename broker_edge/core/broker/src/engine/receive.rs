@@ -48,9 +48,9 @@ enum Step {
 impl Engine {
     /// Whether and how a readable connection is to be read.
     pub fn read_plan(&mut self, key: ConnKey) -> ReadPlan {
-        let budget = self.settings.receive_budget_bytes;
+        let budget = self.settings.mqtt.receive_budget_bytes.as_usize();
         let is_scarce = !self.budget_waits.is_empty()
-            || self.settings.limits.limits_rate()
+            || self.settings.mqtt.limits_rate()
             || self.stages.iter().any(|stage| stage.stalled);
         let Some(conn) = self.conns.get_mut(key) else {
             return ReadPlan::Wait;
@@ -59,7 +59,7 @@ impl Engine {
             conn.paused_on_acks = true;
             self.turn_metrics.paused(PauseCause::Acks);
         }
-        if conn.out_len() > self.settings.out_buffer_bytes {
+        if conn.out_len() > self.settings.mqtt.out_buffer_bytes.as_usize() {
             conn.paused_on_out = true;
             self.turn_metrics.paused(PauseCause::Out);
         }
@@ -160,7 +160,7 @@ impl Engine {
 
     fn handle_packets(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
         let mut at = 0;
-        let bytes_max = self.settings.packet_bytes_max;
+        let bytes_max = self.settings.mqtt.max_packet_bytes.as_usize();
         let size_max_in = |phase| match phase {
             Phase::Authenticating => bytes_max.min(AUTH_PACKET_BYTES_MAX),
             _ => bytes_max,
@@ -183,7 +183,7 @@ impl Engine {
                     let Some(body) = rest.get(header_len..total_len) else {
                         return;
                     };
-                    if self.settings.limits.limits_rate()
+                    if self.settings.mqtt.limits_rate()
                         && self.is_over_rate(key, first_byte, total_len)
                     {
                         return self.hold(key, rest, total_len);

@@ -151,7 +151,7 @@ impl Engine {
         else {
             return Delivered::Skipped;
         };
-        if conn.out_len() >= self.settings.out_buffer_bytes {
+        if conn.out_len() >= self.settings.mqtt.out_buffer_bytes.as_usize() {
             conn.wake_when_drained = true;
             return Delivered::NoRoom;
         }

@@ -90,7 +90,7 @@ impl Engine {
         if more == 0 {
             return None;
         }
-        if self.session_bytes.saturating_add(more) > self.settings.session_bytes_max {
+        if self.session_bytes.saturating_add(more) > self.settings.mqtt.max_session_bytes.0 {
             return Some(OverLimit::All);
         }
         let allows = |account| self.quotas.allows(account, Kind::SessionBytes, more);

@@ -59,7 +59,7 @@ impl Engine {
         for wanted in subscribe.subscriptions.iter() {
             let located = split_filter(wanted.filter);
             let options = Options {
-                qos: wanted.options.qos.min(self.settings.limits.qos_max),
+                qos: wanted.options.qos.min(self.settings.mqtt.qos_max()),
                 no_local: wanted.options.no_local,
                 retain_as_published: wanted.options.retain_as_published,
                 id: common.id,
@@ -233,23 +233,23 @@ impl Engine {
             );
         }
         let levels = 1 + inner.bytes().filter(|byte| *byte == b'/').count();
-        let levels_max = self.settings.topic_levels_max;
+        let levels_max = usize::from(self.settings.mqtt.max_topic_levels);
         if levels > levels_max {
             return refuse(
                 ReasonCode::TopicFilterInvalid,
                 format!("a filter has at most {levels_max} levels"),
             );
         }
-        let limits = &self.settings.limits;
-        if filter.len() > limits.topic_bytes_max {
-            let sentence = format!("a filter has at most {} bytes", limits.topic_bytes_max);
+        let limits = &self.settings.mqtt;
+        if filter.len() > limits.max_topic_bytes as usize {
+            let sentence = format!("a filter has at most {} bytes", limits.max_topic_bytes);
             return refuse(ReasonCode::TopicFilterInvalid, sentence);
         }
         if !limits.wildcard_available && filter.contains(['+', '#']) {
             let sentence = "wildcards are not available".to_owned();
             return refuse(ReasonCode::WildcardSubscriptionsNotSupported, sentence);
         }
-        let subscriptions_max = self.settings.subscriptions_max;
+        let subscriptions_max = self.settings.mqtt.max_subscriptions as usize;
         let full = self.sessions.get(key).is_some_and(|session| {
             session.subscriptions.len() >= subscriptions_max
                 && session.subscription(filter).is_none()
@@ -258,7 +258,7 @@ impl Engine {
             let sentence = format!("a session has at most {subscriptions_max} subscriptions");
             return refuse(ReasonCode::QuotaExceeded, sentence);
         }
-        let bytes_max = self.settings.filter_bytes_max;
+        let bytes_max = self.settings.mqtt.max_filter_bytes.as_usize();
         let is_long = self.sessions.get(key).is_some_and(|session| {
             let held = session.subscriptions.iter();
             session.subscription(filter).is_none()

@@ -152,7 +152,7 @@ impl Engine {
         retain: bool,
         effective: &EffectiveOptions,
     ) {
-        let bound = self.settings.out_buffer_bytes;
+        let bound = self.settings.mqtt.out_buffer_bytes.as_usize();
         let Some(conn) = self.writer(key) else { return };
         if conn.out_len() >= bound {
             self.turn_metrics.deliveries_dropped += 1;

@@ -57,6 +57,8 @@ use headwater_mqtt::{Frame, PacketId, Property, QoS, ReasonCode, Version, frame}
 use parking_lot::{Condvar, Mutex};
 
 use super::*;
+use crate::config::MqttSettings;
+use crate::config::units::{Age, ByteSize};
 use gate::{Gate, GatedFiles, Sync};
 use rig::{Rig, dir};
 
@@ -236,7 +238,7 @@ fn silence_is_measured_from_the_last_packet_and_ends_the_connection() {
     rig.pass_time(1_000);
     assert_eq!(rig.sent(key, Version::V5), ["disconnect KeepAliveTimeout"]);
     let mute = rig.engine.open(crate::peer::Peer::nobody());
-    rig.pass_time(Settings::default().connect_timeout_ms);
+    rig.pass_time(Settings::default().mqtt.connect_timeout.as_ms());
     assert!(rig.engine.take_closed().contains(&mute));
 }
 
@@ -270,7 +272,7 @@ fn bytes_split_anywhere_are_the_same_packets() {
 fn a_large_packet_waits_for_the_budget_and_is_received_once_others_are_done() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.receive_budget_bytes = 300 << 10;
+    rig.engine.settings.mqtt.receive_budget_bytes = ByteSize(300 << 10);
     let keys = rig.clients(Version::V311, 2);
     let payload = vec![b'x'; 200 << 10];
     let mut packet = vec![0x30];

@@ -97,7 +97,7 @@ impl Engine {
         match conn.phase {
             // The broker has not checked the credentials yet.
             Phase::New if conn.paused_on_auth => {
-                conn.silence_due_ms = now_ms + self.settings.connect_timeout_ms;
+                conn.silence_due_ms = now_ms + self.settings.mqtt.connect_timeout.as_ms();
                 self.timers.set(conn.silence_due_ms, Timer::Silence(key));
             }
             Phase::New | Phase::Authenticating => self.close(key, Cause::Lost),

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mio::{Events, Poll, Token, Waker};
 
+use crate::config::{BrokerSettings, MqttSettings};
 use crate::descriptors::{connections_room, open_files_max, pending_room};
 use crate::engine::{ConnKey, Engine, Now, ReadPlan};
 use crate::metrics::{ConnectFailure, Metrics};
@@ -94,13 +95,9 @@ pub struct EventLoop {
 }
 
 /// The limits of the loop.
-pub struct LoopSettings {
-    pub connections_max: usize,
-    pub connections_per_address_max: Option<u32>,
-    pub connects_per_second_max: u32,
-    pub pending_max: usize,
-    pub connect_bytes_max: usize,
-    pub connect_timeout_ms: u64,
+pub struct LoopSettings<'a> {
+    pub mqtt: &'a MqttSettings,
+    pub broker: &'a BrokerSettings,
 }
 
 impl EventLoop {
@@ -113,15 +110,18 @@ impl EventLoop {
         bound: Vec<BoundListener>,
         engine: Engine,
         metrics: Arc<Metrics>,
-        settings: &LoopSettings,
+        settings: &LoopSettings<'_>,
     ) -> io::Result<Self> {
         if bound.len() > LISTENERS_MAX {
             return Err(io::Error::other(
                 "more than 256 listener addresses are configured",
             ));
         }
+        let LoopSettings { mqtt, broker } = settings;
+        let connections_max = broker.max_connections as usize;
+        let pending_max = broker.max_pending_connections as usize;
         if let Some(any) = bound.first() {
-            listener::prepare_descriptors(&any.listener, settings.connections_max);
+            listener::prepare_descriptors(&any.listener, connections_max);
         }
         let listeners = bound
             .into_iter()
@@ -129,9 +129,9 @@ impl EventLoop {
             .map(|(index, bound)| Listener::new(bound, poll.registry(), Token(LISTENER.0 - index)))
             .collect::<io::Result<_>>()?;
         let limits = Limits {
-            pending_max: settings.pending_max.min(pending_room(open_files_max())),
-            connect_bytes_max: settings.connect_bytes_max,
-            timeout_ms: settings.connect_timeout_ms,
+            pending_max: pending_max.min(pending_room(open_files_max())),
+            connect_bytes_max: mqtt.connect_bytes_max(),
+            timeout_ms: mqtt.connect_timeout.as_ms(),
         };
         Ok(Self {
             poll,
@@ -139,8 +139,8 @@ impl EventLoop {
             commands,
             listeners,
             arrivals: Arrivals::new(limits, metrics),
-            rate: Rate::new(settings.connects_per_second_max),
-            per_address: PerAddress::new(settings.connections_per_address_max),
+            rate: Rate::new(broker.max_connect_rate),
+            per_address: PerAddress::new(broker.max_connections_per_ip),
             accepts_from_ms: 0,
             turn_ms: 0,
             sockets: Sockets::default(),
@@ -148,7 +148,7 @@ impl EventLoop {
             readable: ReadQueue::default(),
             buffer: vec![0; READ_BYTES_MAX],
             started: Instant::now(),
-            connections_max: settings.connections_max,
+            connections_max,
             connections_room: usize::try_from(connections_room(open_files_max()))
                 .unwrap_or(usize::MAX),
         })

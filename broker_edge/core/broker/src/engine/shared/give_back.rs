@@ -61,7 +61,7 @@ impl Engine {
 
     /// Takes records back from members that have left them unacknowledged for too long. Called with each checkpoint.
     pub(in super::super) fn take_from_silent(&mut self) {
-        let after_ms = self.settings.shared_redelivery_after_ms;
+        let after_ms = self.settings.mqtt.shared_redelivery_after.as_ms();
         for id in self.groups.ids() {
             let Some(group) = self.groups.get(id) else {
                 continue;

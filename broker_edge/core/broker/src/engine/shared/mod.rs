@@ -338,7 +338,7 @@ pub fn filter_of(filter: &str) -> Option<&str> {
 impl Engine {
     /// Why nobody may subscribe to this group, if there is a reason.
     pub(super) fn check_group(&self, name: &str) -> Result<(), Refusal> {
-        let groups_max = self.settings.shared_groups_max;
+        let groups_max = usize::from(self.settings.mqtt.max_shared_groups);
         if self.groups.by_name(name).is_some() || self.groups.len() < groups_max {
             return Ok(());
         }

@@ -347,7 +347,7 @@ fn a_full_queue_of_checks_refuses_and_leaves_those_in_it_alone() {
 #[test]
 fn i7_what_unknown_clients_have_sent_is_bounded_for_all_of_them_together() {
     let mut broker = Guarded::new(|settings| settings.threads = 0);
-    broker.rig.engine.settings.receive_budget_bytes = 100 << 10;
+    broker.rig.engine.settings.mqtt.receive_budget_bytes = ByteSize(100 << 10);
     let payload = vec![b'x'; 60 << 10];
     let mut fields = ConnectFields::new(Version::V5, "c");
     fields.username = Some("ann");

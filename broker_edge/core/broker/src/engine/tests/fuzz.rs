@@ -93,14 +93,15 @@ fn rig(root: &Path) -> Rig {
     let mut config = small(&root.join("log"));
     config.sync = SyncMode::Never;
     config.tail_bytes = 1 << 20;
-    let settings = Settings {
-        receive_budget_bytes: RECEIVE_BUDGET,
-        inflight_max: 10,
+    let mut settings = Settings::default();
+    settings.mqtt = MqttSettings {
+        receive_budget_bytes: ByteSize(RECEIVE_BUDGET as u64),
+        max_inflight: 10,
         receive_maximum: 20,
-        subscriptions_max: 8,
-        sessions_max: 30,
-        retained_max: 20,
-        ..Settings::default()
+        max_subscriptions: 8,
+        max_sessions: 30,
+        max_retained: 20,
+        ..MqttSettings::default()
     };
     Rig::open_with_settings(config, 256 << 10, settings)
 }

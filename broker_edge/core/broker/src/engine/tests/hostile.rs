@@ -80,7 +80,7 @@ fn i7_who_takes_a_part_of_what_it_is_sent_and_never_all_does_not_make_its_buffer
         .expect("it is open")
         .out
         .capacity();
-    let bound = rig.engine.settings.out_buffer_bytes;
+    let bound = rig.engine.settings.mqtt.out_buffer_bytes.as_usize();
     assert!(held <= 4 * bound, "{held} bytes for a bound of {bound}");
 }
 
@@ -112,7 +112,7 @@ fn a_large_packet_that_never_arrives_does_not_hold_the_budget_for_ever() {
     let dir = dir();
     let version = Version::V311;
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.receive_budget_bytes = 300 << 10;
+    rig.engine.settings.mqtt.receive_budget_bytes = ByteSize(300 << 10);
     let announced = [0x30, 0x83, 0xc0, 0x0c, 0, 1, b't'];
     let stuck = rig.connect(ConnectFields::new(version, "stuck"));
     let mut fields = ConnectFields::new(version, "waits");

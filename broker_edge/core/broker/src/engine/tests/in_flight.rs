@@ -112,7 +112,7 @@ fn last_of_one_too_many(version: Version, qos: QoS, places: bool) -> Option<Stri
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let maximum = 4;
-    rig.engine.settings.receive_maximum = maximum;
+    rig.engine.settings.mqtt.receive_maximum = maximum;
     let mut fields = ConnectFields::new(version, "c");
     if places {
         fields.properties = &PLACES;
@@ -157,7 +157,7 @@ fn a_publish_that_is_refused_makes_no_room_among_those_that_are_in_flight() {
     let dir = dir();
     let version = Version::V5;
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.receive_maximum = 2;
+    rig.engine.settings.mqtt.receive_maximum = 2;
     let key = rig.clients(version, 1)[0];
     let mut answers = Vec::new();
     for (topic, id) in [("t", 1), ("t", 2), ("$of-the-broker", 3), ("t", 4)] {

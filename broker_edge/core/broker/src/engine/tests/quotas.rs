@@ -12,7 +12,7 @@ fn lasting(version: Version, client_id: &str) -> ConnectFields<'_> {
 fn i7_one_lasting_session_too_many_is_refused_with_the_code_of_the_version() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.sessions_max = 1;
+    rig.engine.settings.mqtt.max_sessions = 1;
     let first = rig.connect(lasting(Version::V311, "first"));
     rig.engine.remove(first);
     rig.connect(lasting(Version::V311, "first"));
@@ -35,7 +35,7 @@ fn i7_one_lasting_session_too_many_is_refused_with_the_code_of_the_version() {
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     assert_eq!(rig.engine.stored_sessions, 1);
     // A removed session makes room.
-    rig.engine.settings.sessions_max = 1;
+    rig.engine.settings.mqtt.max_sessions = 1;
     rig.connect(ConnectFields::new(Version::V311, "first"));
     rig.connect(lasting(Version::V311, "second"));
     rig.crash();
@@ -88,7 +88,7 @@ fn i7_one_retained_topic_too_many_is_refused_and_an_old_one_can_change() {
 fn i7_filters_over_the_bytes_of_a_session_are_refused() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.filter_bytes_max = 10;
+    rig.engine.settings.mqtt.max_filter_bytes = ByteSize(10);
     let version = Version::V311;
     let key = rig.connect(ConnectFields::new(version, "c"));
     let options = SubscriptionOptions::new(QoS::AtMostOnce);

@@ -148,8 +148,8 @@ fn assert_taken(rig: &mut Rig, said: &Say<'_>) {
 fn a_name_may_have_as_many_bytes_and_levels_as_the_limits_say_and_not_one_more() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.limits.topic_bytes_max = 10;
-    rig.engine.settings.topic_levels_max = 3;
+    rig.engine.settings.mqtt.max_topic_bytes = 10;
+    rig.engine.settings.mqtt.max_topic_levels = 3;
     for topic in ["1234567890", "ääääab", "a/b/c", "//", "12345678/9"] {
         for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
             assert_taken(&mut rig, &Say::new(topic, qos, topic));
@@ -167,7 +167,7 @@ fn one_topic_too_many_is_refused_whatever_the_qos() {
     let first = rig.connect(ConnectFields::new(V5, "first"));
     say(&mut rig, first, &Say::new("t", QoS::AtLeastOnce, "taken"));
     assert_eq!(told(&mut rig, first).0, "puback");
-    rig.engine.settings.limits.topics_max = 0;
+    rig.engine.settings.mqtt.max_topics = 0;
     assert_over(&mut rig, "new", false, ReasonCode::QuotaExceeded);
     assert_taken(&mut rig, &Say::new("t", QoS::ExactlyOnce, "known"));
 }

@@ -40,7 +40,7 @@ fn as_ann<'a>(client_id: &'a str, will: &'a [u8]) -> ConnectFields<'a> {
 fn open_rig(bytes_max: u64) -> (tempfile::TempDir, Rig) {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.session_bytes_max = bytes_max;
+    rig.engine.settings.mqtt.max_session_bytes = ByteSize(bytes_max);
     (dir, rig)
 }
 
@@ -202,7 +202,7 @@ fn restored_sessions_count_with_their_filters_and_waiting_wills_also_over_the_bo
     connect(&mut rig, &fields(V5, "c9", b""));
     rig.crash();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.session_bytes_max = 100;
+    rig.engine.settings.mqtt.max_session_bytes = ByteSize(100);
     assert_eq!(rig.engine.session_bytes, held);
     assert_eq!(connect(&mut rig, &fields(V5, "c2", WILL)).1, 0x97);
     // It has lost nothing, and gets nothing more.

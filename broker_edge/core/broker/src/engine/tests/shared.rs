@@ -114,7 +114,7 @@ fn a_slow_member_is_passed_over_and_its_records_go_to_others_in_the_end() {
     all[1].ack(&mut rig, 100);
     assert_eq!(all[0].got.len(), 5, "no more than its window");
     assert_eq!(all[1].acked.len(), 35, "the other has the rest");
-    let after = rig.engine.settings.shared_redelivery_after_ms;
+    let after = rig.engine.settings.mqtt.shared_redelivery_after.as_ms();
     let mut waited = 0;
     while waited <= 2 * after && all[1].got.len() < 40 {
         rig.pass_time(1000);
@@ -394,8 +394,8 @@ fn what_is_too_large_for_one_member_goes_to_another_and_else_is_counted() {
 fn i7_a_group_waits_at_its_bound_of_outstanding_records_and_goes_on_behind_it() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Never);
-    rig.engine.settings.inflight_max = u16::MAX;
-    rig.engine.settings.out_buffer_bytes = 64 << 20;
+    rig.engine.settings.mqtt.max_inflight = u16::MAX;
+    rig.engine.settings.mqtt.out_buffer_bytes = ByteSize(64 << 20);
     let mut all = members(&mut rig, 4, false, u16::MAX);
     let mut publisher = Publisher::new(&mut rig);
     for _ in 0..110 {

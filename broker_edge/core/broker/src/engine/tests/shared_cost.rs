@@ -108,7 +108,7 @@ fn i8_full_members_cost_a_record_nothing_and_come_back_to_the_line_when_they_ack
     broker.write("acl", acl);
     broker.auth_service.reload().expect("the file is right");
     broker.rig.turn();
-    broker.rig.engine.settings.inflight_max = 1;
+    broker.rig.engine.settings.mqtt.max_inflight = 1;
     let present = join(&mut broker, "$share/g/own/#", MEMBERS - 3);
     let publisher = broker.connect("ann", "pw-a", "publisher");
     for id in 1..=3 {

@@ -92,7 +92,7 @@ fn numbers_above_what_the_broker_allows_and_zero_end_the_connection() {
         (3, 5, false),
         (u16::MAX, u16::MAX, true),
     ] {
-        rig.engine.settings.topic_alias_maximum = maximum;
+        rig.engine.settings.mqtt.topic_alias_maximum = maximum;
         let what = format!("{alias} of {maximum}");
         let key = rig.connect(ConnectFields::new(VERSION, "p"));
         let told = answer(&mut rig, key, "t", Some(alias), &what);
@@ -155,8 +155,8 @@ fn a_number_keeps_its_name_when_the_table_of_topics_is_emptied() {
 fn what_comes_by_the_number_of_a_refused_name_is_refused_as_well_until_it_has_another() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.limits.topic_bytes_max = 10;
-    rig.engine.settings.limits.topics_max = 1;
+    rig.engine.settings.mqtt.max_topic_bytes = 10;
+    rig.engine.settings.mqtt.max_topics = 1;
     for (name, reason) in [
         ("12345678901", "refused TopicNameInvalid"),
         ("$of-broker", "refused NotAuthorized"),

@@ -124,8 +124,8 @@ fn every_due_will_of_many_clients_that_die_together_comes_exactly_once() {
     let mut rig = Rig::open(dir.path(), SyncMode::Never);
     rig.now.wall_us = begun.wall_us + 11_000_000;
     let fields = ConnectFields::new(V5, "watcher");
-    rig.engine.settings.inflight_max = u16::MAX;
-    rig.engine.settings.out_buffer_bytes = 64 << 20;
+    rig.engine.settings.mqtt.max_inflight = u16::MAX;
+    rig.engine.settings.mqtt.out_buffer_bytes = ByteSize(64 << 20);
     let eye = rig.connect(fields);
     rig.subscribe(eye, V5);
     rig.pass_time(1000);
@@ -194,7 +194,7 @@ fn a_broker_that_is_killed_publishes_no_will_of_a_client_that_was_connected() {
 fn a_waiting_will_says_nothing_in_the_name_of_the_broker_and_nothing_that_a_publish_may_not() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    let deep = "a/".repeat(rig.engine.settings.topic_levels_max) + "b";
+    let deep = "a/".repeat(usize::from(rig.engine.settings.mqtt.max_topic_levels)) + "b";
     let eye = rig.connect(ConnectFields::new(V5, "watcher"));
     let options = SubscriptionOptions::new(QoS::AtLeastOnce);
     let all = ["$receipts", "$gaps", "#"].map(|filter| Subscription { filter, options });
