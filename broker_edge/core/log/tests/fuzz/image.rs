@@ -1,7 +1,7 @@
-//! Damaged data folders that still know the format: valid files whose fields are changed and whose checksums are made
-//! to match again, so that what lies behind the checksums is reached too.
+//! Damaged data folders that still follow the format: valid files with changed fields and recomputed checksums, so that
+//! the code behind the checksums is reached too.
 //!
-//! `mutate.rs` changes, `probe.rs` opens the result and asks everything.
+//! `mutate.rs` changes the files, `probe.rs` opens the result and runs every query.
 
 use std::path::{Path, PathBuf};
 
@@ -49,14 +49,14 @@ impl Image {
         self.files.iter().map(|(_, bytes)| bytes.len()).sum()
     }
 
-    /// The files whose name ends like this.
+    /// The files whose name has this suffix.
     pub fn with_suffix(&self, suffix: &str) -> Vec<usize> {
         let is_wanted = |at: &usize| self.files[*at].0.to_string_lossy().ends_with(suffix);
         (0..self.files.len()).filter(is_wanted).collect()
     }
 }
 
-/// Logs that stopped cleanly, that were killed, and that are new.
+/// Logs that stopped cleanly, logs that were killed, and new logs.
 pub fn images() -> Vec<Image> {
     [(0, true), (7, true), (40, true), (40, false), (90, false)]
         .into_iter()
@@ -64,7 +64,7 @@ pub fn images() -> Vec<Image> {
         .collect()
 }
 
-/// Small records of every kind and, now and then, one that fills half a segment.
+/// Small records of every kind and, occasionally, one that fills half a segment.
 fn image(count: usize, is_stopped: bool) -> Image {
     let files = SimFiles::new(1);
     let clock = HandClock::at(START_US);

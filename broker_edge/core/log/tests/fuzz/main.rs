@@ -1,5 +1,5 @@
-//! Recovery, index, batch, mark and `log.meta` read files that were changed by somebody who knows the format: nothing
-//! panics, goes on for ever, or allocates for a number that the bytes do not cover.
+//! Files are changed by a mutator that knows the format: recovery and the readers of index, batch, mark and `log.meta`
+//! never panic, never loop forever, and never allocate for a count that the bytes do not cover.
 //!
 //! Three seconds by default; `HEADWATER_FUZZ_SECONDS=600` for a long run, `HEADWATER_FUZZ_SEED` to repeat one case.
 //! A program of its own: its allocator notes the largest allocation of the whole process, so no other test may run beside.
@@ -20,16 +20,16 @@ use mutate::Mutator;
 use probe::probe;
 use support::sim::Random;
 
-/// A chunk of a walk, leftovers of a torn tail, and what a small folder makes of itself; far below what a count that
-/// lies would ask for.
+/// Room for a chunk of a scan, the leftovers of a torn tail and the data of a small folder; far below what a forged
+/// count would request.
 const ALLOCATION_MAX: usize = 24 << 20;
 
-/// Notes the largest single allocation since it was last reset.
+/// Records the largest single allocation since the last reset.
 struct Watching;
 
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is passed on to the system's allocator.
+// SAFETY: every call is passed on to the system's allocator.
 unsafe impl GlobalAlloc for Watching {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
@@ -88,7 +88,7 @@ fn files_that_were_changed_by_somebody_who_knows_the_format_do_no_harm() {
     let first = started_at();
     let (mut tried, mut opened) = (0_u64, 0_u64);
     watch_for_a_case_without_end();
-    // On a slow machine longer: the share that opens is a matter of chance in a few.
+    // Longer on a slow machine: with few cases, the share that opens is random.
     while started.elapsed() < time || tried < 200 {
         let seed = first.wrapping_add(tried);
         CASE.store(seed, Ordering::Relaxed);
@@ -110,10 +110,10 @@ fn files_that_were_changed_by_somebody_who_knows_the_format_do_no_harm() {
     );
 }
 
-/// The seed of the case that runs.
+/// The seed of the running case.
 static CASE: AtomicU64 = AtomicU64::new(0);
 
-/// Ends the process, with the seed, when a case does not end.
+/// Ends the process and prints the seed when a case does not end.
 fn watch_for_a_case_without_end() {
     std::thread::spawn(|| {
         let (mut case, mut since) = (0, Instant::now());
@@ -130,7 +130,7 @@ fn watch_for_a_case_without_end() {
     });
 }
 
-/// Each run tries other folders; the seed is printed when one fails.
+/// Each run tries other folders; a failure prints the seed.
 fn started_at() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(1, |since| since.as_nanos() as u64)

@@ -1,5 +1,5 @@
-//! Changes to a data folder: single bits and bytes, fields that are given values that hurt, whole batches that are moved,
-//! files that are cut, swapped and lost. Most changes make the checksums match again.
+//! Changes to a data folder: single bits and bytes, fields with critical values, moved batches, truncated, swapped and
+//! lost files. Most changes recompute the checksums.
 
 use std::ops::Range;
 
@@ -59,7 +59,7 @@ const INDEX_FIELDS: &[(usize, usize)] = &[
     (108, 4),
     (112, 4),
 ];
-/// Of the topics of all sealed segments.
+/// The list of the topics of all sealed segments.
 const TOPICS_FIELDS: &[(usize, usize)] =
     &[(8, 4), (16, 8), (32, 4), (36, 4), (40, 4), (44, 8), (52, 4)];
 const INDEX_FIXED: usize = 128;
@@ -67,7 +67,7 @@ const INDEX_FIXED: usize = 128;
 pub struct Mutator<'a> {
     pub image: &'a mut Image,
     pub random: &'a mut Random,
-    /// Log id and secret as the checksums take them.
+    /// Log id and secret in the form that the checksums use.
     log_id: [u8; 16],
     secret: [u8; 8],
 }
@@ -119,7 +119,7 @@ impl<'a> Mutator<'a> {
         (!of_kind.is_empty()).then(|| of_kind[self.random.below(of_kind.len())])
     }
 
-    /// A value that hurts: an end of a range, next to the old one, or of no meaning.
+    /// A critical value: the end of a range, a neighbour of the old value, or a meaningless one.
     fn value(&mut self, old: u64, width: usize) -> u64 {
         let top = u64::MAX >> (64 - 8 * width);
         match self.random.below(10) {
@@ -157,7 +157,7 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// Changes fields of a batch and of its entries and tables, then mostly its checksum, sometimes its length.
+    /// Changes fields of a batch and of its entries and tables, then usually fixes its checksum, sometimes its length.
     fn a_batch(&mut self) {
         let Some(file) = self.pick(".seg") else {
             return;
@@ -192,7 +192,7 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// A batch comes again, is lost, or stands elsewhere, perhaps with another offset or epoch.
+    /// Repeats, removes or moves a batch, perhaps with another offset or epoch.
     fn move_batch(&mut self) {
         let (Some(from), Some(to)) = (self.pick(".seg"), self.pick(".seg")) else {
             return;
@@ -279,7 +279,7 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// Files that are cut, lengthened, emptied, lost, swapped or come again under another name.
+    /// Truncates, extends, empties, removes, swaps or copies files.
     fn a_file(&mut self) {
         let file = self.random.below(self.image.files.len());
         let other = self.random.below(self.image.files.len());
@@ -344,7 +344,7 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// Makes the checksum of a small file match what it holds now.
+    /// Recomputes the checksum of a small file.
     fn seal(&mut self, file: usize) {
         let partition = self.partition_of(file);
         let name = self.image.files[file].0.to_string_lossy().into_owned();
@@ -372,7 +372,7 @@ impl<'a> Mutator<'a> {
     }
 }
 
-/// Makes the checksums of an index match, of every section that its counts leave within the file.
+/// Recomputes the checksums of an index, for every section that its counts place within the file.
 fn seal_index(bytes: &mut [u8]) {
     let count = |bytes: &[u8], at: usize| read(bytes, 88 + at * 4, 4) as usize;
     let head = INDEX_FIXED + count(bytes, 1) * 16 + count(bytes, 2) * 24;

@@ -1,5 +1,5 @@
-//! Opens a damaged data folder and asks everything of it. Nothing may panic, go on for ever, or give at one start what
-//! the next one gives differently.
+//! Opens a damaged data folder and runs every query. Nothing may panic or loop forever, and two starts must give the
+//! same results.
 
 use headwater_log::{Batch, Log, Offset, OpenError, Partition, ReadError};
 
@@ -7,7 +7,7 @@ use crate::image::{Image, fuzz_config};
 use crate::support::sim::SimFiles;
 use crate::support::{append, records};
 
-/// More than any of these folders needs; a loop that does not end is found by it.
+/// More than any of these folders needs, to detect endless loops.
 const CALLS_MAX: u64 = 40_000;
 const READS_MAX: usize = 4_000;
 
@@ -25,21 +25,21 @@ pub fn probe(image: &Image) -> bool {
     files.limit_calls(CALLS_MAX);
     match open(&files, Some(&shown)) {
         Ok(_) => {}
-        // An epoch from the future that only an index had hidden: then `log.meta` must be the one that is wrong.
+        // An epoch from the future that only an index had hidden: then `log.meta` must be wrong.
         Err(OpenError::Damaged { reason, .. }) if reason.contains("it is older than") => {}
         Err(error) => panic!("it opened once and does not open again: {error}"),
     }
     true
 }
 
-/// Everything that a start shows, after comparing it with what an earlier one has shown. None when it is refused.
+/// Everything that a start shows, after comparing it with an earlier start. `None` when the folder is refused.
 fn open(files: &SimFiles, earlier: Option<&[Shown]>) -> Result<Vec<Shown>, OpenError> {
     let (log, report) = Log::open(fuzz_config(), files.seams())?;
     assert_eq!(report.partitions.len(), log.partitions().len());
     let mut shown: Vec<Shown> = log.partitions().iter().map(read).collect();
     if let Some(earlier) = earlier {
         for (now, before) in shown.iter().zip(earlier) {
-            // An index that lied may have hidden records or shown too few; none may change.
+            // A wrong index may have hidden records or shown too few, but no record may change.
             for record in before {
                 if let Ok(at) = now.binary_search_by_key(&record.0, |record| record.0) {
                     assert_eq!(now[at], *record, "a later start shows something else");
@@ -49,7 +49,7 @@ fn open(files: &SimFiles, earlier: Option<&[Shown]>) -> Result<Vec<Shown>, OpenE
     }
     for (partition, shown) in log.partitions().iter().zip(&mut shown) {
         ask(partition);
-        // Close to the last offset that there is, appends have nowhere to go.
+        // Close to the largest offset, there is no room for appends.
         if partition.high_watermark().0 < 1 << 60 {
             append(partition, &[b"goes on"]);
             *shown = read(partition);
@@ -61,7 +61,7 @@ fn open(files: &SimFiles, earlier: Option<&[Shown]>) -> Result<Vec<Shown>, OpenE
     Ok(shown)
 }
 
-/// Reads from the log start to the high watermark, over all damage.
+/// Reads from the log start to the high watermark, across all damage.
 fn read(partition: &Partition) -> Shown {
     let (mut next, mut shown) = (partition.log_start(), Vec::new());
     for _ in 0..READS_MAX {
@@ -95,7 +95,7 @@ fn read(partition: &Partition) -> Shown {
     panic!("{READS_MAX} reads and no end at {next}");
 }
 
-/// All the other questions; the answers only have to be consistent.
+/// All other queries; their answers only have to be consistent.
 fn ask(partition: &Partition) {
     let (start, end) = (partition.log_start(), partition.high_watermark());
     for topic in ["devices/3/telemetry", "none"] {

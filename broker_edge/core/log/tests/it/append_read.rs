@@ -1,4 +1,4 @@
-//! What was appended is read back at its offset, from memory and from the files, before and after a restart.
+//! Every appended record is read back at its offset, from memory and from the files, before and after a restart.
 
 use std::path::Path;
 use std::time::Duration;
@@ -64,7 +64,7 @@ fn many_segments_read_like_one() {
     assert_eq!(found.len(), expected.len());
 }
 
-/// Large appends become batches in the buffer they came in; what is small, split or too large for that does not.
+/// A large append becomes a batch in its own buffer; small, split and oversized appends do not.
 #[test]
 fn appends_of_every_size_read_back_in_order_after_a_restart() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -75,7 +75,7 @@ fn appends_of_every_size_read_back_in_order_after_a_restart() {
     let log = open_with(config.clone(), Seams::system());
     let partition = telemetry(&log);
     let mut expected = Vec::new();
-    // Records and their bytes; a size comes again so that the buffers expected by then are used.
+    // Records and their sizes; sizes repeat, so that the buffers prepared for them are used.
     let sizes = [
         (64, 1024),
         (64, 1024),
@@ -114,7 +114,7 @@ fn appends_of_every_size_read_back_in_order_after_a_restart() {
     assert!(payloads(telemetry(&log)) == expected);
 }
 
-/// Of its own buffer a large append makes a batch, which has no room for those that were queued before it.
+/// A large append makes a batch of its own buffer, which has no room for appends queued before it.
 #[test]
 fn a_large_append_between_small_ones_of_one_sync_reads_back_in_order() {
     let files = SimFiles::new(1);
@@ -132,7 +132,7 @@ fn a_large_append_between_small_ones_of_one_sync_reads_back_in_order() {
         records.push(meta, &vec![byte; 64 << 10]).expect("room");
         records
     };
-    // After one that is large the next is expected to be as large, and is given room for its head.
+    // After a large append the next one is expected to be as large, and gets room for its header.
     let first = partition.append(large(1)).expect("taken");
     await_durable(partition, first.end);
     let second = large(2);
@@ -292,7 +292,7 @@ fn the_queue_is_bounded_and_takes_again_once_it_drained() {
     append(partition, &[vec![0; 4000]]);
 }
 
-/// Every way to append gives the records back as they were, so that the next try is the same.
+/// Every refused append returns the records unchanged, so that the caller can retry with them.
 #[test]
 fn what_a_full_queue_refuses_comes_back_whole() {
     let sim = sim::SimFiles::new(1);
@@ -335,7 +335,7 @@ fn what_a_full_queue_refuses_comes_back_whole() {
     assert_eq!(payloads, [b"b", b"a", b"2"]);
 }
 
-/// Whoever was refused for a full queue waits for the watcher, and hears of nothing else.
+/// A caller that was refused because of a full queue waits only for the watcher.
 #[test]
 fn the_queue_has_room_again_when_the_watcher_is_called() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -469,7 +469,7 @@ fn a_scan_by_reads_as_large_as_a_batch_reads_each_byte_about_once() {
     for n in 0..20 {
         append(telemetry(&log), &[vec![n; BATCH_BYTES]]);
     }
-    // Just as much as a batch, somewhat less, somewhat more.
+    // Exactly one batch, slightly less, slightly more.
     for asked in [BATCH_BYTES, 280 << 10, 320 << 10] {
         let before = files.segment_bytes_read();
         let mut next = Offset(0);

@@ -1,5 +1,5 @@
-//! A backup holds every record below its high watermarks once, at the same offset, whenever and however it is taken; what
-//! is unfinished, damaged or somebody else's is refused.
+//! A backup contains every record below its high watermarks once, at the same offset, however and whenever it is taken.
+//! Unfinished, damaged and foreign backups are refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -228,7 +228,7 @@ fn a_backup_that_changed_or_is_not_one_is_refused_by_name() {
     restored(&dest, &target, false).expect("a restore");
     fs::remove_file(target.join("log.meta")).expect("removed");
     fs::write(target.join("restoring"), b"").expect("written");
-    // A leftover of those does not get in the way, nor into the log.
+    // Leftovers of these neither block the restore nor get into the log.
     let leftover = dir
         .path()
         .join("restored/telemetry-0/00000000000000000999.seg");
@@ -265,7 +265,7 @@ fn a_folder_of_something_else_is_not_written_to() {
     assert!(!data.join("within").exists());
 }
 
-/// A backup fails at any one of its calls, the power goes, and what is restored then is the one before or nothing.
+/// A backup fails at each of its calls, then the power fails: a restore gives the previous backup or nothing.
 #[test]
 fn an_interrupted_backup_leaves_the_one_before_or_none() {
     let (data, dest) = (Path::new("/data"), Path::new("/backup"));
@@ -341,7 +341,7 @@ fn a_backup_of_a_stopped_log_is_the_same() {
     assert_eq!(read_all(telemetry(&open(&target))), records);
 }
 
-/// No backup, but people do it: what is valid is served, and nothing else.
+/// Not a proper backup, but people make such copies: valid records are served, and nothing else.
 #[test]
 fn a_folder_copied_while_it_is_written_serves_only_what_is_valid() {
     let dir = tempfile::tempdir().expect("a folder");

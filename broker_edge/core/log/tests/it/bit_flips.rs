@@ -1,6 +1,6 @@
-//! Every single-bit flip on a stopped node is detected and nothing that it touched is served (I4).
+//! Every single-bit flip on a stopped node is detected, and nothing that it touched is served (I4).
 //!
-//! All bits of every header, index head, mark and `log.meta`; every third bit of what is longer.
+//! All bits of every header, index head, mark and `log.meta`; every third bit of longer parts.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn settings() -> LogConfig {
     }
 }
 
-/// Batches of two records in which every part occurs, in two sealed segments with indexes and an active one.
+/// Batches of two records that contain every part of the format, in two sealed segments with indexes and an active one.
 fn stopped_log() -> MemoryFiles {
     let files = MemoryFiles::default();
     let log = open_with(settings(), files.seams());
@@ -57,7 +57,7 @@ fn stopped_log() -> MemoryFiles {
     files
 }
 
-/// What a start with these files found and what it serves.
+/// What a start with these files reports and serves.
 struct Seen {
     report: PartitionReport,
     served: Vec<Found>,
@@ -70,7 +70,7 @@ struct Seen {
 fn look(files: &MemoryFiles) -> Result<Seen, OpenError> {
     let (log, report) = Log::open(settings(), files.seams())?;
     let (served, damaged) = read_from(telemetry(&log), telemetry(&log).log_start());
-    // An index is read piece by piece: what nobody asks for is not looked at.
+    // An index is read in pieces, so unrequested pieces are not checked.
     let topics = telemetry(&log).topics();
     assert!(topics.is_ok_and(|topics| topics.len() <= 2));
     log.maintain();
@@ -97,7 +97,7 @@ struct Counts {
     served: u64,
 }
 
-/// The batches of a segment file: place and offsets.
+/// The batches of a segment file: position and offsets.
 fn batches(bytes: &[u8]) -> Vec<(Range<usize>, Range<u64>)> {
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
     let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
@@ -119,7 +119,7 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Flips each of the bits alone and lets `is_detected` judge what a start then finds.
+    /// Flips each of the bits alone and passes the result of a start to `is_detected`.
     fn flip(
         &self,
         bits: impl Iterator<Item = usize>,
@@ -294,7 +294,7 @@ fn every_bit_flip_in_log_meta_is_refused_by_name() {
     );
 }
 
-/// The control: a flip that nothing covers would be served, so the checks above can fail.
+/// The control: a flip that no checksum covers would be served, so the checks above can fail.
 #[test]
 fn a_change_that_a_checksum_covers_would_be_served_if_it_were_right() {
     let (files, records, segments) = all();

@@ -1,5 +1,5 @@
-//! The power goes before every single call of a run that does all a log does, and again before every call of the start
-//! after it. What every disk allowed by `docs/format.md` §10 makes of that is sampled by seeds.
+//! The power fails before every single call of a run that uses all functions of the log, and again before every call of
+//! the following start. The disk states that `docs/format.md` §10 allows are sampled by seeds.
 
 use crate::support::machine::{Crash, Machine, NAMES, Settings};
 use crate::support::reference::Reference;
@@ -7,7 +7,7 @@ use crate::support::script::{SCRIPT, spec};
 use crate::support::sim::{Moment, SimFiles};
 use headwater_log::{Log, SyncMode};
 
-/// A moment of the run, and what the log must have should it end there.
+/// A moment of the run, and what the log must contain if the power fails there.
 struct Point {
     moment: Moment,
     references: Vec<Reference>,
@@ -47,7 +47,7 @@ struct Tried {
     crashes_in_starts: usize,
 }
 
-/// Crashes before every `stride`-th call, and in the starts after that before every `stride_within`-th.
+/// Crashes before every `stride`-th call, and in the following starts before every `stride_within`-th.
 fn crash_everywhere(settings: &Settings, stride: usize, stride_within: usize) -> Tried {
     let mut tried = Tried::default();
     let points = points(settings);
@@ -77,7 +77,7 @@ fn crash_everywhere(settings: &Settings, stride: usize, stride_within: usize) ->
             let within = files.recorded();
             go_on(&mut machine);
             tried.crashes += 1;
-            // The checks after a start read only, so what they find is the start's last moment again and again.
+            // The checks after a start only read, so they would only repeat the start's last moment.
             let within: Vec<_> = within
                 .iter()
                 .take_while(|moment| moment.note == 0)
@@ -115,13 +115,13 @@ fn end(files: &SimFiles, crash: Crash) {
     }
 }
 
-/// The log is in use again, and what it says now stays.
+/// The log is in use again, and what it now reports must stay true.
 fn go_on(machine: &mut Machine) {
     machine.append(1, &[spec(1, 300), spec(2, 800)], true);
     machine.crash(Crash::Power, &[]);
 }
 
-/// Where to begin with a stride, so that runs of other days try other calls; `HEADWATER_CRASH_STRIDE=1` tries all.
+/// The first call of a stride, so that runs on other days try other calls; `HEADWATER_CRASH_STRIDE=1` tries all.
 fn at_random(stride: usize) -> usize {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |since| since.as_secs() as usize / 60 % stride)
@@ -153,8 +153,8 @@ fn a_crash_before_any_call_loses_nothing_synced_at_an_interval() {
     );
 }
 
-/// A folder of a partition that is missing once `log.meta` names an epoch is refused as lost, so it has to be there for
-/// good by then.
+/// A partition folder that is missing when `log.meta` names an epoch is refused as lost, so the folder must be durable
+/// before that.
 #[test]
 fn a_crash_before_any_call_of_the_first_start_leaves_what_the_next_finishes() {
     let settings = Settings::always();

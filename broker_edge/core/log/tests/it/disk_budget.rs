@@ -1,4 +1,4 @@
-//! What the disk budget refuses, removes and leaves alone, and that it ends by itself.
+//! What the disk budget refuses, removes and keeps, and that it recovers by itself.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +35,8 @@ fn named<'a>(log: &'a Log, name: &str) -> &'a Partition {
     log.by_name(name).expect("there is such a partition")
 }
 
-/// Appends 1 KiB until `count` are in or the partition refuses, looking at the disk now and then. Returns how many came in.
+/// Appends records of 1 KiB until `count` are appended or the partition refuses, with regular checks of the disk.
+/// Returns how many were appended.
 fn push(log: &Log, name: &str, count: usize) -> usize {
     let partition = named(log, name);
     for done in 0..count {
@@ -266,7 +267,7 @@ fn what_is_prepared_between_two_looks_at_the_disk_counts_at_once() {
     assert!(files_on_disk(dir.path()) <= BUDGET);
 }
 
-/// The file system may have more: only the budget says when to stop.
+/// The file system may have more space: only the budget limits.
 #[test]
 fn a_segment_that_grows_takes_its_space_out_of_the_budget() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -324,7 +325,7 @@ fn the_internal_partition_takes_new_segments_also_when_the_budget_is_used_up() {
     assert_eq!(counted, grown, "others are refused the earlier");
 }
 
-/// Of every other partition it is only kept to save work.
+/// For every other partition it is only kept to save work.
 #[test]
 fn the_file_of_a_removed_segment_is_given_back_when_space_is_short() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -12,7 +12,7 @@ const SEGMENT: &str = "/data/telemetry-0/00000000000000000000.seg";
 /// The number of the telemetry partition in these tests.
 const PARTITION: u32 = 1;
 
-/// Records of two starts, and behind them a batch that is right in everything but perhaps its epoch.
+/// Records of two starts, followed by a batch that is correct except perhaps for its epoch.
 fn followed_by(epoch: u64) -> SimFiles {
     let files = SimFiles::new(1);
     for text in ["of the first start", "of the second"] {
@@ -48,13 +48,13 @@ fn a_batch_of_an_earlier_epoch_does_not_follow_one_of_a_later() {
     assert_eq!(records_after(&followed_by(1)), 2);
 }
 
-/// Negative control: it is the epoch alone that keeps it out.
+/// Negative control: only the epoch keeps the batch out.
 #[test]
 fn the_same_batch_with_the_epoch_of_the_one_before_it_is_taken() {
     assert_eq!(records_after(&followed_by(2)), 3);
 }
 
-/// The next epoch by it may be one that records have already.
+/// By it, the next epoch could be one that existing records already have.
 #[test]
 fn a_log_meta_that_is_older_than_the_records_is_refused() {
     for is_damaged in [false, true] {
@@ -73,7 +73,7 @@ fn a_log_meta_that_is_older_than_the_records_is_refused() {
         }
         files.put(meta, &older);
         if is_damaged {
-            // The first record of the second start: the other one is behind it.
+            // The first record of the second start; the other one follows it.
             files.with_bytes(Path::new(SEGMENT), |bytes| {
                 let end = batches(bytes)[2].end;
                 bytes[end - 1] ^= 1;
@@ -89,7 +89,7 @@ fn a_log_meta_that_is_older_than_the_records_is_refused() {
     }
 }
 
-/// Each start adds to the head of an index, which one read does not give any more.
+/// Each start makes the head of an index longer, until one read does not cover it.
 #[test]
 fn the_index_of_a_segment_of_many_starts_is_used_as_it_is() {
     let files = MemoryFiles::default();
@@ -119,7 +119,7 @@ fn the_index_of_a_segment_of_many_starts_is_used_as_it_is() {
     assert_eq!(before(Offset(starts)), Some(Epoch(starts)));
     log.shutdown();
 
-    // A head that is cut off is none.
+    // A truncated head is invalid.
     files.change(&indexes[0], |bytes| bytes.truncate(600));
     let (log, report) = start();
     assert_eq!(report.partitions[1].rebuilt_indexes, 1);

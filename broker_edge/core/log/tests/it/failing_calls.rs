@@ -1,4 +1,4 @@
-//! Every call of the file system fails once, in every way: at a start, while writing, sealing, removing, marking, stopping.
+//! Every file system call fails once, in every way: at a start, while writing, sealing, removing, marking, stopping.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,12 +9,12 @@ use crate::support::script::{SCRIPT, spec};
 use crate::support::sim::{Fault, SimFiles};
 use headwater_log::PartitionState;
 
-/// Some runs wait for the writer to try again; they wait side by side.
+/// Some runs wait for the writer to retry, so they run in parallel.
 const THREADS: usize = 12;
 
-/// What became of a run in which one call failed.
+/// The result of a run in which one call failed.
 struct Outcome {
-    /// None when the run was over before it.
+    /// `None` when the run ended before that call.
     failed: Option<String>,
     has_stopped: bool,
 }
@@ -44,7 +44,7 @@ fn run(settings: &Settings, nth: u64, fault: Fault) -> Outcome {
     outcome
 }
 
-/// Fails call after call until the run ends before it; returns how many.
+/// Fails one call after another until the run has no more calls; returns their number.
 fn fail_each_call(settings: &Settings, fault: Fault, check: impl Fn(u64, &Outcome) + Sync) -> u64 {
     let (next, tried) = (AtomicU64::new(1), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -55,7 +55,7 @@ fn fail_each_call(settings: &Settings, fault: Fault, check: impl Fn(u64, &Outcom
                     eprintln!("call {nth} fails: {fault:?}");
                     let outcome = run(settings, nth, fault);
                     let Some(failed) = &outcome.failed else {
-                        // A fault that does not fit this call was let off.
+                        // A fault that does not apply to this call was skipped.
                         if fault == Fault::NoDescriptor && nth < 400 {
                             continue;
                         }
@@ -111,7 +111,7 @@ fn any_call_that_fails_loses_nothing_synced_at_an_interval() {
 #[test]
 fn wherever_the_disk_is_full_once_appends_resume_by_themselves() {
     let tried = fail_each_call(&Settings::always(), Fault::Full, |nth, outcome| {
-        // A device that has no room for bytes that were secured, or for a sync, has failed.
+        // A device without room for preallocated bytes, or for a sync, has failed.
         let failed = outcome.failed.as_deref().unwrap_or_default();
         let is_active = failed.contains(".seg") && !failed.contains(".tmp");
         let may_stop =

@@ -43,7 +43,7 @@ fn stopped(log: &Log) -> bool {
     matches!(telemetry(log).state(), PartitionState::Stopped(_))
 }
 
-/// Lets a log go whose files are dead: its threads end without being able to write.
+/// Drops a log whose files are dead: its threads end without being able to write.
 fn abandon(log: Log) {
     drop(log);
 }
@@ -71,18 +71,18 @@ fn survives_power_cuts(seed: u64, sync: SyncMode) -> bool {
             abandon(log);
             return false;
         }
-        // What a start shows counts from then on, acknowledged or not.
+        // What a start shows must stay from then on, acknowledged or not.
         acknowledged = read_all(telemetry(&log));
         let from = telemetry(&log).next_offset().0 as usize;
         acknowledged.extend(append_many(&log, from, 12));
         for n in 0..round {
-            // Queued, perhaps written, not acknowledged when the power goes.
+            // Queued, perhaps written, not acknowledged when the power fails.
             let _ = telemetry(&log).append(records(9, &[format!("lost or not {n}").repeat(60)]));
         }
         files.power_cut();
         abandon(log);
         if round % 2 == 1 {
-            // A start that the power interrupts must leave what the next one can handle.
+            // A start interrupted by a power cut must leave files that the next one can handle.
             files.fail_call(5 + seed % 40, Fault::Error);
             let half = Log::open(sim_config(sync), files.seams());
             files.power_cut();
@@ -172,7 +172,7 @@ fn a_sync_that_failed_at_an_interval_is_not_tried_again_at_the_next() {
         .expect("queued");
     await_that("the partition to stop", || stopped(&log));
     files.fail_syncs(false);
-    // The intervals of another partition pass meanwhile, one after the other.
+    // Meanwhile the intervals of another partition pass.
     let control = log.by_name("control-0").expect("there");
     for _ in 0..20 {
         append(control, &["goes on"]);
@@ -183,8 +183,8 @@ fn a_sync_that_failed_at_an_interval_is_not_tried_again_at_the_next() {
     assert_eq!(files.retried_syncs(), Vec::<String>::new());
 }
 
-/// After a failed sync the page cache shows bytes that are not on the disk, and a killed process leaves them there.
-/// The next start has room for this many more bytes.
+/// After a failed sync the page cache holds bytes that are not on the disk, and they survive a killed process. The next
+/// start has room for this many more bytes.
 fn what_a_start_shows_survives(seed: u64, free: Option<usize>) -> bool {
     let files = SimFiles::new(seed);
     let log = open_with(sim_config(SyncMode::Always), files.seams());
@@ -239,7 +239,7 @@ fn a_failed_inline_sync_is_told_to_its_caller() {
     assert_eq!(telemetry(&log).high_watermark(), Offset(0));
 }
 
-/// Every call of the file system fails once: at a start, while writing, while sealing, at a stop.
+/// Every file system call fails once: at a start, while writing, while sealing, at a stop.
 #[test]
 fn any_single_failing_call_loses_no_acknowledged_record() {
     let mut seen = std::collections::BTreeSet::new();
@@ -412,7 +412,7 @@ fn a_log_on_a_full_disk_opens_and_its_records_are_there() {
     ));
 }
 
-/// A start that finds damage splits the segment; it may fail anywhere and the next one still tells the same.
+/// A start that finds damage splits the segment. It may fail anywhere, and the next one still reports the same.
 #[test]
 fn damage_is_told_alike_after_any_interrupted_start() {
     let segment = Path::new("/data/telemetry-0/00000000000000000000.seg");

@@ -1,4 +1,4 @@
-//! Logs of every released format open, and today's code still writes the bytes of its own format.
+//! Logs of every released format open, and the current code still writes the same bytes of its own format.
 //!
 //! `tests/fixtures/format-1` was written by `write` below. To write it anew after a change that only adds to it:
 //! `HEADWATER_FIXTURE_OUT=tests/fixtures/format-1 cargo test -p headwater-log --test it fixture`.
@@ -31,7 +31,7 @@ fn payload(n: u64) -> Vec<u8> {
         .into_bytes()
 }
 
-/// `log.meta` of a first start that got no further: a log makes its own secret, which would differ each time.
+/// `log.meta` of an interrupted first start. Given, because a log creates its own secret, which would differ each time.
 fn begin_with_a_known_secret(dir: &Path) {
     let class = |name: &str| {
         format!("{{\"class\":\"{name}\",\"partitions\":1,\"template\":\"devices/{{device}}/#\"}}")
@@ -47,7 +47,7 @@ fn begin_with_a_known_secret(dir: &Path) {
     fs::write(dir.join("log.meta"), text).expect("written");
 }
 
-/// A log of three segments in which every part of a batch occurs.
+/// A log of three segments that contain every part of a batch.
 fn write(dir: &Path) {
     begin_with_a_known_secret(dir);
     let clock = HandClock::at(START_US);
@@ -149,12 +149,12 @@ fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-1")
 }
 
-/// The indexes of the telemetry partition as they are written since.
+/// The indexes of the telemetry partition in the current format.
 fn index_fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/index-2")
 }
 
-/// Every file of a log but its lock, by name relative to the folder.
+/// Every file of a log except its lock, by name relative to the folder.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for folder in ["", "control-0", "telemetry-0"] {
@@ -215,7 +215,7 @@ fn what_is_written_today_has_the_bytes_of_format_1() {
             fs::read(dir.path().join(&name)),
             fs::read(fixture().join(&name)),
         );
-        // Indexes have a format of their own; that of the fixture is the first.
+        // Indexes have their own format version; the fixture has the first.
         let is_index = name.extension().is_some_and(|suffix| suffix == "idx");
         let kept = if is_index {
             fs::read(index_fixture().join(name.file_name().expect("a name")))

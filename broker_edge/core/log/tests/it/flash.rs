@@ -1,4 +1,4 @@
-//! How often the disk is written at low rates, counted where the file system is called.
+//! How often the disk is written at low rates, counted at the file system calls.
 
 use std::io;
 use std::path::Path;
@@ -74,7 +74,7 @@ fn with_sync(dir: &Path, sync: SyncMode) -> LogConfig {
     }
 }
 
-/// Syncs while records are appended to both partitions every few milliseconds, how many were, and for how long.
+/// Appends records to both partitions every few milliseconds; returns the number of syncs, of records, and the time.
 fn syncs_at_a_low_rate(sync: SyncMode) -> (u64, u64, Duration) {
     let dir = tempfile::tempdir().expect("a folder");
     let files = Counting::default();
@@ -84,7 +84,7 @@ fn syncs_at_a_low_rate(sync: SyncMode) -> (u64, u64, Duration) {
         ..Seams::system()
     };
     let log = open_with(with_sync(dir.path(), sync), seams);
-    // The first look of the maintenance prepares the spare of the internal partition.
+    // The first maintenance run prepares the spare of the internal partition.
     log.maintain();
     let before = count.load(Ordering::SeqCst);
     let began = Instant::now();
@@ -99,12 +99,12 @@ fn syncs_at_a_low_rate(sync: SyncMode) -> (u64, u64, Duration) {
         }
         appended += 1;
         if sync == SyncMode::Always {
-            // Appends that come while a sync runs share the next one, and on a slow disk they would.
+            // Appends during a sync share the next one, as they would on a slow disk.
             for (partition, end) in log.partitions().iter().zip(ends) {
                 await_durable(partition, end);
             }
         }
-        // The rate of the load, not a wait for a result.
+        // This sleep sets the rate of the load; it does not wait for a result.
         std::thread::sleep(Duration::from_millis(10));
     }
     for (partition, end) in log.partitions().iter().zip(ends) {
@@ -171,7 +171,7 @@ fn nothing_is_shown_before_its_sync_and_both_marks_meet_within_the_interval() {
         assert!(began.elapsed() < interval * 5);
         appended += 2;
         assert_eq!(read_all(partition).len(), appended);
-        // A machine that stood still for an interval shows nothing of what came before its end.
+        // If the machine stalled for an interval, this run proves nothing.
         if is_early {
             assert_eq!(seen, (range.start, 0, Some(0)), "not yet synced");
             break;
@@ -179,7 +179,7 @@ fn nothing_is_shown_before_its_sync_and_both_marks_meet_within_the_interval() {
     }
 }
 
-/// A log that is looked after when the test says so, at the time that it says.
+/// A log whose maintenance runs when the test says so, at the time it says.
 fn with_hand_clock(dir: &Path) -> (Log, Arc<HandClock>) {
     let clock = HandClock::at(1_800_000_000_000_000);
     let config = LogConfig {
@@ -219,7 +219,7 @@ fn a_partition_that_stays_idle_is_marked_once() {
     assert_eq!(telemetry(&log).stats().checkpoint_bytes, 56);
 }
 
-/// The writer has nothing else to do then: it must keep the time all the same.
+/// The writer has nothing else to do then; it must still observe the interval.
 #[test]
 fn what_a_caller_appends_at_an_interval_is_synced_and_told_when_that_has_passed() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,5 @@
-//! A publisher knows the log id and the partition, and puts into a payload what would be a batch of them. Recovery never
-//! takes it for one.
+//! A publisher that knows the log id and the partition puts a forged batch into a payload. Recovery never accepts it as
+//! a batch.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use headwater_log::{LogConfig, LogId, Offset, Seams};
 /// The number of the telemetry partition in these tests.
 const PARTITION: u32 = 1;
 const SECTOR: usize = 512;
-/// Offset of the batch that is forged: later than what stands where it is.
+/// The offset of the forged batch: later than the record that contains it.
 const LATER: u64 = 5;
 const FORGED: &[u8] = b"never published";
 
@@ -47,8 +47,8 @@ fn sealed_with(mut batch: Vec<u8>, id: LogId, secret: &[u8]) -> Vec<u8> {
     batch
 }
 
-/// What is served after a power cut that tore the header of the batch at offset 2, in whose payload is what `forge`
-/// makes of the log id and the secret. `followed` tells whether another record was written behind it.
+/// The records served after a power cut that tore the header of the batch at offset 2. Its payload is the result of
+/// `forge` for the log id and the secret. `followed` says whether another record was written after it.
 fn served(forge: Forge<'_>, followed: bool) -> Vec<Found> {
     let dir = tempfile::tempdir().expect("a folder");
     let log = open(dir.path());
@@ -87,7 +87,7 @@ fn a_batch_forged_with_the_public_log_id_is_never_served() {
     }
 }
 
-/// Negative control: it is the secret alone that keeps it out.
+/// Negative control: only the secret keeps the batch out.
 #[test]
 fn the_same_batch_made_with_the_secret_would_be_taken() {
     let forge =

@@ -1,4 +1,4 @@
-//! What holders keep from retention, up to where, and that a wall clock that jumps removes nothing.
+//! Which records holders keep from retention, and that a jumping wall clock removes nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const START_US: i64 = 1_800_000_000_000_000;
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// One holder that can be moved, and what it was told.
+/// One holder that can be moved, and the losses reported to it.
 #[derive(Default)]
 struct Group {
     next: Mutex<Option<Offset>>,
@@ -229,7 +229,7 @@ fn a_jump_ahead_counts_for_what_a_start_found_once_the_clock_has_stood_for_an_ho
     assert!(telemetry(&log).log_start() > Offset(0));
 }
 
-/// Says when `expire` of another thread is about to decide: it reads the wall clock first.
+/// Signals that `expire` on another thread is about to decide, because it reads the wall clock first.
 struct Watched {
     hand: Arc<HandClock>,
     armed: AtomicBool,
@@ -334,7 +334,7 @@ fn a_log_that_is_shut_down_lets_go_of_its_holders() {
     assert_eq!(Arc::strong_count(&group), 1);
 }
 
-/// Answers with its hold whatever it is asked.
+/// Answers every question with its hold.
 struct At(u64);
 
 impl Holders for At {

@@ -1,4 +1,4 @@
-//! A start makes a log of whatever is left, says what is lost by its offsets, and gives none of them again.
+//! A start recovers a log from whatever is left, reports lost offsets, and never reuses one.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -48,8 +48,8 @@ fn base_of(path: &Path) -> u64 {
     name.parse().expect("a base offset")
 }
 
-/// Opens twice and checks that each start serves everything but `lost`, reports exactly `lost` below the first high
-/// watermark of `records`, and appends behind all of them.
+/// Opens twice and checks that each start serves everything except `lost`, reports exactly `lost` below the first high
+/// watermark of `records`, and appends after all of them.
 fn serves_all_but(files: &MemoryFiles, records: &[Found], lost: Range<u64>) {
     for start in 0..2 {
         let (log, report) = opened(files);
@@ -86,7 +86,7 @@ fn a_truncated_or_empty_segment_in_any_place_is_a_gap() {
                 let base = base_of(path);
                 let is_active = at + 1 == segments.len();
                 if is_active && !clean {
-                    // Nothing tells what it held; what it still holds is served.
+                    // Its former contents are unknown; its remaining records are served.
                     let (log, _) = opened(&files);
                     let (served, _) = read_from(telemetry(&log), Offset(0));
                     assert!(records.starts_with(&served) && served.len() as u64 >= base);
@@ -103,7 +103,7 @@ fn a_truncated_or_empty_segment_in_any_place_is_a_gap() {
     }
 }
 
-/// How many records of a file end before a position; each is a batch.
+/// The number of records of a file that end before a position; each is a batch.
 fn whole_before(files: &MemoryFiles, path: &Path, position: usize) -> u64 {
     let bytes = files.bytes(path);
     let (mut at, mut count) = (4096, 0);
@@ -139,7 +139,7 @@ fn a_segment_that_is_lost_and_was_begun_right_after_a_clean_stop_gives_no_offset
     log.shutdown();
     drop(log);
     let (log, _) = opened(&files);
-    // Too large for the rest of the segment, which is sealed as the stop and its mark left it.
+    // Too large for the rest of the segment, which is then sealed as the stop and its mark left it.
     let lost = append(telemetry(&log), &["x".repeat(30 << 10)]);
     log.maintain();
     let killed = files.copy();
@@ -249,14 +249,14 @@ fn an_index_that_knows_less_than_its_segment_is_made_again() {
     cut.delete(&index);
     opened(&cut).0.maintain();
     let stale = cut.bytes(&index);
-    // Where the next segment is gone too, only the bytes behind the index tell that it is stale.
+    // If the next segment is gone too, only the bytes after the index show that it is stale.
     files.put(&index, stale);
     let (_, report) = opened(&files);
     assert_eq!(report.rebuilt_indexes, 1);
     serves_all_but(&files, &records, 0..0);
 }
 
-/// An index is believed where the last batch that it names stands, so that is looked at.
+/// An index is trusted if the last batch that it names is at its position, so that batch is checked.
 #[test]
 fn an_index_whose_last_batch_is_another_by_now_is_made_again() {
     let (whole, records, segments) = made(true);
@@ -354,7 +354,7 @@ fn a_file_that_does_not_open_is_a_gap_until_it_does() {
     }
 }
 
-/// The mark is older than the file, so it says nothing of how far its offsets go.
+/// The mark is older than the file, so it does not show how far the file's offsets go.
 #[test]
 fn a_newest_file_that_does_not_open_may_be_full_although_the_mark_is_of_one_before_it() {
     let (files, ..) = made(true);
@@ -438,7 +438,7 @@ fn a_start_reads_the_last_segment_and_not_the_log() {
     );
     assert_eq!(report.rebuilt_indexes, 0);
     drop(log);
-    // The control: without its index a sealed segment has to be read.
+    // The control: without its index a sealed segment must be read.
     files.delete(&segments[0].with_extension("idx"));
     let before = files.segment_bytes_read();
     opened(&files);

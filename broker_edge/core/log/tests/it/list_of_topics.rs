@@ -1,5 +1,5 @@
-//! The list of topics beside the segments: a start does not wait for it when it is lost, answers are right meanwhile, and
-//! what makes a log anew writes it.
+//! The list of topics beside the segments: a start does not wait for a lost list, answers are correct meanwhile, and
+//! every rebuild of a log writes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,13 +16,13 @@ use headwater_log::{
 };
 use parking_lot::{Condvar, Mutex};
 
-/// Real files, of which indexes are read no further than their heads while the gate is closed.
+/// Real files. While the gate is closed, reads of indexes beyond their heads wait.
 #[derive(Default)]
 struct Gate {
     is_closed: Mutex<bool>,
     opened: Condvar,
     waited: AtomicBool,
-    /// Indexes that were read further.
+    /// Indexes that were read beyond their heads.
     read: Mutex<BTreeSet<PathBuf>>,
 }
 
@@ -47,7 +47,7 @@ struct GatedIndex(Arc<dyn File>, Arc<Gate>, PathBuf);
 
 impl File for GatedIndex {
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        // Beyond the head, and not only to see that the file ends.
+        // Beyond the head, not just to find the end of the file.
         if position > 0 && position < self.0.len()? {
             self.1.pass(&self.2);
         }
@@ -130,7 +130,7 @@ fn fill(log: &Log, rounds: u32, retaining: std::ops::Range<u32>) {
         await_durable(telemetry(log), range.end);
     }
     log.maintain();
-    // Asked for once, so that there is a list.
+    // Asked once, so that the list exists.
     telemetry(log).topics().expect("topics");
 }
 
@@ -156,7 +156,7 @@ fn a_start_without_the_list_waits_for_no_index_and_answers_right_meanwhile() {
     std::fs::remove_file(&list).expect("there is a list");
     let gate = Arc::new(Gate::default());
     gate.set(true);
-    // Hangs here, or below, when the start or the question for retained values waits.
+    // Hangs here, or below, if the start or the query for retained values waits.
     let log = open_with(settings(dir.path()), gated(&gate));
     assert_eq!(retained(&log), BTreeMap::new());
     let every = telemetry(&log).every_topic(&|_| true).expect("an answer");
@@ -235,7 +235,7 @@ fn purge_and_restore_leave_a_list_that_the_next_start_uses() {
         let log = open_with(settings(dir), gated(&gate));
         let found = telemetry(&log).topics().expect("topics").len();
         assert_eq!(found, topics, "{}", dir.display());
-        // The few that are newer than the list.
+        // The few segments that are newer than the list.
         let read = gate.read.lock().len();
         assert!(read <= 8, "{read} indexes in {}", dir.display());
     }

@@ -1,4 +1,5 @@
-//! What the indexes answer: topics, times, epochs, retained records, idempotency keys, reads of matching batches.
+//! Queries answered by the indexes: topics, times, epochs, retained records, idempotency keys, reads of matching
+//! batches.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use headwater_log::{
     Batch, Log, LogConfig, Offset, RecordMeta, Records, Seams, TopicFilter, TopicSelection,
 };
 
-/// Ten devices, a batch of one record each in turn; every fifth retained. Several segments, nothing in memory.
+/// Ten devices in turn, one record per batch, every fifth retained. Several segments, nothing in memory.
 fn fleet(dir: &std::path::Path, clock: &std::sync::Arc<HandClock>, rounds: usize) -> Log {
     let log = open_with(
         LogConfig {
@@ -95,7 +96,7 @@ fn few_wanted_batches_among_many_do_not_keep_the_others_in_memory() {
     assert!(payloads.eq(expected));
     let bytes: usize = batches.iter().map(Batch::bytes_len).sum();
     let kept = Batch::kept_bytes(&batches);
-    // The newest buffer is still there, as large as a segment.
+    // The newest buffer still exists, as large as a segment.
     let most = 2 * bytes + (64 << 10);
     assert!(kept <= most, "{kept} bytes for {bytes}");
 }
@@ -178,7 +179,7 @@ fn a_topic_in_few_segments_is_found_by_the_index_without_reading_the_others() {
     log.shutdown();
     drop(log);
     let log = fleet(dir.path(), &clock, 10);
-    // Were their batches read, the damage would be met.
+    // If their batches were read, the damage would be found.
     let segments = files_of(dir.path(), ".seg");
     for segment in &segments[..segments.len() - 1] {
         let mut bytes = std::fs::read(segment).expect("read");

@@ -1,5 +1,5 @@
-//! Random runs of the log on a simulated computer, against a reference that is a vector: `support/reference.rs` says
-//! what is promised, `support/sim` what a disk may do. The seed of a failure is printed by proptest, which shortens it.
+//! Random runs of the log on a simulated computer, compared with a reference that is a vector: `support/reference.rs`
+//! defines the promises, `support/sim` what a disk may do. proptest prints the seed of a failure and shortens the case.
 
 use crate::support::machine::{Crash, Machine, Settings, Spec};
 use crate::support::reference::Reference;
@@ -42,7 +42,7 @@ fn crash() -> impl Strategy<Value = Crash> {
     prop_oneof![2 => Just(Crash::Power), 1 => Just(Crash::Kill)]
 }
 
-/// Starts that are interrupted, one after the other.
+/// Interrupted starts, one after the other.
 fn crashes() -> impl Strategy<Value = Vec<(u64, Crash)>> {
     prop_oneof![
         1 => Just(Vec::new()),
@@ -99,7 +99,7 @@ fn run(steps: Vec<Step>, settings: Settings, seed: u64) -> Machine {
             Step::Check => machine.check(),
             Step::Pass(seconds) => machine.pass(std::time::Duration::from_secs(seconds)),
             Step::Jump(by_us) => {
-                // Records that wait are stamped by now, but those of one batch share its base time.
+                // Waiting records have their time by now, but records of one batch share its base time.
                 (0..3).for_each(|at| machine.settle(at));
                 machine.clock.jump(by_us);
             }
@@ -113,7 +113,7 @@ fn run(steps: Vec<Step>, settings: Settings, seed: u64) -> Machine {
         machine.crash(Crash::Power, &[]);
     }
     machine.check();
-    // What is readable now stays, also when the next start finds less in the page cache.
+    // Records readable now must stay, even if the next start finds less in the page cache.
     machine.crash(Crash::Kill, &[]);
     machine.crash(Crash::Power, &[(9, Crash::Power)]);
     machine

@@ -1,4 +1,4 @@
-//! What is refused when a log is opened, in one sentence that names the thing and says what to do.
+//! Refusals when a log is opened: one sentence that names the cause and says what to do.
 
 use std::fs;
 
@@ -273,7 +273,7 @@ fn a_first_start_that_was_interrupted_is_finished_by_the_next() {
     append(telemetry(&open(dir.path())), &["x"]);
 }
 
-/// Its batches carry their offsets, so they would be a gap where they stand and missing where they belong.
+/// Its batches carry their offsets, so they would be a gap in this partition and missing in their own.
 #[test]
 fn a_segment_under_the_name_of_another_offset_is_refused() {
     let (dir, _) = made();

@@ -1,4 +1,4 @@
-//! After a purge no file of the log holds a byte of what was purged, and every other record is where it was.
+//! After a purge no file of the log contains a byte of the purged records, and every other record keeps its offset.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -20,7 +20,7 @@ fn settings() -> LogConfig {
     }
 }
 
-/// Batches in which records of the device and of others alternate; every part of a record names it.
+/// Batches with alternating records of the device and of others; every part of a record names its device.
 fn fill(log: &Log, count: u64) {
     for n in 0..count {
         let mut records = Records::new();
@@ -68,7 +68,7 @@ fn holding(files: &MemoryFiles) -> Vec<PathBuf> {
     names
 }
 
-/// What was not purged, and the offsets of what was.
+/// The remaining records, and the offsets of the purged ones.
 fn contents(partition: &Partition) -> (Vec<Found>, Vec<u64>) {
     let (mut kept, mut purged) = (Vec::new(), Vec::new());
     let mut next = partition.log_start();
@@ -157,7 +157,7 @@ fn stale_bytes_of_a_recycled_segment_go_as_well() {
     fill(&log, 100);
     let range = telemetry(&log).high_watermark();
     telemetry(&log).advance_log_start(range);
-    // The removed segment is used again for what follows.
+    // The removed segment is reused for later records.
     for n in 0..60 {
         append(telemetry(&log), &[format!("other {n} ").repeat(150)]);
     }
@@ -253,7 +253,7 @@ fn the_state_of_a_device_goes_and_that_of_others_stays() {
     );
 }
 
-/// A purge fails at any one of its calls and the power goes: nothing else is lost, and the next purge finishes it.
+/// A purge fails at each of its calls and the power fails: nothing else is lost, and the next purge completes it.
 #[test]
 fn an_interrupted_purge_loses_nothing_else_and_is_finished_by_the_next() {
     let mut nth = 1;

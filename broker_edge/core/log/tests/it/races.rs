@@ -1,4 +1,4 @@
-//! Two threads at the one place where they could harm each other, made to meet there.
+//! Two threads are made to meet at the one point where they could interfere.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ fn with_class(class: Class, retention_bytes: Option<u64>) -> LogConfig {
     }
 }
 
-/// The writer has taken the spare and still has to name it when the next spare is made: under the same name it would be
-/// emptied under the writer's hands.
+/// The writer has taken the spare but not renamed it yet when the next spare is created. With the same name, the
+/// writer's file would be emptied.
 #[test]
 fn a_spare_that_the_writer_is_about_to_use_is_not_made_anew() {
     let files = SimFiles::new(1);
@@ -39,14 +39,14 @@ fn a_spare_that_the_writer_is_about_to_use_is_not_made_anew() {
         .append(records(1, &[vec![2; 9000]]))
         .expect("queued");
     files.await_held();
-    // The writer holds a spare that is complete but for its name.
+    // The writer holds a spare that is complete except for its name.
     log.maintain();
     files.let_go();
     await_durable(&internal, range.end);
     append(&internal, &[vec![3; 6000]]);
     let before = read_all(&internal);
     assert_eq!(before.len(), 3);
-    // The new spare is used next, and holds nothing of the one before.
+    // The new spare is used next, and contains nothing of the one before.
     append(&internal, &[vec![4; 9000]]);
     files.power_cut();
     drop(log);
@@ -57,7 +57,7 @@ fn a_spare_that_the_writer_is_about_to_use_is_not_made_anew() {
     assert_eq!(log.partitions()[0].gaps(), []);
 }
 
-/// Between the decision to remove a segment and its removal nobody else decides for the same excess.
+/// Between the decision to remove a segment and its removal, no other thread decides about the same excess.
 #[test]
 fn two_that_look_for_old_segments_at_once_remove_no_more_than_one_would() {
     let files = SimFiles::new(2);
@@ -72,7 +72,7 @@ fn two_that_look_for_old_segments_at_once_remove_no_more_than_one_would() {
     partition.before_delete(Arc::new(move |_| {
         let others = inside_by_hook.fetch_add(1, Ordering::SeqCst);
         entered_by_hook.fetch_add(1, Ordering::SeqCst);
-        // The other one gets every chance to come in as well.
+        // The other thread gets every chance to decide too.
         let until = Instant::now() + Duration::from_millis(150);
         while others == 0 && entered_by_hook.load(Ordering::SeqCst) < 2 && Instant::now() < until {
             std::thread::yield_now();
@@ -100,8 +100,8 @@ fn two_that_look_for_old_segments_at_once_remove_no_more_than_one_would() {
     );
 }
 
-/// A reader that has looked a segment up before retention removes it gets an error or the right bytes, never those of
-/// the segment that is made of its file.
+/// A reader that looks up a segment before retention removes it gets an error or the right bytes, never those of the
+/// segment that reuses the file.
 #[test]
 fn a_reader_that_holds_a_segment_does_not_see_what_its_file_becomes() {
     let files = SimFiles::new(3);
@@ -152,8 +152,8 @@ fn with_age() -> LogConfig {
     config
 }
 
-/// The writer is woken to seal the segment while a caller writes: what is queued is not its business until the caller is
-/// done, or it would get the offsets that the caller's records have.
+/// The writer is woken to seal the segment while a caller writes. It must not take queued records until the caller is
+/// done, or they would get the same offsets as the caller's records.
 #[test]
 fn what_is_queued_behind_an_inline_append_that_finds_no_space_stays_behind_it() {
     let files = SimFiles::new(4);
@@ -162,7 +162,7 @@ fn what_is_queued_behind_an_inline_append_that_finds_no_space_stays_behind_it() 
     let partition = &log.partitions()[0];
     append(partition, &["first"]);
     clock.pass(2 * HOUR);
-    // More than is filled.
+    // More than the prepared space.
     let large = vec![1_u8; 5 << 20];
     files.hold("write_all_at", ".seg");
     std::thread::scope(|scope| {
@@ -184,7 +184,7 @@ fn what_is_queued_behind_an_inline_append_that_finds_no_space_stays_behind_it() 
     await_order_on_a_full_disk(&files, partition, large, "behind it");
 }
 
-/// What waits for space is written in the order of its offsets once there is some.
+/// Records that wait for space are written in offset order when there is space.
 fn await_order_on_a_full_disk(files: &SimFiles, partition: &Partition, large: Vec<u8>, last: &str) {
     await_that("the disk to be full", || {
         partition.state() == PartitionState::Full
@@ -200,7 +200,7 @@ fn await_order_on_a_full_disk(files: &SimFiles, partition: &Partition, large: Ve
     assert!(read_all(partition) == expected);
 }
 
-/// The same with the writer and the caller in each other's places.
+/// The same with writer and caller exchanged.
 #[test]
 fn what_a_caller_appends_behind_records_that_find_no_space_stays_behind_them() {
     let files = SimFiles::new(9);
@@ -296,7 +296,7 @@ fn what_is_queued_when_the_log_is_shut_down_is_still_written() {
     assert_eq!(read_all(&partition).len(), 2);
 }
 
-/// Two looks at the age find the same old segment while the writer is sealing it.
+/// Two age checks find the same old segment while the writer is sealing it.
 #[test]
 fn a_segment_that_was_begun_while_its_predecessor_was_found_old_again_is_not_sealed_empty() {
     let files = SimFiles::new(6);
@@ -343,7 +343,7 @@ fn an_old_segment_is_not_sealed_once_its_sync_has_failed() {
     assert_eq!(files.names().iter().filter(is_segment).count(), 1);
 }
 
-/// The file was sealed and removed between the look at which one is written and the look whether it is there.
+/// The file was sealed and removed between finding the active file and checking that it exists.
 #[test]
 fn a_file_that_is_gone_because_it_is_no_longer_written_stops_nothing() {
     let files = SimFiles::new(8);
@@ -364,7 +364,7 @@ fn a_file_that_is_gone_because_it_is_no_longer_written_stops_nothing() {
     append(partition, &["goes on"]);
 }
 
-/// Each is a whole segment, and one that nobody knows stays until the next start.
+/// Each spare is a whole segment, and an unknown one stays until the next start.
 #[test]
 fn a_spare_is_not_made_beside_one_that_a_removed_segment_became_meanwhile() {
     let files = SimFiles::new(21);

@@ -1,4 +1,4 @@
-//! What a start makes of what a crash or rot left behind.
+//! How a start recovers from crashes and bit rot.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn batches(bytes: &[u8]) -> Vec<(usize, usize)> {
     found
 }
 
-/// A log of `count` batches of one record, stopped; the mark is removed unless it is to stay.
+/// A stopped log of `count` batches of one record; the mark is removed unless it is to be kept.
 fn log_of(dir: &Path, count: usize, keep_mark: bool) {
     let log = open(dir);
     for n in 0..count {
@@ -95,7 +95,7 @@ fn a_batch_cut_anywhere_leaves_the_ones_before_it() {
     for cut in (0..length).step_by(7) {
         let copy = tempfile::tempdir().expect("a folder");
         log_of(copy.path(), 0, false);
-        // The same log, cut: everything of it but the tail.
+        // The same log without its tail.
         for name in ["log.meta", "telemetry-0/00000000000000000000.seg"] {
             fs::copy(dir.path().join(name), copy.path().join(name)).expect("copied");
         }
@@ -178,7 +178,7 @@ fn a_bad_end_is_kept_aside_also_when_a_damaged_header_hides_whether_the_file_was
     change(&segment, |bytes| {
         let (at, length) = batches(bytes)[4];
         bytes[0] ^= 1;
-        // The batch does not even look like one any more.
+        // The batch no longer even looks like one.
         bytes[at] ^= 1;
         torn = bytes[at..at + length].to_vec();
     });
@@ -211,7 +211,7 @@ fn what_follows_damage_up_to_the_mark_is_kept_aside_although_its_own_header_is_b
         bytes[found[6].0] ^= 1;
         behind = bytes[found[5].0..].to_vec();
     });
-    // The bytes behind the batches are zeros.
+    // The bytes after the batches are zeros.
     let end = behind.iter().rposition(|byte| *byte != 0).expect("records");
     behind.truncate(end + 1);
     let (_log, report) = reopen(dir.path());
@@ -277,7 +277,7 @@ fn damage_while_running_is_reported_and_the_rest_is_served() {
     }
 }
 
-/// The index is made again without what is damaged, so the damage itself must still be told.
+/// The index is rebuilt without the damaged batches, so the damage itself must still be reported.
 #[test]
 fn damage_at_the_end_of_a_segment_is_told_to_each_reader_of_a_topic() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -401,8 +401,8 @@ fn an_index_that_is_missing_short_or_of_another_segment_is_made_again() {
     );
 }
 
-/// A log killed while its active segment is a recycled file with stale batches behind the live ones, and how many
-/// records it has.
+/// A log killed while its active segment is a recycled file with stale batches after the live ones; and its number of
+/// records.
 fn killed_in_a_recycled_segment(dir: &Path) -> (LogConfig, u64) {
     let mut config = config(dir);
     config.classes[1].retention_bytes = Some(200 << 10);
@@ -415,7 +415,7 @@ fn killed_in_a_recycled_segment(dir: &Path) -> (LogConfig, u64) {
         }
         log.maintain();
     }
-    // To the end of a page: behind a batch that ends within one there are zeros up to the next.
+    // To the end of a page: after a batch that ends within a page, there are zeros up to the next page.
     let ends_on_page = |count: u64| {
         let (bytes, is_last) = (active_bytes(dir), |base| base == count - 1);
         let mut batches = batches(&bytes).into_iter();
@@ -439,7 +439,7 @@ fn base_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at + 8..at + 16].try_into().expect("8 bytes"))
 }
 
-/// Base offsets of the batches of the active segment, the stale ones too, with their places.
+/// Base offsets and positions of the batches of the active segment, including stale ones.
 fn bases_of_active(dir: &Path) -> Vec<(u64, usize)> {
     let bytes = active_bytes(dir);
     let places = batches(&bytes).into_iter();
@@ -450,7 +450,7 @@ fn bases_of_active(dir: &Path) -> Vec<(u64, usize)> {
 fn stale_bytes_of_a_recycled_segment_never_pass() {
     let dir = tempfile::tempdir().expect("a folder");
     let (config, count) = killed_in_a_recycled_segment(dir.path());
-    // All batches are of one size here, so the stale ones begin exactly where the next one is expected.
+    // All batches have the same size here, so the stale ones begin exactly where the next one is expected.
     let bases = bases_of_active(dir.path());
     assert!(
         bases.windows(2).any(|pair| pair[1].0 < pair[0].0),

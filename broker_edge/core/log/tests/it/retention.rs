@@ -350,11 +350,11 @@ fn nothing_is_removed_once_the_log_is_shut_down() {
     telemetry(&log).advance_log_start(Offset(250));
     assert_eq!(telemetry(&log).log_start(), Offset(0));
     assert_eq!(read_all(telemetry(&log)).len(), 300);
-    // Watchers may hold partitions, which hold them.
+    // Watchers may hold partitions, which hold the watchers.
     assert_eq!(Arc::strong_count(&watched), 1);
 }
 
-/// By the times in them, or by the steady clock while the other can not be believed.
+/// By the times in the segments, or by the monotonic clock while the wall clock cannot be trusted.
 #[test]
 fn an_old_active_segment_is_sealed_whether_a_start_found_it_or_the_clock_was_never_set() {
     for is_found in [true, false] {
@@ -376,7 +376,7 @@ fn an_old_active_segment_is_sealed_whether_a_start_found_it_or_the_clock_was_nev
     }
 }
 
-/// What an operator is told of how far the history goes back.
+/// What an operator is told about the age of the oldest record.
 #[test]
 fn the_oldest_time_is_that_of_the_first_record_that_is_left() {
     let files = SimFiles::new(1);
@@ -400,7 +400,7 @@ fn the_oldest_time_is_that_of_the_first_record_that_is_left() {
     log.shutdown();
     drop(log);
 
-    // A first segment of which nothing can be read has no time, and not one of long ago.
+    // An unreadable first segment has no time, rather than a very old one.
     let first = std::path::Path::new("/data/telemetry-0/00000000000000000001");
     files.with_bytes(&first.with_extension("seg"), |bytes| bytes.fill(0));
     if has(&files, "00000000000000000001.idx") {

@@ -1,4 +1,4 @@
-//! When a segment is ended for the next, what the files then have, and which file the next is made of.
+//! Segment roll: when it happens, what the files contain, and which file the next segment reuses.
 
 use std::path::{Path, PathBuf};
 
@@ -55,7 +55,7 @@ fn the_size_of_the_files_is_known_after_each_change_of_them() {
     assert_eq!(partition.file_bytes(), on_disk(&files));
 }
 
-/// What is not synced is not written ahead either, and still is going to be there.
+/// Without syncs nothing is preallocated either, and the next segment still appears.
 #[test]
 fn without_syncs_the_size_of_the_files_is_never_told_too_small() {
     let files = SimFiles::new(2);
@@ -84,7 +84,7 @@ fn a_segment_that_ends_early_gives_back_what_was_prepared_for_it() {
     append(partition, &[vec![1; 5 * MIB]]);
     append(partition, &[vec![1; 5 * MIB]]);
     partition.advance_log_start(Offset(1));
-    // The next is made of the whole file that was removed.
+    // The next segment reuses the whole removed file.
     append(partition, &[vec![1; 2 * MIB]]);
     let early = segment("telemetry-0", 2);
     assert!(files.bytes(&early).len() > 5 * MIB);
@@ -94,7 +94,7 @@ fn a_segment_that_ends_early_gives_back_what_was_prepared_for_it() {
     assert!(files.bytes(&early).len() > 5 * MIB, "little is kept");
     assert_eq!(partition.file_bytes(), on_disk(&files));
 
-    // The first of the two that go is used again.
+    // The first of the two removed files is reused.
     partition.advance_log_start(Offset(3));
     append(partition, &[vec![1; MIB / 2]]);
     append(partition, &[vec![1; MIB / 4]]);
@@ -137,7 +137,7 @@ fn a_segment_of_very_many_topics_ends_early() {
     assert_eq!(files.with_suffix(".seg").len(), 2, "it counts anew");
 }
 
-/// The batch would be written behind the end of the file, and fail for good.
+/// The batch would be written after the end of the file, and fail permanently.
 #[test]
 fn a_batch_that_the_spare_can_not_hold_waits_for_space() {
     let files = SimFiles::new(4);
@@ -196,7 +196,7 @@ fn an_empty_segment_does_not_give_way_to_the_spare() {
     assert!(read_all(&log.partitions()[0]) == found && found.len() == 2);
 }
 
-/// A start takes what follows the batches of such a file for stale, and keeps it aside in any other.
+/// In such a file a start treats bytes after the batches as stale; in any other file it quarantines them.
 #[test]
 fn only_a_segment_that_is_made_of_a_removed_one_says_so() {
     let files = SimFiles::new(6);
@@ -235,7 +235,7 @@ fn a_file_of_a_very_different_size_is_not_used_again() {
         partition.advance_log_start(Offset(to));
         assert_eq!(partition.log_start(), Offset(to));
         assert_eq!(spares(&files).len(), usize::from(is_kept), "{to}");
-        // Takes the spare, where there is one.
+        // Takes the spare, if there is one.
         append(partition, &[vec![1; 900 << 10]]);
     }
 }
@@ -285,7 +285,7 @@ fn a_removed_segment_that_fails_to_become_a_spare_leaves_nothing() {
     }
 }
 
-/// Only a want of space passes by itself.
+/// Only a lack of space resolves by itself.
 #[test]
 fn a_segment_that_fails_to_grow_stops_the_partition() {
     let files = SimFiles::new(10);

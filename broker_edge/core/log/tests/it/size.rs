@@ -1,4 +1,4 @@
-//! What a large log costs is what is asked of it, not its size: counted in bytes read, never in time.
+//! The cost of a large log depends on the queries, not on its size. Cost is counted in bytes read, never in time.
 
 use std::io;
 use std::path::Path;
@@ -20,7 +20,7 @@ const SEGMENT_BYTES: u64 = 1 << 20;
 struct CountedFiles {
     segment_bytes: Arc<AtomicU64>,
     other_bytes: Arc<AtomicU64>,
-    /// Position and bytes of what was said to be read soon.
+    /// Position and length of announced reads.
     hints: Arc<Mutex<Vec<(u64, u64)>>>,
 }
 
@@ -38,7 +38,7 @@ impl CountedFiles {
         }
     }
 
-    /// Bytes read of segments and of other files while `f` ran.
+    /// Bytes read from segments and from other files while `f` ran.
     fn during<T>(&self, f: impl FnOnce() -> T) -> (T, u64, u64) {
         let of = || {
             let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -180,7 +180,7 @@ fn read_topic(log: &Log, wanted: &dyn Fn(&str) -> bool) -> Vec<Offset> {
     found
 }
 
-/// Bytes of segments and of other files that an opening and a listing of topics and of retained messages read.
+/// Bytes of segments and of other files that opening the log and listing topics and retained messages read.
 fn bytes_to_start(dir: &Path, lost_indexes: usize) -> (u64, u64) {
     let files = CountedFiles::default();
     let ((), segments, others) = files.during(|| {
@@ -220,11 +220,12 @@ fn a_start_reads_the_last_segment_and_a_little_of_each_other() {
     drop(log);
     assert!(sealed > 40);
     let (large, large_others) = bytes_to_start(dir.path(), 0);
-    // The active segment is read twice at most, of each other one its header and the header of its last batch.
+    // The active segment is read at most twice; of each other segment only its header and the header of its last batch
+    // are read.
     let bound = 2 * SEGMENT_BYTES + 8192 * sealed;
     assert!(large < bound, "{large} bytes of segments, bound {bound}");
     assert!(small < bound);
-    // Four times the segments with the same topics: the list of topics is read once, not once a segment.
+    // Four times the segments with the same topics: the list of topics is read once, not once per segment.
     let bound = small_others * 2 + 1024 * sealed;
     assert!(
         large_others < bound,
@@ -232,8 +233,8 @@ fn a_start_reads_the_last_segment_and_a_little_of_each_other() {
     );
 }
 
-/// What a power cut may leave: an index is not synced, so the file of one that the list of topics was made from may be
-/// lost or empty.
+/// Indexes are not synced, so after a power cut the file of an index that the list of topics was made from may be lost
+/// or empty.
 #[test]
 fn an_index_that_is_lost_does_not_make_a_start_read_the_others() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -256,7 +257,7 @@ fn an_index_that_is_lost_does_not_make_a_start_read_the_others() {
         after_loss <= whole,
         "{after_loss} bytes of indexes after {whole}"
     );
-    // Without the list all indexes are read behind the start, and whoever read them leaves it at once.
+    // Without the list, all indexes are read after the start, and the reader releases them at once.
     let list = folder.join("topics");
     std::fs::remove_file(&list).expect("it is there");
     let log = open_with(settings(dir.path()), Seams::system());
@@ -294,7 +295,7 @@ fn a_single_record_of_a_block_that_is_known_costs_its_batch() {
     let ((), again, _) = files.during(read_all);
     let bytes = 200 * 1200;
     assert!(again < bytes, "{again} bytes after {first}");
-    // Places are not believed: a batch that is bad by now is found to be.
+    // Stored positions are not trusted: a batch that is damaged by now is found to be damaged.
     let path = dir.path().join("telemetry-0/00000000000000000000.seg");
     let mut segment = std::fs::read(&path).expect("it is there");
     let at = segment
@@ -360,19 +361,19 @@ fn a_rare_topic_costs_the_blocks_that_hold_it() {
             Offset(250 * 100 + 2)
         ]
     );
-    // Three blocks and what is active, which has no index yet.
+    // Three blocks and the active segment, which has no index yet.
     let bound = 3 * (256 << 10) + 2 * SEGMENT_BYTES;
     assert!(segments < bound, "{segments} bytes for three records");
     let (found, nothing, _) = files.during(|| read_topic(&log, &|topic| topic == "devices/none"));
     assert!(found.is_empty());
     assert!(nothing < 2 * SEGMENT_BYTES, "{nothing} bytes for no record");
-    // The control: everything costs everything.
+    // The control: reading everything costs everything.
     let (found, all, _) = files.during(|| read_topic(&log, &|_| true));
     assert_eq!(found.len(), 30_003);
     assert!(all > 30_000_000, "{all} bytes for all records");
 }
 
-/// The indexes are larger than what is read of one at once, and a segment is read only where its index is spoilt.
+/// The indexes are larger than a single read, and a segment is read only if its index is damaged.
 #[test]
 fn the_topics_of_large_indexes_are_told_without_their_segments() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -421,7 +422,7 @@ fn a_list_of_topics_that_is_missing_or_of_other_indexes_is_made_again() {
         match change {
             0 => bytes.clear(),
             1 => bytes.truncate(whole.len() / 2),
-            // The checksum of an index that it was made from.
+            // The checksum of an index from which the list was made.
             2 => bytes[52] ^= 1,
             _ => bytes[whole.len() - 5] ^= 1,
         }

@@ -1,4 +1,4 @@
-//! Space for batches: secured before it is needed, found in a spare, missed on a full disk; and the change of segments.
+//! Space for batches: preallocated before it is needed, taken from a spare, missing on a full disk; and segment roll.
 
 use crate::support::sim::SimFiles;
 use crate::support::*;
@@ -29,7 +29,7 @@ fn the_internal_partition_goes_on_when_the_disk_is_full() {
     files.set_free(Some(0));
     let internal = log.by_name("internal-0").expect("there");
     let state = "state ".repeat(200);
-    // More than the active segment holds: the prepared one takes over without new space.
+    // More than fits the active segment: the prepared one takes over without new space.
     for _ in 0..40 {
         append(internal, &[&state]);
     }
@@ -37,7 +37,7 @@ fn the_internal_partition_goes_on_when_the_disk_is_full() {
     assert_eq!(read_all(internal).len(), 40);
 }
 
-/// Each is a whole segment: made once, and not beside the file of a removed segment.
+/// A spare is a whole segment: created once, and not if the file of a removed segment is available.
 #[test]
 fn the_internal_partition_alone_has_a_spare_and_only_one() {
     let files = SimFiles::new(8);
@@ -71,7 +71,7 @@ fn the_internal_partition_alone_has_a_spare_and_only_one() {
     assert_eq!(spares(), 1);
 }
 
-/// The writer takes two batches at once, and there is space for one of them.
+/// The writer takes two batches at once, and there is space for only one of them.
 #[test]
 fn what_was_written_is_acknowledged_although_the_next_batch_finds_no_space() {
     let files = SimFiles::new(3);
@@ -86,7 +86,7 @@ fn what_was_written_is_acknowledged_although_the_next_batch_finds_no_space() {
     files.hold("sync_data", "telemetry-0");
     partition.append(records(1, &["first"])).expect("queued");
     files.await_held();
-    // Too large for one batch together; the second needs more than is filled.
+    // Together too large for one batch; the second needs more than the prepared space.
     let large = [vec![1; 3 << 20], vec![2; 3 << 20]];
     let fits = partition.append(records(1, &large[..1])).expect("queued");
     let waits = partition.append(records(1, &large[1..])).expect("queued");
@@ -134,7 +134,7 @@ fn a_segment_that_finds_no_space_leaves_no_unfinished_file() {
     await_durable(telemetry(&log), waits.end);
 }
 
-/// The name of a segment is its first offset: one that is sealed empty would share it with the next.
+/// A segment is named by its first offset, so an empty sealed segment would have the same name as the next.
 #[test]
 fn a_record_larger_than_a_segment_goes_into_the_empty_one() {
     let files = SimFiles::new(12);
@@ -151,7 +151,7 @@ fn a_record_larger_than_a_segment_goes_into_the_empty_one() {
     assert_eq!(read_all(telemetry(&log)).len(), 2);
 }
 
-/// The two are written in one go, and the change lies between them.
+/// Both are written in one step, with the segment roll between them.
 #[test]
 fn a_batch_that_was_written_before_the_spare_takes_over_is_read_from_where_it_stands() {
     let files = SimFiles::new(13);
@@ -188,7 +188,7 @@ fn a_batch_that_was_written_before_the_spare_takes_over_is_read_from_where_it_st
     assert!(read_all(log.by_name("internal-0").expect("there")) == expected);
 }
 
-/// A write without secured space would fail, and stop the partition for good.
+/// A write without preallocated space would fail, and stop the partition permanently.
 #[test]
 fn space_is_secured_for_each_segment_anew() {
     let files = SimFiles::new(14);
@@ -217,7 +217,7 @@ fn space_is_secured_for_each_segment_anew() {
     await_durable(partition, waits);
 }
 
-/// Each extension of a file is synced for itself, before the batch that needs it.
+/// Each extension of a file is synced separately, before the batch that needs it.
 #[test]
 fn space_for_many_batches_is_secured_at_once_also_in_a_new_segment() {
     let files = SimFiles::new(15);
@@ -245,7 +245,7 @@ fn space_for_many_batches_is_secured_at_once_also_in_a_new_segment() {
     assert_eq!(syncs_of(15), 15, "in the new segment");
 }
 
-/// Else a start would take it for a damaged one.
+/// Otherwise a start would treat it as damaged.
 #[test]
 fn a_segment_that_is_made_of_a_removed_one_has_its_header_before_its_name() {
     let config = || LogConfig {

@@ -1,4 +1,4 @@
-//! What the offline tools promise: `verify` finds what is there, `repair` makes a folder that starts again and deletes
+//! The promises of the offline tools: `verify` finds every flaw, `repair` makes a folder start again and deletes
 //! nothing, `dump` shows every record once.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use headwater_log::{Log, Offset, Seams};
 const DIR: &str = "/data";
 const COUNT: u64 = 200;
 
-/// A stopped log of two partitions: several sealed segments with indexes, and what was written.
+/// A stopped log of two partitions with several sealed segments and indexes; and the written records.
 fn made() -> (MemoryFiles, Vec<Found>) {
     let files = MemoryFiles::default();
     let log = open_with(config(Path::new(DIR)), files.seams());
@@ -91,7 +91,7 @@ fn segment(files: &MemoryFiles, at: usize) -> PathBuf {
     segments.swap_remove(at)
 }
 
-/// The log opens and serves the records but for the lost ones.
+/// The log opens and serves all records except the lost ones.
 fn serves(files: &MemoryFiles, records: &[Found], lost: std::ops::Range<u64>) {
     let (log, _) = Log::open(config(Path::new(DIR)), files.seams()).expect("it starts");
     let (served, _) = read_from(telemetry(&log), telemetry(&log).log_start());

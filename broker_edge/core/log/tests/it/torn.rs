@@ -1,4 +1,4 @@
-//! What a start cuts off behind the last batch that it accepts, and what it keeps of that.
+//! What a start cuts off after the last valid batch, and what of it is quarantined.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn settings(sync: SyncMode) -> LogConfig {
     }
 }
 
-/// A log of so many batches of one record each, and then killed; where its batches begin, and where the last one ends.
+/// A killed log of `count` batches of one record each; where its batches begin, and where the last one ends.
 fn killed_with(count: usize, sync: SyncMode) -> (SimFiles, Vec<usize>) {
     let files = SimFiles::new(1);
     let log = open_with(settings(sync), files.seams());
@@ -89,7 +89,7 @@ fn after_a_clean_stop_the_segment_is_used_as_it_is() {
     assert_eq!(read_all(telemetry(&log)).len(), 5);
 }
 
-/// The stop proves what lies before it and not that nothing was written since.
+/// The stop proves the batches before it, not that nothing was written since.
 #[test]
 fn what_is_torn_right_behind_a_clean_stop_is_kept_aside() {
     let (files, places) = killed_with(3, SyncMode::Always);
@@ -151,7 +151,7 @@ fn every_run_between_two_damaged_places_is_served_in_its_place() {
     }
 }
 
-/// Positions of one file say nothing of another.
+/// Positions in one file do not apply to another.
 #[test]
 fn a_mark_of_an_earlier_segment_proves_nothing_of_the_newest() {
     let sync = SyncMode::Interval(Duration::from_secs(3600));
@@ -185,7 +185,7 @@ fn a_mark_of_an_earlier_segment_proves_nothing_of_the_newest() {
     assert!(report.torn_bytes > 0);
 }
 
-/// Batches written before the next sync prove nothing of the ones before them, so all of them may be torn.
+/// Batches written before the next sync prove nothing about earlier ones, so all of them may be torn.
 #[test]
 fn all_behind_a_torn_batch_is_cut_and_kept_where_nothing_of_it_was_synced() {
     let sync = SyncMode::Interval(Duration::from_secs(3600));
@@ -231,7 +231,7 @@ fn a_start_whose_file_changes_under_it_is_refused_and_cuts_nothing() {
     assert_eq!(read_all(telemetry(&log)).len(), 3);
 }
 
-/// A log that was killed with a large torn batch behind a whole one.
+/// A killed log with a large torn batch after a whole one.
 fn killed_with_a_large_torn_batch() -> SimFiles {
     let files = SimFiles::new(4);
     let log = open_with(settings(SyncMode::Always), files.seams());
@@ -256,7 +256,7 @@ fn what_is_torn_and_finds_no_space_is_told_and_refuses_no_start() {
     assert_eq!(read_all(telemetry(&log)).len(), 1);
 }
 
-/// It is the only copy once the segment is cut.
+/// It is the only copy when the segment has been cut.
 #[test]
 fn a_start_that_fails_to_keep_what_is_torn_is_refused_and_cuts_nothing() {
     let files = killed_with_a_large_torn_batch();

@@ -1,4 +1,4 @@
-//! What the log does for itself: marks idleness, stops on a full disk, closes when let go.
+//! The log's own maintenance: writes marks when idle, stops on a full disk, closes when dropped.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn five_idle_seconds_leave_a_mark_that_tells_damage_from_a_torn_tail() {
     assert!(!has(&files, "telemetry-0/mark"), "not idle yet");
     clock.pass(Duration::from_secs(6));
     await_that("the mark", || {
-        // The writer may still be busy with what it has acknowledged.
+        // The writer may still be busy after its acknowledgement.
         log.maintain();
         has(&files, "telemetry-0/mark")
     });
@@ -98,8 +98,8 @@ fn what_lies_before_the_mark_is_kept_also_behind_damage() {
     assert_eq!(damaged.len(), 1);
 }
 
-/// A failed sync leaves bytes in the page cache alone. On a full disk there is no room for a copy of them, so they are
-/// written again in place, and what was torn is cleared.
+/// A failed sync leaves bytes only in the page cache. On a full disk there is no room for a copy, so they are written
+/// again in place, and the torn part is cleared.
 #[test]
 fn what_a_start_on_a_full_disk_shows_survives_the_power_cut_after_it() {
     let segment = Path::new(TELEMETRY);
@@ -117,7 +117,7 @@ fn what_a_start_on_a_full_disk_shows_survives_the_power_cut_after_it() {
         });
         files.kill();
         drop(log);
-        // Half a batch behind the others.
+        // Half a batch after the others.
         let end = files.bytes(segment).iter().rposition(|byte| *byte != 0);
         let end = end.expect("batches") + 1;
         files.write_unsynced(segment, end, b"torn");
@@ -184,7 +184,7 @@ fn a_partition_that_is_stopped_while_it_waits_for_space_acknowledges_nothing_aft
     let is_stopped = || matches!(partition.state(), PartitionState::Stopped(_));
     assert!(is_stopped());
     files.set_free(None);
-    // Another partition finds no descriptor for its next segment, waits as long, and goes on.
+    // Another partition finds no descriptor for its next segment, waits as long, and continues.
     files.set_no_descriptors(true);
     let other = control
         .append(records(1, &[vec![3; 9 << 20]]))
@@ -199,7 +199,8 @@ fn a_partition_that_is_stopped_while_it_waits_for_space_acknowledges_nothing_aft
     assert_eq!(read_all(partition).len(), 1);
 }
 
-/// The offsets of what waits for space are the next start's to give: what is queued behind must not be written to them.
+/// The next start assigns the offsets of records that wait for space, so records queued after them must not be written
+/// at these offsets.
 #[test]
 fn a_stop_on_a_full_disk_writes_neither_what_waits_nor_what_is_queued_behind_it() {
     let files = SimFiles::new(6);
@@ -279,7 +280,7 @@ fn what_is_not_synced_is_not_marked() {
     }
 }
 
-/// Only want of space or of descriptors passes by itself.
+/// Only a lack of space or of descriptors resolves by itself.
 #[test]
 fn a_failed_write_or_sync_stops_the_partition_also_when_it_is_for_space_to_come() {
     let mut writes = 0;
@@ -307,7 +308,7 @@ fn a_failed_write_or_sync_stops_the_partition_also_when_it_is_for_space_to_come(
     assert!(writes >= 2, "of zeros and of the batch");
 }
 
-/// What a failed sync has left on the disk is for the next start to find out, with all that was there before it.
+/// The next start finds out what a failed sync left on the disk, together with everything written before.
 #[test]
 fn a_partition_that_has_stopped_removes_and_marks_nothing_until_the_restart() {
     for stops in [false, true] {
@@ -388,7 +389,7 @@ fn idle_marks_are_a_minute_apart() {
         let partition = telemetry(&log);
         let marked = || partition.stats().checkpoint_bytes;
         let append_and_idle = || {
-            // The interval has passed, so that it is synced at once.
+            // The interval has passed, so it is synced at once.
             clock.pass(Duration::from_secs(2));
             append(partition, &["now and then"]);
             clock.pass(Duration::from_secs(6));
@@ -412,7 +413,7 @@ fn idle_marks_are_a_minute_apart() {
     }
 }
 
-/// Nobody else saves indexes or removes what is old.
+/// Nothing else saves indexes or removes old segments.
 #[test]
 fn a_log_looks_after_itself_while_it_runs() {
     let files = SimFiles::new(13);

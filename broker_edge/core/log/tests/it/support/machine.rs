@@ -1,4 +1,4 @@
-//! A log on a simulated computer, beside a reference of each of its partitions: carries out steps and compares.
+//! A log on a simulated computer with a reference for each partition: runs steps and compares.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{HandClock, await_that};
 
 pub use super::settings::{Crash, NAMES, START_US, Settings, Spec};
 
-/// What the watchers of a partition have been told: by then the writer has synced, or has decided not to.
+/// The notifications of a partition's watchers: by then the writer has synced, or has decided not to.
 #[derive(Default)]
 struct Told {
     written: AtomicU64,
@@ -52,19 +52,19 @@ pub struct Machine {
     removed: Vec<Arc<Mutex<Vec<Range<Offset>>>>>,
     payloads: usize,
     told: Vec<Arc<Told>>,
-    /// One call is to fail: a start may be refused once, and space is back when it was missing.
+    /// One call will fail: a start may be refused once, and missing space comes back.
     pub is_faulty: bool,
     /// High watermark of the partitions that have stopped in this life.
     stopped_at: Vec<Option<Offset>>,
-    /// Some partition has stopped.
+    /// A partition has stopped.
     pub has_stopped: bool,
-    /// Starts that a crash has interrupted, and those that came through.
+    /// The number of starts interrupted by a crash, and of completed ones.
     pub interrupted: usize,
     pub starts: usize,
 }
 
 impl Machine {
-    /// A computer with this disk, and what the log on it must have.
+    /// A computer with this disk, and what its log must contain.
     pub fn new(files: SimFiles, settings: Settings, references: Vec<Reference>) -> Self {
         Self {
             files,
@@ -89,7 +89,7 @@ impl Machine {
         machine
     }
 
-    /// A computer without a log, on which one call is to fail.
+    /// A computer without a log, on which one call will fail.
     pub fn new_faulty(files: SimFiles, settings: Settings) -> Self {
         let references = NAMES.map(Reference::of).into();
         Self {
@@ -124,7 +124,7 @@ impl Machine {
                 Crash::Kill => self.files.kill(),
             }
             if let (Ok((log, report)), false) = (&half, is_off) {
-                // It came through: what it showed counts, although nobody looked.
+                // The start completed: what it showed counts, although nobody read it.
                 for (partition, report) in log.partitions().iter().zip(&report.partitions) {
                     self.references[partition.id().0 as usize].restarted(partition, report);
                 }
@@ -160,7 +160,7 @@ impl Machine {
         self.check();
     }
 
-    /// Ends this life, if it has not ended by itself, and begins the next.
+    /// Ends this life of the process, unless it has ended by itself, and begins the next.
     pub fn crash(&mut self, crash: Crash, crashes: &[(u64, Crash)]) {
         self.crash_with(crash, crashes, |_| {});
     }
@@ -202,7 +202,7 @@ impl Machine {
         self.start(crashes);
     }
 
-    /// Notes what the life that is over has acknowledged and removed.
+    /// Notes what the past life has acknowledged and removed.
     fn leave(&mut self) {
         self.observe();
         let log = self.log.take().expect("the log is open");
@@ -213,7 +213,7 @@ impl Machine {
         drop(log);
     }
 
-    /// Notes what the log says by now.
+    /// Notes the present state of the log.
     pub fn observe(&mut self) {
         let log = self.log.as_ref().expect("the log is open");
         for (at, partition) in log.partitions().iter().enumerate() {
@@ -269,7 +269,7 @@ impl Machine {
         (records, entries)
     }
 
-    /// Appends, and waits until the records are written or can not be.
+    /// Appends, and waits until the records are written or cannot be.
     pub fn append(&mut self, at: usize, specs: &[Spec], inline: bool) {
         if self.queue(at, specs, inline) {
             self.settle(at);
@@ -302,7 +302,7 @@ impl Machine {
         }
     }
 
-    /// Waits until the writer has done with all that was given, or will not.
+    /// Waits until the writer has finished all appends, or cannot.
     pub fn settle(&mut self, at: usize) {
         let end = self.references[at].next();
         await_that("the records to be written", || {
@@ -317,7 +317,7 @@ impl Machine {
         self.observe();
     }
 
-    /// Moves both clocks on.
+    /// Advances both clocks.
     pub fn pass(&mut self, time: Duration) {
         (0..self.references.len()).for_each(|at| self.settle(at));
         self.clock.pass(time);

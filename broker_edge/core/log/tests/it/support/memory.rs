@@ -1,6 +1,6 @@
 //! Files in memory that a test can copy, change and make unreadable, and that count what is read.
 //!
-//! They keep whatever is written: power cuts are `sim.rs`.
+//! They keep everything written; `sim` simulates power cuts.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,9 +16,9 @@ type Bytes = Arc<Mutex<Vec<u8>>>;
 #[derive(Default)]
 struct State {
     files: BTreeMap<PathBuf, Bytes>,
-    /// A path that may be opened so many times more, and the error after that; None is "any, always".
+    /// A path that may be opened this many more times, and the error after that; `None` means any path, always.
     open_error: Option<(PathBuf, usize, i32)>,
-    /// Positions of a file that can not be read.
+    /// Unreadable positions of a file.
     unreadable: Option<(PathBuf, std::ops::Range<u64>)>,
     /// Folders that were synced.
     synced: Vec<PathBuf>,
@@ -87,7 +87,7 @@ impl MemoryFiles {
         self.fail_open_after(path, 0, code);
     }
 
-    /// The same, once the path has been opened so many times more.
+    /// The same, after the path has been opened this many more times.
     pub fn fail_open_after(&self, path: &Path, times: usize, code: i32) {
         self.state.lock().open_error = Some((path.to_owned(), times, code));
     }

@@ -1,4 +1,4 @@
-//! What the tests of the log share: settings for small logs, records, waiting for durability.
+//! Shared helpers of the log's tests: settings for small logs, records, waiting for durability.
 
 pub mod machine;
 pub mod memory;
@@ -34,7 +34,7 @@ pub fn config(dir: &Path) -> LogConfig {
     }
 }
 
-/// The same on a simulated disk, with segments that hold all of a test and nobody who tidies up.
+/// The same on a simulated disk, with segments large enough for a whole test and no maintenance.
 pub fn with_room() -> LogConfig {
     LogConfig {
         segment_bytes: 16 << 20,
@@ -43,7 +43,7 @@ pub fn with_room() -> LogConfig {
     }
 }
 
-/// Whether there is a file whose path ends so.
+/// Whether there is a file whose path has this suffix.
 pub fn has(files: &sim::SimFiles, name: &str) -> bool {
     files.names().iter().any(|path| path.ends_with(name))
 }
@@ -94,7 +94,7 @@ pub fn add_keyed(records: &mut Records, key: &str, payload: &[u8]) {
     records.push(meta, payload).expect("room");
 }
 
-/// Waits until everything below `end` is durable; panics when the partition can not get there.
+/// Waits until everything below `end` is durable; panics when the partition cannot get there.
 pub fn await_durable(partition: &Partition, end: Offset) {
     let deadline = Instant::now() + PATIENCE;
     while partition.high_watermark() < end {
@@ -123,7 +123,7 @@ pub fn await_that(what: &str, mut condition: impl FnMut() -> bool) {
         if tries < 1000 {
             std::thread::yield_now();
         } else {
-            // What takes this long is a retry on a timer: no need to burn a core until then.
+            // A wait this long is a retry on a timer, so do not keep a core busy until then.
             std::thread::park_timeout(Duration::from_millis(2));
         }
     }
@@ -213,7 +213,7 @@ impl HandClock {
             .fetch_add(by_us, std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// Moves the steady clock on as well.
+    /// Advances the monotonic clock too.
     pub fn pass(&self, by: Duration) {
         self.advance(by);
         self.passed_us

@@ -1,7 +1,7 @@
-//! What a partition promises, as a vector: the reference that random runs of the log are compared with.
+//! The promises of a partition, as a vector: the reference for random runs of the log.
 //!
-//! It knows no files. Records enter when they are given offsets, become fixed when they are acknowledged or were once
-//! readable, and whatever a start shows later must be a prefix of what was given that has all that is fixed.
+//! It knows no files. Records enter it when they get offsets, and become fixed when they are acknowledged or once
+//! readable. What a later start shows must be a prefix of the assigned records that contains all fixed ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -46,17 +46,17 @@ impl Entry {
 #[derive(Debug, Clone, Default)]
 pub struct Reference {
     pub name: String,
-    /// By offset, from 0 on, removed ones included.
+    /// By offset, from 0 on, including removed ones.
     pub records: Vec<Entry>,
-    /// Everything below was acknowledged or has been readable: it may not change any more.
+    /// Everything below was acknowledged or readable, and must not change.
     pub fixed: u64,
     pub log_start: u64,
-    /// The log start that a crash may bring back: of the segment that was removed last.
+    /// The log start that a crash may bring back: that of the segment removed last.
     pub may_come_back: u64,
-    /// The newest epoch under which each offset was given.
+    /// The newest epoch under which each offset was assigned.
     given_under: BTreeMap<u64, Epoch>,
     epoch: Epoch,
-    /// Bytes have rotted: acknowledged records may be lost, but that must be said.
+    /// Bytes have rotted: acknowledged records may be lost, but the loss must be reported.
     pub is_rotten: bool,
 }
 
@@ -68,7 +68,7 @@ impl Reference {
         }
     }
 
-    /// What must hold while the log is on its way from one state to the other.
+    /// What must hold while the log is between two states.
     pub fn during(before: &Self, after: &Self) -> Self {
         let longer = if after.next() >= before.next() {
             after
@@ -87,7 +87,7 @@ impl Reference {
         self.records.len() as u64
     }
 
-    /// The log has given these records their offsets, or may have done so.
+    /// The log has assigned these records their offsets, or may have.
     pub fn give(&mut self, start: Offset, entries: Vec<Entry>) {
         assert_eq!(start.0, self.next(), "offsets of {} are dense", self.name);
         for entry in entries {
@@ -102,7 +102,7 @@ impl Reference {
         }
     }
 
-    /// Bytes of the log are about to change: acknowledged records may be lost, but that must be said.
+    /// Bytes of the log are about to change: acknowledged records may be lost, but the loss must be reported.
     pub fn rot(&mut self) {
         self.is_rotten = true;
     }
@@ -116,7 +116,7 @@ impl Reference {
         self.fixed = high_watermark.0;
     }
 
-    /// Offset of the record that counts for a key, if one is retained or queued.
+    /// The offset of the newest record of a key, if one is stored or queued.
     pub fn find_key(&self, key: &str, topic: &str) -> Option<Offset> {
         let retained = &self.records[self.log_start as usize..];
         let is_repeat =
@@ -125,11 +125,11 @@ impl Reference {
         Some(Offset(self.log_start + at as u64))
     }
 
-    /// What a start made of it. From here on all that it shows is fixed.
+    /// The state after a start. From here on everything it shows is fixed.
     pub fn restarted(&mut self, partition: &Partition, report: &PartitionReport) {
         let high_watermark = partition.high_watermark().0;
         while self.is_rotten && self.next() < high_watermark {
-            // Given to nobody: left free because what was there can not be known.
+            // Assigned to no record: skipped because their contents are unknown.
             self.records.push(Entry::lost());
         }
         let name = &self.name;
@@ -167,7 +167,7 @@ impl Reference {
             (high_watermark, log_start)
         );
         self.epoch = partition.epoch();
-        // Whatever is given at these offsets from now on must tell itself apart from what was given before.
+        // Records that get these offsets from now on must be distinguishable from earlier ones.
         for (_, epoch) in self.given_under.range_mut(high_watermark..) {
             *epoch = Epoch(epoch.0 + 1);
         }
@@ -217,7 +217,7 @@ impl Reference {
         }
     }
 
-    /// Every offset between log start and high watermark is read and right, or reported; returns the latter.
+    /// Every offset between log start and high watermark is read correctly or reported as lost; returns the lost ones.
     fn check_reads(&self, partition: &Partition, start: u64, end: u64) -> Vec<Range<u64>> {
         let (mut next, mut lost, mut epoch) = (start, Vec::new(), Epoch(0));
         while next < end {
@@ -259,7 +259,7 @@ impl Reference {
         lost
     }
 
-    /// Some records read for themselves, each twice: the second time from what the first has kept.
+    /// Reads some records singly, each twice: the second time from what the first has cached.
     fn check_single_reads(&self, partition: &Partition, range: Range<u64>, lost: &[Range<u64>]) {
         let step = ((range.end - range.start) / 20).max(1) as usize;
         let some: Vec<u64> = range.step_by(step).collect();
@@ -280,7 +280,7 @@ impl Reference {
         }
     }
 
-    /// The newest retained record of each topic is among those that the partition gives.
+    /// The newest retained record of each topic is among those that the partition returns.
     fn check_retained(&self, partition: &Partition, offsets: impl Iterator<Item = u64>) {
         let mut expected = BTreeMap::new();
         for at in offsets.filter(|at| self.records[*at as usize].retain) {

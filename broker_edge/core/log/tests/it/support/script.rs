@@ -1,4 +1,4 @@
-//! One run of a log in which all that it does happens: the run that is interrupted, or failed, at every single call.
+//! One run of a log that uses all its functions. Tests interrupt it, or fail it, at every single call.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What random and scripted runs of the log are made of: records, crashes, settings.
+//! The parts of random and scripted runs of the log: records, crashes, settings.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl Settings {
         }
     }
 
-    /// Syncs when the clock of the test has passed an hour, and where the log must.
+    /// Syncs when the clock of the test has passed an hour, and whenever the log must.
     pub fn interval() -> Self {
         Self {
             sync: SyncMode::Interval(HOUR),

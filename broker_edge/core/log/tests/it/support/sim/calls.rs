@@ -1,4 +1,4 @@
-//! The file system of one life of the process under test: every call is counted, and may fail, wait or find the power off.
+//! The file system of one life of the tested process: every call is counted, and may fail, wait or find the power off.
 
 use std::io;
 use std::path::Path;
@@ -22,7 +22,7 @@ struct SimFile {
 }
 
 impl Shared {
-    /// Runs one call unless its process is dead, the power is off, or the call is to fail.
+    /// Runs one call unless its process is dead, the power is off, or the call is set to fail.
     fn call<T>(
         &self,
         life: u64,

@@ -1,9 +1,9 @@
-//! What a disk and the page cache above it hold, and what is left of both when the power goes.
+//! The contents of a disk and of the page cache above it, and what is left of both after a power cut.
 //!
-//! A file is a row of 512-byte sectors. Until it is synced, a power cut leaves each sector with the bytes of any of the
-//! writes that reached it, or of none, whatever happened to its neighbours; the length is any that it has had; and of
-//! the changes of names some happened and some did not, as `docs/format.md` §10 says. Nothing here knows of faults,
-//! processes or logs: that is `mod.rs` and `calls.rs`.
+//! A file is a sequence of 512-byte sectors. Until it is synced, a power cut leaves each sector with the bytes of any
+//! write to it, or of none, independent of its neighbours. The length is any that the file has had, and some renames
+//! and removals happened while others did not (`docs/format.md` §10). Faults, processes and logs are not known here:
+//! they are in `mod.rs` and `calls.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -34,19 +34,19 @@ impl Random {
         self.below(8) < eighths
     }
 
-    /// How much of what was not synced survives: nothing, little, half, most, everything. Per file, because a run of
-    /// sectors that all survive would otherwise hardly ever be seen.
+    /// How much unsynced data survives: nothing, little, half, most, everything. Chosen per file, because otherwise a
+    /// run of surviving sectors would almost never occur.
     fn mood(&mut self) -> usize {
         [0, 1, 4, 7, 8][self.below(5)]
     }
 }
 
-/// A file. `cache` is what processes see, `disk` what a power cut can not take.
+/// A file. `cache` is what processes see, `disk` what survives a power cut.
 #[derive(Debug, Clone, Default)]
 pub struct Inode {
     pub disk: Arc<Vec<u8>>,
     pub cache: Arc<Vec<u8>>,
-    /// What was written to each sector since the last sync, oldest first.
+    /// The writes to each sector since the last sync, oldest first.
     dirty: BTreeMap<usize, Vec<Arc<[u8]>>>,
     /// Lengths since the last sync, oldest first.
     lengths: Vec<usize>,
@@ -88,7 +88,7 @@ impl Inode {
         }
         let cache = Arc::make_mut(&mut self.cache);
         if length < old {
-            // What is cut reads as zeros should the file grow again.
+            // Truncated bytes read as zeros if the file grows again.
             cache[length..].fill(0);
             self.note(length, old);
             Arc::make_mut(&mut self.cache).truncate(length);
@@ -115,7 +115,7 @@ impl Inode {
         self.lengths.clear();
     }
 
-    /// The sync failed: some of the sectors reached the disk, and the kernel takes all of them for written.
+    /// The sync failed: some of the sectors reached the disk, and the kernel considers all of them written.
     pub fn fail_sync(&mut self, random: &mut Random) {
         let mood = random.mood();
         let disk = Arc::make_mut(&mut self.disk);
@@ -127,7 +127,7 @@ impl Inode {
         }
     }
 
-    /// Pages that the kernel takes for clean may be read from the disk again at any time.
+    /// Pages that the kernel considers clean may be read from the disk again at any time.
     pub fn evict(&mut self, random: &mut Random) {
         let mood = random.mood();
         for sector in std::mem::take(&mut self.dropped) {
@@ -144,7 +144,7 @@ impl Inode {
         }
     }
 
-    /// `stale` is what sectors that the file did not have before may hold.
+    /// `stale` is the possible content of sectors that are new to the file.
     fn cut(&mut self, random: &mut Random, stale: Option<&[u8]>) {
         if self.dirty.is_empty() && self.lengths.is_empty() && self.dropped.is_empty() {
             return;
@@ -179,14 +179,14 @@ impl Inode {
         self.cache = Arc::clone(&self.disk);
     }
 
-    /// Whether a sync has failed that no later one can make good.
+    /// Whether a sync has failed that no later one can repair.
     pub fn has_dropped(&self) -> bool {
         let sectors = self.cache.len().div_ceil(SECTOR);
         self.dropped.range(..sectors).next().is_some()
     }
 }
 
-/// What a name stands for: a folder, or the file with this number.
+/// The target of a name: a folder, or the file with this number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Node {
     Folder,
@@ -313,7 +313,7 @@ impl Disk {
         self.change(Change::Unlink { path, node });
     }
 
-    /// Only the names in this folder: a sync of one need not carry those of another along.
+    /// Only the names in this folder: a sync of one folder need not include another's names.
     pub fn sync_folder(&mut self, folder: &Path) {
         for change in std::mem::take(&mut self.changes) {
             if change.folder() == Some(folder) {
@@ -324,7 +324,7 @@ impl Disk {
         }
     }
 
-    /// Leaves what a disk may hold after a power cut.
+    /// Reduces the state to a possible one after a power cut.
     pub fn cut(&mut self, random: &mut Random) {
         self.cut_names(random);
         let named: BTreeSet<usize> = self
@@ -345,7 +345,7 @@ impl Disk {
         }
     }
 
-    /// Either a journal that is written in order ends somewhere, or each file has gone its own part of the way.
+    /// Either an ordered journal ends at some point, or each file has progressed independently.
     fn cut_names(&mut self, random: &mut Random) {
         let changes = std::mem::take(&mut self.changes);
         if random.chance(4) {
@@ -368,7 +368,7 @@ impl Disk {
                 }
             }
         }
-        // What lies in a folder that is gone is gone with it.
+        // The contents of a removed folder are removed with it.
         let names = &self.disk_names;
         let is_reachable = |path: &Path| {
             path.ancestors()

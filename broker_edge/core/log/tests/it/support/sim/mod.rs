@@ -1,7 +1,7 @@
-//! A computer in memory: its power goes, its calls fail or wait, its disk fills up and rots.
+//! A computer in memory: its power can fail, its calls can fail or wait, its disk can fill up and rot.
 //!
-//! `disk.rs` says what survives, `calls.rs` what a process sees; this file is how a test drives both. Whatever is left
-//! to chance follows from the seed.
+//! `disk.rs` defines what survives, `calls.rs` what a process sees; tests drive both through this file. All randomness
+//! comes from the seed.
 
 mod calls;
 mod disk;
@@ -21,7 +21,7 @@ pub use disk::Random;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The call fails with EIO. A sync has written a part, and the rest will never be: what Linux does.
+    /// The call fails with EIO. A sync has written a part, and the rest never will be written, as on Linux.
     LostSync,
     /// The call fails with EIO and has no effect.
     Error,
@@ -57,7 +57,7 @@ impl Fault {
     }
 }
 
-/// Calls that wait until they are let go.
+/// Calls that wait until they are released.
 struct Hold {
     what: &'static str,
     name_has: &'static str,
@@ -76,12 +76,12 @@ struct State {
     /// A handle of an earlier life is dead.
     life: u64,
     calls: u64,
-    /// More than any test makes: a loop that does not end is found.
+    /// More calls than any test makes, to detect endless loops.
     calls_max: u64,
-    /// The call before which the power goes.
+    /// The call before which the power fails.
     off_at: Option<u64>,
     is_off: bool,
-    /// Calls are neither counted nor recorded, and none fails: the test looks around.
+    /// Calls are neither counted nor recorded, and none fails: the test inspects the state.
     is_aside: bool,
     fail_at: Option<(u64, Fault)>,
     /// The fault outlives the process.
@@ -89,8 +89,8 @@ struct State {
     failed: Vec<String>,
     fail_syncs: bool,
     lies_about_syncs: bool,
-    /// Files of which a sync has failed in this life, and those of which a sync succeeded after that
-    /// although bytes that the failed one dropped had not been written again.
+    /// Files with a failed sync in this life; and files with a later successful sync although the bytes that the failed
+    /// one dropped had not been rewritten.
     failed_syncs: BTreeSet<usize>,
     retried: Vec<String>,
     free_bytes: Option<usize>,
@@ -103,7 +103,7 @@ struct State {
 }
 
 impl State {
-    /// The fault of the call that was just counted, if it is the one that is to fail.
+    /// The fault of the call that was just counted, if it is set to fail.
     fn fault_of(&mut self, what: &str, name: &str, inode: Option<usize>) -> Option<Fault> {
         let (at, fault) = self.fail_at?;
         if at != self.calls {
@@ -113,7 +113,7 @@ impl State {
             self.fail_at = None;
             return None;
         }
-        // A file may have another name by now than it was opened with.
+        // A file may have been renamed since it was opened.
         let by_now = inode.and_then(|inode| self.disk.name_of(inode));
         let name = by_now.map_or(name.to_owned(), |path| path.to_string_lossy().into_owned());
         self.failed.push(format!("{what} of {name}"));
@@ -139,7 +139,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// The computer, as the test sees it.
+/// The computer, as the test controls it.
 #[derive(Clone, Default)]
 pub struct SimFiles(Arc<Shared>);
 
@@ -147,13 +147,13 @@ pub struct SimFiles(Arc<Shared>);
 pub struct Moment {
     /// The call that comes next.
     pub call: String,
-    /// What the test had noted by then.
+    /// The test's note at that time.
     pub note: usize,
     disk: Disk,
 }
 
 impl Moment {
-    /// A computer that was just switched on with this disk and page cache.
+    /// A newly started computer with this disk and page cache.
     pub fn computer(&self, seed: u64) -> SimFiles {
         let files = SimFiles::new(seed);
         files.0.state.lock().disk = self.disk.clone();
@@ -183,7 +183,7 @@ impl SimFiles {
         Seams { files, clock }
     }
 
-    /// From here on every call of an older handle fails; names and bytes are what a disk may hold after a power cut.
+    /// From here on every call of an older handle fails; names and bytes are a possible state after a power cut.
     pub fn power_cut(&self) {
         let mut state = self.0.state.lock();
         let State { disk, random, .. } = &mut *state;
@@ -203,7 +203,7 @@ impl SimFiles {
         self.0.changed.notify_all();
     }
 
-    /// The power goes before the `nth` call from now, counted from 1; `power_cut` then says what is left.
+    /// The power fails before the `nth` call from now, counted from 1; `power_cut` then determines what is left.
     pub fn cut_before(&self, nth: u64) {
         let mut state = self.0.state.lock();
         state.off_at = Some(state.calls + nth);
@@ -213,7 +213,7 @@ impl SimFiles {
         self.0.state.lock().is_off
     }
 
-    /// The power stays on after all.
+    /// Cancels a scheduled power failure.
     pub fn cancel_cut(&self) {
         self.0.state.lock().off_at = None;
     }
@@ -234,18 +234,18 @@ impl SimFiles {
         self.0.state.lock().fail_syncs = fail;
     }
 
-    /// A disk that reports every sync as done and does none: for negative controls.
+    /// A disk that reports every sync as done but does none, for negative controls.
     #[allow(dead_code, reason = "for a negative control by hand")]
     pub fn lie_about_syncs(&self) {
         self.0.state.lock().lies_about_syncs = true;
     }
 
-    /// Files that were synced again although a sync of theirs had failed.
+    /// Files that were synced again after a failed sync.
     pub fn retried_syncs(&self) -> Vec<String> {
         self.0.state.lock().retried.clone()
     }
 
-    /// From now on (or no longer) the process has no file descriptor left.
+    /// From now on the process has no file descriptors left, or has them again.
     pub fn set_no_descriptors(&self, none: bool) {
         self.0.state.lock().no_descriptors = none;
     }
@@ -277,7 +277,7 @@ impl SimFiles {
         self.0.changed.notify_all();
     }
 
-    /// From here on every call is preceded by a picture of the disk and of what `note` was last told.
+    /// From here on a snapshot of the disk and of the last `note` is taken before every call.
     pub fn record(&self) {
         self.0.state.lock().is_recording = true;
     }
@@ -296,7 +296,7 @@ impl SimFiles {
             .collect()
     }
 
-    /// What `f` calls is not counted, so nothing happens to it.
+    /// Calls made by `f` are not counted, so none fails.
     pub fn aside<T>(&self, f: impl FnOnce() -> T) -> T {
         self.0.state.lock().is_aside = true;
         let result = f();
@@ -311,12 +311,12 @@ impl SimFiles {
         state.calls_max = state.calls + max;
     }
 
-    /// What was made to fail, in order.
+    /// The injected faults, in order.
     pub fn failed(&self) -> Vec<String> {
         self.0.state.lock().failed.clone()
     }
 
-    /// Changes bytes on the disk, as rot would. Everything in the file is synced by it.
+    /// Changes bytes on the disk, like bit rot. This syncs the whole file.
     pub fn with_bytes(&self, path: &Path, f: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.0.state.lock();
         let inode = state.disk.file(path).expect("the file is there");
@@ -326,7 +326,7 @@ impl SimFiles {
         inode.disk = Arc::clone(&inode.cache);
     }
 
-    /// What a process that died has written last.
+    /// Writes bytes as the last write of a dead process.
     pub fn write_unsynced(&self, path: &Path, position: usize, bytes: &[u8]) {
         let mut state = self.0.state.lock();
         let inode = state.disk.file(path).expect("the file is there");
@@ -349,7 +349,7 @@ impl SimFiles {
         self.with_bytes(path, |old| *old = bytes.to_vec());
     }
 
-    /// Removes a name behind the back of every process.
+    /// Removes a name without any process noticing.
     pub fn take_away(&self, path: &Path) {
         let mut state = self.0.state.lock();
         let inode = state.disk.file(path).expect("the file is there");
