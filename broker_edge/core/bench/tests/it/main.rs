@@ -1,4 +1,4 @@
-//! What `headwater bench` promises, in one program.
+//! Tests of `headwater bench`, in one program.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic anywhere")]
 
 mod small_broker;

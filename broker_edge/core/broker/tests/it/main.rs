@@ -1,5 +1,5 @@
-//! What a broker promises over real sockets, in one program: its library in this process, or `headwaterd` as a child
-//! where a test needs a process of its own (signals, limits of file descriptors, memory).
+//! Tests of a broker over real sockets, in one program. The broker runs as a library in this process, or as a child
+//! `headwaterd` if a test needs a separate process (signals, limits of file descriptors, memory).
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic anywhere")]
 
 mod auth;

@@ -1,8 +1,8 @@
 //! Files are changed by a mutator that knows the format: recovery and the readers of index, batch, mark and `log.meta`
 //! never panic, never loop forever, and never allocate for a count that the bytes do not cover.
 //!
-//! Three seconds by default; `HEADWATER_FUZZ_SECONDS=600` for a long run, `HEADWATER_FUZZ_SEED` to repeat one case.
-//! A program of its own: its allocator notes the largest allocation of the whole process, so no other test may run beside.
+//! Three seconds by default; `HEADWATER_FUZZ_SECONDS=600` for a long run, `HEADWATER_FUZZ_SEED` to repeat one case. A
+//! separate program: its allocator records the largest allocation of the whole process, so no other test may run in it.
 
 mod image;
 mod mutate;

@@ -1,6 +1,6 @@
 //! Logs of every released format open, and the current code still writes the same bytes of its own format.
 //!
-//! `tests/fixtures/format-1` was written by `write` below. To write it anew after a change that only adds to it:
+//! `write` below wrote `tests/fixtures/format-1`. To rewrite it after a change that only adds to it:
 //! `HEADWATER_FIXTURE_OUT=tests/fixtures/format-1 cargo test -p headwater-log --test it fixture`.
 
 use std::fs;

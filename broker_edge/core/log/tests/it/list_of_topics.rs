@@ -114,7 +114,7 @@ fn settings(dir: &Path) -> LogConfig {
     }
 }
 
-/// About one segment a round, with a topic of its own; round `n` retains a value when it is in `retaining`.
+/// Each round writes about one segment with its own topic; round `n` retains a value if it is in `retaining`.
 fn fill(log: &Log, rounds: u32, retaining: std::ops::Range<u32>) {
     for round in 0..rounds {
         let mut records = Records::new();

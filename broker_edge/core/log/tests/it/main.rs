@@ -1,4 +1,4 @@
-//! What the log promises, in one program. `fuzz` is a program of its own: its allocator measures the whole process.
+//! Tests of the log, in one program. `fuzz` is a separate program, because its allocator measures the whole process.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic anywhere")]
 
 mod append_read;

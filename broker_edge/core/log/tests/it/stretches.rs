@@ -1,9 +1,9 @@
-//! Stretches: where topics that are wanted may lie, by the indexes alone.
+//! Candidate ranges: where wanted topics may lie, found from the indexes alone.
 
 use crate::support::*;
 use headwater_log::{Log, LogConfig, Offset, Seams, TopicFilter, TopicSelection};
 
-/// A record of 9 KB on a topic of its own per offset: a few in a block, some blocks in a segment.
+/// One record of 9 KB per offset, each with its own topic: a few per block, some blocks per segment.
 fn one_topic_each(dir: &std::path::Path, count: u32) -> Log {
     let config = LogConfig {
         tail_bytes: 0,
@@ -26,7 +26,7 @@ fn append_one_topic_each(log: &Log, numbers: std::ops::Range<u32>) {
     }
 }
 
-/// All stretches between two offsets, asked for so many at a time.
+/// All candidate ranges between two offsets, requested `max` at a time.
 fn stretches_between(
     log: &Log,
     (from, until): (u64, u64),

@@ -1,4 +1,4 @@
-//! What the codec promises, in one program. Its allocator counts for each thread, and each test has a thread.
+//! Tests of the codec, in one program. Its allocator counts per thread, and each test has its own thread.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic anywhere")]
 
 mod allocation;

@@ -1,4 +1,4 @@
-//! The properties of a PUBLISH on their way to subscribers.
+//! The properties of a PUBLISH, as forwarded to subscribers.
 
 use crate::conformance::fresh;
 use crate::conformance::talk::connect;

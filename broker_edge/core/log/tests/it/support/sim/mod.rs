@@ -304,7 +304,7 @@ impl SimFiles {
         result
     }
 
-    /// The process ends beyond so many more calls.
+    /// The process ends after this many more calls.
     #[allow(dead_code, reason = "the other test program uses it")]
     pub fn limit_calls(&self, max: u64) {
         let mut state = self.0.state.lock();
