@@ -30,7 +30,16 @@ from broker_edge.errors import SettingsError, SetupError
 from sinks.rows import Row, arrow_of, now_us, rows_of
 from sinks.sql_text import literal
 from sinks.table_query import queried
-from sinks.tables import ACTION_REQUESTS, ACTIONS, ARTIFACTS, DEFAULT_TENANT, DEVICES, Table, create_by_path, uri_of
+from sinks.tables import (
+    ACTION_REQUESTS,
+    ACTIONS,
+    ARTIFACTS,
+    DEFAULT_TENANT,
+    DEVICES,
+    FieldTable,
+    create_by_path,
+    uri_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +242,7 @@ class FleetDesk:
         """The rows of `action_targets`, by device id."""
         return self._query("action_targets", f"{_where('action_targets', action_id)} ORDER BY device_id")
 
-    def _append(self, table: Table, rows: Iterable[Row]) -> None:
+    def _append(self, table: FieldTable, rows: Iterable[Row]) -> None:
         uri = uri_of(self._root, table.name)
         if not DeltaTable.is_deltatable(uri):
             raise self._missing(table.name)

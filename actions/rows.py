@@ -41,7 +41,7 @@ from sinks.tables import (
     DEFAULT_TENANT,
     DEVICE_STATE,
     QUARANTINE,
-    Table,
+    FieldTable,
 )
 
 log = logging.getLogger(__name__)
@@ -269,7 +269,7 @@ def _columns(kind: Any) -> tuple[tuple[str, str], ...]:
     return tuple((name, f"{name.removesuffix('_us')}_at" if name.endswith("_us") else name) for name in names)
 
 
-def _table(values: Sequence[Any], kind: Any, table: Table) -> pa.Table:
+def _table(values: Sequence[Any], kind: Any, table: FieldTable) -> pa.Table:
     """Builds columns: an action may have a hundred thousand targets, and one dictionary per row takes seconds."""
     names = {column: name for name, column in _columns(kind)}
     columns = []

@@ -53,7 +53,11 @@ MOVED: Mapping[str, tuple[str, ...]] = {
 """Old module to new ones; if there are several, each name is searched in this order. The submodules of a moved package
 moved with it."""
 
-RENAMED: Mapping[str, str] = {"sources.errors.SourceError": "HeadwaterError"}
+RENAMED: Mapping[str, str] = {
+    "pipelines.tables.Column": "Field",
+    "pipelines.tables.Table": "FieldTable",
+    "sources.errors.SourceError": "HeadwaterError",
+}
 """Old name in a module that moved to its name in the new one."""
 
 _ROOTS = frozenset(old.partition(".")[0] for old in MOVED)

@@ -23,29 +23,17 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from broker_edge.errors import SinkError
+from broker_edge.fields import RECORD
 from sinks.bronze_commit import BronzeCommits
 from sinks.bronze_files import PARTITION_COLUMN, STATISTICS_COLUMNS, AddedFile, FileSpec, write_files
 from sinks.folder import TableFolder
 from sinks.table import Table
+from sinks.tables.records import BRONZE
 
 ReadSplits = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Maps rows that name what to read (the source's splits) to the records, in the source's columns. Runs in tasks."""
 
-ENVELOPE = (
-    "key",
-    "value",
-    "topic",
-    "partition",
-    "offset",
-    "timestamp",
-    "timestampType",
-    "headers",
-    "log_id",
-    "epoch",
-    "qos",
-    "retain",
-    "client_id",
-)
+ENVELOPE = RECORD.names
 """The columns of the source in its order; bronze keeps all of them."""
 
 _TABLE_PROPERTIES = {
@@ -57,12 +45,17 @@ _TABLE_PROPERTIES = {
 def bronze_rows(records: DataFrame, *, tenant: str) -> DataFrame:
     """The source's rows with the columns that bronze adds. `ingest_date` follows the broker's clock, so a replay gives
     the same value."""
-    missing = [name for name in ENVELOPE if name not in records.columns]
+    _check_columns(records.columns)
+    return records.select(*ENVELOPE, F.lit(tenant).alias("tenant"), F.to_date("timestamp").alias(PARTITION_COLUMN))
+
+
+def _check_columns(names: Iterable[str]) -> None:
+    names = set(names)
+    missing = [name for name in ENVELOPE if name not in names]
     if missing:
         raise SinkError(
             f"bronze needs the column {missing[0]} of the source (option includeHeaders=true gives headers)"
         )
-    return records.select(*ENVELOPE, F.lit(tenant).alias("tenant"), F.to_date("timestamp").alias(PARTITION_COLUMN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +134,10 @@ def make_bronze(spark: SparkSession, table: Table, schema: StructType) -> None:
     """Creates an empty table for the source's columns `schema`, unless it exists."""
     if table.exists(spark):
         return
-    fields = bronze_rows(spark.createDataFrame([], schema), tenant="").schema.fields
-    columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in fields)
+    _check_columns(schema.names)
     properties = ", ".join(f"'{name}' = '{value}'" for name, value in _TABLE_PROPERTIES.items())
     spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {table.identifier} ({columns}) USING delta "
+        f"CREATE TABLE IF NOT EXISTS {table.identifier} ({BRONZE.ddl(with_comments=False)}) USING delta "
         f"PARTITIONED BY ({PARTITION_COLUMN}) TBLPROPERTIES ({properties})"
     )
 

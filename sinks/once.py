@@ -6,11 +6,14 @@ same app id would silently skip the second, so every step of a batch has its own
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from broker_edge.errors import SinkError
+from broker_edge.fields import Field, comment
 from sinks.table import Table
 
 
@@ -50,19 +53,20 @@ def append_few_once(spark: SparkSession | None, rows: pa.Table, table: Table, *,
         raise SinkError(f"the table {table} cannot be written: {error}") from error
 
 
-def add_missing_columns(spark: SparkSession, table: Table, columns: dict[str, tuple[str, str]]) -> None:
-    """Adds the columns (name to type and comment) that the table does not have. Raises SinkError, without adding
-    anything, if the table has one of them with another type."""
+def add_missing_columns(spark: SparkSession, table: Table, fields: Sequence[Field]) -> None:
+    """Adds the fields that the table does not have. Raises SinkError, without adding anything, if the table has one of
+    them with another type."""
     known = column_types(table.read(spark).schema)
-    for name, (type_, _) in columns.items():
-        there = known.get(folded(name))
-        if there is not None and there != type_:
+    for field in fields:
+        there = known.get(folded(field.name))
+        if there is not None and there != field.type:
             raise SinkError(
-                f"column {name} of {table} has type {there}, but {type_} is needed: give the field another name"
+                f"column {field.name} of {table} has type {there}, but {field.type} is needed: "
+                "give the field another name"
             )
-    missing = [name for name in columns if folded(name) not in known]
+    missing = [field for field in fields if folded(field.name) not in known]
     if missing:
-        added = ", ".join(f"`{name}` {columns[name][0]}{comment(columns[name][1])}" for name in missing)
+        added = ", ".join(f"`{field.name}` {field.type}{comment(field.meaning)}" for field in missing)
         spark.sql(f"ALTER TABLE {table.identifier} ADD COLUMNS ({added})")
 
 
@@ -77,13 +81,3 @@ def folded(name: str) -> str:
     They compare as Java does, character by character and also in upper case: `ſeq` is `seq`, and `ı` is `i`.
     """
     return name.upper().casefold().replace("\u0307", "")
-
-
-def comment(text: str) -> str:
-    """The COMMENT clause of a column definition, or an empty string.
-
-    Before Spark parses a statement it substitutes `${…}` by settings, system properties and the environment, even
-    within quotes. A text may name a field that a device chose, so `${` is removed.
-    """
-    quoted = text.replace("\\", "\\\\").replace("'", "\\'").replace("${", "$\\{")
-    return f" COMMENT '{quoted}'" if text else ""

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from sinks.table_query import valid_texts
-from sinks.tables import Table
+from sinks.tables import FieldTable
 
 Row = Mapping[str, Any]
 
@@ -46,7 +46,7 @@ def _listed(table: pa.Table) -> list[dict[str, Any]]:
     return found
 
 
-def arrow_of(rows: Iterable[Row], table: Table) -> pa.Table:
+def arrow_of(rows: Iterable[Row], table: FieldTable) -> pa.Table:
     """The rows in the schema of `table`; missing columns are null."""
     schema = table.arrow_schema()
     taken = list(rows)

@@ -5,6 +5,8 @@ All columns are declared nullable on both sides, because Spark compares the decl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
@@ -20,36 +22,32 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+from broker_edge.fields import HEADERS, RECORD, FieldTable
 
-_COLUMNS: tuple[tuple[str, DataType, pa.DataType], ...] = (
-    ("key", BinaryType(), pa.binary()),
-    ("value", BinaryType(), pa.binary()),
-    ("topic", StringType(), pa.string()),
-    ("partition", IntegerType(), pa.int32()),
-    ("offset", LongType(), pa.int64()),
-    ("timestamp", TimestampType(), pa.timestamp("us", tz="UTC")),
-    ("timestampType", IntegerType(), pa.int32()),
-    (
-        "headers",
-        ArrayType(_HEADER),
-        pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ),
-    ("log_id", StringType(), pa.string()),
-    ("epoch", LongType(), pa.int64()),
-    ("qos", ByteType(), pa.int8()),
-    ("retain", BooleanType(), pa.bool_()),
-    ("client_id", StringType(), pa.string()),
-)
+_SPARK: Mapping[str, DataType] = {
+    "string": StringType(),
+    "tinyint": ByteType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "boolean": BooleanType(),
+    "binary": BinaryType(),
+    "timestamp": TimestampType(),
+    HEADERS: ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+}
 
-COLUMN_NAMES = tuple(name for name, _, _ in _COLUMNS)
+COLUMN_NAMES = RECORD.names
+
+
+def struct_of(table: FieldTable) -> StructType:
+    """The Spark schema of a field table. Spark's own parser of types needs a session, and workers have none."""
+    return StructType([StructField(field.name, _SPARK[field.type]) for field in table.fields])
 
 
 def spark_schema(*, include_headers: bool) -> StructType:
     """The columns of a DataFrame; `headers` only on request, as in Kafka."""
-    return StructType([StructField(name, kind) for name, kind, _ in _COLUMNS if include_headers or name != "headers"])
+    return StructType([field for field in struct_of(RECORD).fields if include_headers or field.name != "headers"])
 
 
 def arrow_schema(*, include_headers: bool) -> pa.Schema:
     """The same columns in the Arrow types that Spark expects."""
-    return pa.schema([(name, kind) for name, _, kind in _COLUMNS if include_headers or name != "headers"])
+    return pa.schema([field for field in RECORD.arrow_schema() if include_headers or field.name != "headers"])

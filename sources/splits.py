@@ -15,37 +15,33 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from broker_edge.errors import OffsetError
+from broker_edge.fields import Field, FieldTable
 from sources.fetch import fetch
 from sources.log_server import LogServer
 from sources.offsets import OffsetRange
 from sources.options import SourceOptions
+from sources.schema import struct_of
 
 TOGETHER_MAX = 32_768
 """Ranges of one broker share a task up to this many offsets: about 20 ms of reading, which is the cost of a task."""
 
-SPLIT_SCHEMA = pa.schema(
-    [
-        ("server", pa.string()),
-        ("log_id", pa.string()),
-        ("partition", pa.int32()),
-        ("start", pa.int64()),
-        ("end", pa.int64()),
-        ("end_epoch", pa.int64()),
-    ]
+_SPLITS = FieldTable(
+    "splits",
+    "Rows of a stream with `yield=splits`: what to read, and where.",
+    "the source",
+    (
+        Field("server", "string", "address of the broker", nullable=False),
+        Field("log_id", "string", nullable=False),
+        Field("partition", "int", nullable=False),
+        Field("start", "bigint", nullable=False),
+        Field("end", "bigint", nullable=False),
+        Field("end_epoch", "bigint", "epoch of the record before `end`; null where it is not known"),
+    ),
 )
-_SPARK_SPLIT_SCHEMA = StructType(
-    [
-        StructField("server", StringType()),
-        StructField("log_id", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("start", LongType()),
-        StructField("end", LongType()),
-        StructField("end_epoch", LongType()),
-    ]
-)
+SPLIT_SCHEMA = _SPLITS.arrow_schema()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +79,7 @@ class SplitTask(InputPartition):  # type: ignore[misc]
 
 def spark_split_schema() -> StructType:
     """The columns of a DataFrame with `yield=splits`."""
-    return _SPARK_SPLIT_SCHEMA
+    return struct_of(_SPLITS)
 
 
 def plan_tasks(found: Sequence[OffsetRange], addresses: Mapping[str, str], options: SourceOptions) -> list[SplitTask]:

@@ -37,7 +37,7 @@ class TablePlace:
             return SinkTable.at(uri_of(self.root, name))
         return SinkTable.named(f"{self.catalog_schema}.{name}")
 
-    def make(self, spark: SparkSession | None, wanted: Iterable[tables.Table] = BESIDE_SILVER) -> None:
+    def make(self, spark: SparkSession | None, wanted: Iterable[tables.FieldTable] = BESIDE_SILVER) -> None:
         """Creates missing tables. Tables given by name need a session."""
         if self.root is not None:
             tables.create_by_path(self.root, tables=wanted)

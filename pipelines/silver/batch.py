@@ -22,7 +22,7 @@ from pipelines.silver.plan import BatchPlan, PlanStore
 from pipelines.silver.rules import Rules
 from pipelines.silver.schema import ENVELOPE, Evolution, MessageSchema, SchemaField, known_type
 from sinks import tables
-from sinks.once import add_missing_columns, append_few_once, append_once, column_types, comment, folded
+from sinks.once import add_missing_columns, append_few_once, append_once, column_types, folded
 from sinks.rows import arrow_of, now_us
 from sinks.table import Table
 from sinks.tables import DQ_RESULTS
@@ -162,12 +162,12 @@ class SilverBatches:
 
     def _make_ready(self, spark: SparkSession, table: Table, schema: MessageSchema) -> None:
         """Makes sure that the table has every column of the schema."""
-        columns = split.silver_columns(schema)
-        names = frozenset(name for name, _, _ in columns)
+        wanted = split.silver_fields(schema)
+        names = frozenset(wanted.names)
         if self._known.get(schema.name) == names:
             return
         if table.exists(spark):
-            add_missing_columns(spark, table, {name: (type_, said) for name, type_, said in columns})
+            add_missing_columns(spark, table, wanted.fields)
         else:
             make_silver(spark, table, schema)
         self._known[schema.name] = names
@@ -198,10 +198,9 @@ class SilverBatches:
 
 def make_silver(spark: SparkSession, table: Table, schema: MessageSchema) -> None:
     """Creates the schema's table, empty, unless it exists."""
-    columns = ", ".join(f"`{name}` {type_}{comment(said)}" for name, type_, said in split.silver_columns(schema))
     properties = ", ".join(f"'{name}' = '{value}'" for name, value in PROPERTIES.items())
     spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {table.identifier} ({columns}) USING delta "
+        f"CREATE TABLE IF NOT EXISTS {table.identifier} ({split.silver_fields(schema).ddl()}) USING delta "
         f"PARTITIONED BY (ingest_date) TBLPROPERTIES ({properties})"
     )
 
@@ -211,12 +210,12 @@ def check_tables(spark: SparkSession, setup: SilverSetup) -> None:
     for schema in setup.schemas:
         table = setup.place.table(schema.table)
         known = column_types(table.read(spark).schema) if table.exists(spark) else {}
-        for name, type_, _ in split.silver_columns(schema):
-            there = known.get(folded(name))
-            if there is not None and there != type_:
+        for field in split.silver_fields(schema).fields:
+            there = known.get(folded(field.name))
+            if there is not None and there != field.type:
                 raise SinkError(
-                    f"column {name} of {table} is {there}, but the schema {schema.name} says {type_}: give the field "
-                    "another name, or create the table again"
+                    f"column {field.name} of {table} is {there}, but the schema {schema.name} says {field.type}: give "
+                    "the field another name, or create the table again"
                 )
 
 

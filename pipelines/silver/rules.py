@@ -19,22 +19,15 @@ from pyspark.sql import functions as F
 from broker_edge.errors import SettingsError
 from pipelines.settings.yaml_file import Section, read_yaml, yaml_files
 from pipelines.silver.schema import MessageSchema, sql_type
+from sinks.tables.records import SILVER
 
 MATCHED_MAX = 4_096
 """Maximum length of a text for a pattern match. Java's matcher recurses for each repetition of a group, and a text with
 very many repetitions would end the job."""
 
 _NUMBERS = ("int", "bigint", "float", "double")
-_ENVELOPE_TYPES = {
-    "tenant": "string",
-    "device_id": "string",
-    "event_time": "timestamp",
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "epoch": "bigint",
-    "ingest_time": "timestamp",
-}
+_NOT_FOR_RULES = ("log_id", "ingest_date", "_rescued_data")
+_ENVELOPE_TYPES = {field.name: field.type for field in SILVER.fields if field.name not in _NOT_FOR_RULES}
 
 
 class Check(StrEnum):

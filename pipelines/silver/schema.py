@@ -17,20 +17,9 @@ from pydantic import Field, field_validator, model_validator
 from broker_edge.errors import SettingsError
 from pipelines.settings.yaml_file import Section, read_yaml, yaml_files
 from pipelines.silver.topics import topic_pattern
+from sinks.tables.records import SILVER
 
-ENVELOPE = (
-    "tenant",
-    "device_id",
-    "event_time",
-    "topic",
-    "log_id",
-    "partition",
-    "offset",
-    "epoch",
-    "ingest_time",
-    "ingest_date",
-    "_rescued_data",
-)
+ENVELOPE = SILVER.names
 """Columns that every silver table has; no field may use their names."""
 
 NEW_COLUMNS_MAX = 1_000

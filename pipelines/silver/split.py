@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from broker_edge.fields import Field, FieldTable
 from pipelines.silver import columns
 from pipelines.silver.payloads import decoded
 from pipelines.silver.rules import OnFail, Rule, Rules, breach, broken, column_types
 from pipelines.silver.schema import ENVELOPE, MessageSchema, SchemaField, column_name, known_type, quotable, sql_type
 from sinks.once import folded
+from sinks.tables.records import silver_table
 
 REASON = "_reason"
 _JSON, _PROBLEM = "_json", "_problem"
@@ -144,7 +146,7 @@ def fields_for(schema: MessageSchema, found: Sequence[NewField]) -> list[SchemaF
 
 def silver_rows(rows: DataFrame, schema: MessageSchema) -> DataFrame:
     """The good rows, with the columns of the silver table."""
-    names = [name for name, _, _ in silver_columns(schema)]
+    names = list(silver_fields(schema).names)
     return rows.where(F.col(REASON).isNull()).select(*[F.col(f"`{name}`") for name in names])
 
 
@@ -163,22 +165,10 @@ def quarantine_rows(rows: DataFrame, schema: MessageSchema) -> DataFrame:
     )
 
 
-def silver_columns(schema: MessageSchema) -> list[tuple[str, str, str]]:
-    """Name, type and comment of the columns of the schema's table, in order."""
-    first = [
-        ("tenant", "string", ""),
-        ("device_id", "string", ""),
-        ("event_time", "timestamp", "time of measurement from the payload, otherwise when the broker received it"),
-        ("topic", "string", ""),
-        ("log_id", "string", "log of the record"),
-        ("partition", "int", ""),
-        ("offset", "bigint", ""),
-        ("epoch", "bigint", ""),
-        ("ingest_time", "timestamp", "when the broker appended the record"),
-        ("ingest_date", "date", ""),
-    ]
-    rescued = [("_rescued_data", "string", "JSON: fields without a column")]
-    return first + [(field.name, sql_type(field.type), _told(schema, field)) for field in schema.fields] + rescued
+def silver_fields(schema: MessageSchema) -> FieldTable:
+    """The table of the schema."""
+    fields = [Field(field.name, sql_type(field.type), _told(schema, field)) for field in schema.fields]
+    return silver_table(schema.table, tuple(fields))
 
 
 def _told(schema: MessageSchema, field: SchemaField) -> str:

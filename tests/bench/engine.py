@@ -50,7 +50,7 @@ class Bench:
     def _start(self) -> ActionJob:
         return ActionJob(DeltalakeStore(self.root), self.log, limits=self.limits)
 
-    def _insert(self, table: tables.Table, rows: Sequence[dict[str, object]]) -> None:
+    def _insert(self, table: tables.FieldTable, rows: Sequence[dict[str, object]]) -> None:
         write_deltalake(tables.uri_of(self.root, table.name), arrow_of(rows, table), mode="append")
 
     def action(self, action_id: str, **fields: object) -> None:

@@ -44,7 +44,7 @@ class World:
         tables.create_by_path(root)
         self._offset = 0
 
-    def insert(self, table: tables.Table, *rows: Mapping[str, Any]) -> None:
+    def insert(self, table: tables.FieldTable, *rows: Mapping[str, Any]) -> None:
         write_deltalake(tables.uri_of(self.root, table.name), arrow_of(rows, table), mode="append")
 
     def devices(self, count: int) -> list[str]:
@@ -79,7 +79,7 @@ class World:
     def job(self, publisher: Any = None) -> ActionJob:
         return ActionJob(DeltalakeStore(self.root), publisher or self.publisher, clock_us=lambda: self.now_us)
 
-    def rows(self, table: tables.Table) -> list[dict[str, Any]]:
+    def rows(self, table: tables.FieldTable) -> list[dict[str, Any]]:
         return list(rows_of(DeltaTable(tables.uri_of(self.root, table.name)).to_pyarrow_table()))
 
     def states(self) -> dict[str, str]:

@@ -50,10 +50,10 @@ class Loop:
         host, port = self._broker.flight
         return f"grpc://{host}:{port}"
 
-    def insert(self, table: tables.Table, *rows: Mapping[str, Any]) -> None:
+    def insert(self, table: tables.FieldTable, *rows: Mapping[str, Any]) -> None:
         write_deltalake(tables.uri_of(self.root, table.name), arrow_of(rows, table), mode="append")
 
-    def rows(self, table: tables.Table) -> list[dict[str, Any]]:
+    def rows(self, table: tables.FieldTable) -> list[dict[str, Any]]:
         return list(rows_of(DeltaTable(tables.uri_of(self.root, table.name)).to_pyarrow_table()))
 
     def register(self) -> list[str]:

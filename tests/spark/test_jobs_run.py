@@ -81,7 +81,7 @@ class World:
         with Client(self.server) as client:
             client.produce([Row(topic="devices/meter/telemetry", value=value) for value in [*readings, b"{not json"]])
 
-    def insert(self, table: tables.Table, *rows: Mapping[str, Any]) -> None:
+    def insert(self, table: tables.FieldTable, *rows: Mapping[str, Any]) -> None:
         write_deltalake(tables.uri_of(self.root, table.name), arrow_of(rows, table), mode="append")
 
     def rows(self, name: str) -> list[dict[str, Any]]:

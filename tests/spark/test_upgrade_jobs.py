@@ -58,7 +58,7 @@ def places_in(table: Path) -> list[Place]:
     return sorted(zip(*(columns.column(name).to_pylist() for name in PLACE), strict=True))
 
 
-def rows(folder: Folder, table: tables.Table) -> list[dict[str, Any]]:
+def rows(folder: Folder, table: tables.FieldTable) -> list[dict[str, Any]]:
     return list(rows_of(DeltaTable(tables.uri_of(str(folder.tables), table.name)).to_pyarrow_table()))
 
 

@@ -14,14 +14,29 @@ from typing import Any
 
 import typer
 
+from broker_edge.fields import RECORD
 from headwater_cli import app
 from sinks import tables
-from sources.schema import arrow_schema
 from support.doc_blocks import ROOT, read
 
 WIDTH = 120
 _MADE = "<!-- Made by `make docs`; a test fails when this page is out of date. -->"
 _KIND = {"boolean": "true or false", "integer": "whole number", "string": "text", "array": "list", "number": "number"}
+TABLE_FAMILIES = (
+    ("Records", (RECORD, tables.BRONZE, tables.SILVER)),
+    ("Beside silver", (tables.QUARANTINE, tables.INGEST_GAPS, tables.DQ_RESULTS)),
+    (
+        "Actions",
+        (
+            tables.ACTIONS,
+            tables.ACTION_REQUESTS,
+            tables.ACTION_TARGETS,
+            tables.ACTION_STATE,
+            tables.ACTION_EVENTS,
+        ),
+    ),
+    ("Devices", (tables.DEVICES, tables.DEVICE_STATE, tables.ARTIFACTS)),
+)
 _SIZES = re.compile(r"\bTiB\b")
 _TIMES = re.compile(r"\bms\b")
 
@@ -129,33 +144,38 @@ def job_settings() -> str:
 
 
 def table_columns() -> str:
-    """From the tables that `sinks.tables` declares, and the canonical schema of bronze."""
+    """From the field tables: the records of the broker, and the Delta tables that `sinks.tables` declares."""
     parts = [
         "# Tables",
         _MADE,
         _wrapped(
-            "Types are those of Spark SQL. People insert into `actions`, `action_requests`, `devices` and `artifacts`; "
-            "jobs write the others. What silver tables hold is up to your message schemas ([tables.md](../tables.md))."
-        ),
-        "## `bronze`",
-        _wrapped(
-            "The records as they came: the columns below (`headers` where the job is told to keep them), `tenant` "
-            "(string), and `ingest_date` (date), by which the table is partitioned."
-        ),
-        "\n".join(
-            ["| column | type |", "|---|---|"]
-            + [f"| `{field.name}` | {_cell(str(field.type))} |" for field in arrow_schema(include_headers=True)]
+            "Types are those of Spark SQL; times are in UTC. *null* says whether the writer may leave a column empty. "
+            "Delta declares every column nullable, because a table of an older version has rows without the columns "
+            "that came later. [tables.md](../tables.md) and [actions.md](../actions.md) say where the tables are."
         ),
     ]
-    known = {**tables.TABLES, **{table.name: table for table in tables.BESIDE_SILVER}}
-    for name in sorted(known):
-        table = known[name]
-        lines = [f"| `{c.name}` | {_cell(c.type)} | {_cell(c.comment)} |" for c in table.columns]
-        parts += [f"## `{name}`", _wrapped(table.comment)]
-        if table.key:
-            parts.append(_wrapped("Unique: " + ", ".join(f"`{column}`" for column in table.key) + "."))
-        parts.append("\n".join(["| column | type | meaning |", "|---|---|---|", *lines]))
+    for title, family in TABLE_FAMILIES:
+        parts.append(f"## {title}")
+        for table in family:
+            facts = [f"Written by {table.written_by}."]
+            if table.key:
+                facts.append(f"Unique: {_names(table.key)}.")
+            if table.partitioned_by:
+                facts.append(f"Partitioned by {_names(table.partitioned_by)}.")
+            parts += [f"### `{table.name}`", _wrapped(table.meaning), _wrapped(" ".join(facts))]
+            parts.append(
+                "\n".join(["| column | type | null | meaning |", "|---|---|---|---|", *map(_column, table.fields)])
+            )
     return _page(parts)
+
+
+def _column(field: tables.Field) -> str:
+    null = "yes" if field.nullable else "no"
+    return f"| `{field.name}` | {_cell(field.type)} | {null} | {_cell(field.meaning)} |"
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def commands() -> str:

@@ -35,7 +35,7 @@ class EngineWorld:
         tables.create_by_path(root)
         self._offset = 0
 
-    def insert(self, table: tables.Table, *rows: dict[str, Any]) -> None:
+    def insert(self, table: tables.FieldTable, *rows: dict[str, Any]) -> None:
         write_deltalake(tables.uri_of(self.root, table.name), arrow_of(rows, table), mode="append")
 
     def table(self, name: str) -> DeltaTable:

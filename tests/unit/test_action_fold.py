@@ -10,12 +10,12 @@ from deltalake import write_deltalake
 from support.action_fold import fold_differences
 
 from sinks.rows import arrow_of
-from sinks.tables import ACTION_EVENTS, ACTION_TARGETS, Table, create_by_path, uri_of
+from sinks.tables import ACTION_EVENTS, ACTION_TARGETS, FieldTable, create_by_path, uri_of
 
 PLACE = {"report_log_id": "log", "report_partition": 5}
 
 
-def insert(root: Path, table: Table, *rows: dict[str, Any]) -> None:
+def insert(root: Path, table: FieldTable, *rows: dict[str, Any]) -> None:
     write_deltalake(uri_of(root, table.name), arrow_of(rows, table), mode="append")
 
 

@@ -21,7 +21,7 @@ from actions.rows import (
     targets_table,
 )
 from sinks.rows import arrow_of, rows_of
-from sinks.tables import ACTION_REQUESTS, ACTIONS, ARTIFACTS, DEVICES, Table
+from sinks.tables import ACTION_REQUESTS, ACTIONS, ARTIFACTS, DEVICES, FieldTable
 
 S = TargetState
 NASTY = (
@@ -50,13 +50,13 @@ def value_of(kind: str) -> st.SearchStrategy[Any]:
     return st.none() | values[kind]
 
 
-def spoiled(table: Table, base: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+def spoiled(table: FieldTable, base: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     """A row in which one to three columns have a bad value."""
-    column = st.sampled_from(table.columns).flatmap(lambda c: st.tuples(st.just(c.name), value_of(c.type)))
+    column = st.sampled_from(table.fields).flatmap(lambda c: st.tuples(st.just(c.name), value_of(c.type)))
     return st.lists(column, min_size=1, max_size=3).map(lambda wrong: {**base, **dict(wrong)})
 
 
-def through(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+def through(table: FieldTable, row: Mapping[str, Any]) -> dict[str, Any]:
     """The row as the engine reads it from the table."""
     return next(iter(rows_of(arrow_of([row], table))))
 

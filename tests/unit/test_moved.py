@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from broker_edge.errors import HeadwaterError
+from broker_edge.fields import FieldTable
 from broker_edge.moved import MOVED, new_names
 
 OLD_NAMES = (
@@ -27,6 +28,7 @@ OLD_NAMES = (
     ("pipelines.ingest_tables", "TablePlace", "pipelines.settings.places"),
     ("pipelines.session", "spark_session", "pipelines.spark.session"),
     ("pipelines.tables", "create_by_path", "sinks.tables"),
+    ("pipelines.ingest_tables", "INGEST_GAPS", "sinks.tables"),
     ("sinks.errors", "SinkError", "broker_edge.errors"),
     ("sources.errors", "UnavailableError", "broker_edge.errors"),
     ("sources.flight", "LogServer", "sources.log_server"),
@@ -41,6 +43,7 @@ def test_a_name_under_its_old_path_is_the_same_object(old: str, name: str, new: 
 def test_a_name_that_changed_is_found_under_its_old_name() -> None:
     errors = importlib.import_module("sources.errors")
     assert errors.SourceError is HeadwaterError
+    assert importlib.import_module("pipelines.tables").Table is FieldTable
     with pytest.warns(DeprecationWarning, match=r"sources\.SourceError is now broker_edge\.HeadwaterError"):
         assert importlib.import_module("sources").SourceError is HeadwaterError
 

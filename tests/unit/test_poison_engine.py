@@ -490,7 +490,7 @@ def broken(kind: pa.DataType) -> pa.Array:
     ],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
-def test_bytes_that_are_no_text_hold_up_nobody(world: EngineWorld, table: tables.Table, column: str) -> None:
+def test_bytes_that_are_no_text_hold_up_nobody(world: EngineWorld, table: tables.FieldTable, column: str) -> None:
     world.action("good", device_ids=["d1"])
     row = {"action_id": "bad", "request_id": "r", "device_id": "d9", "name": "n", "version": "1", "percentage": 100.0}
     rows = arrow_of([row], table)

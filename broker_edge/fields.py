@@ -1,0 +1,110 @@
+"""Field tables: each table of headwater is declared once, as a list of fields, and everything else derives from it.
+
+From a declaration come the Arrow schema, the SQL of `CREATE TABLE`, the Spark schema (`sources.schema`), what readers
+check, and docs/reference/tables.md. Values only: no table is opened here. `RECORD` is the one table that the broker
+itself serves; the Delta tables are declared in `sinks.tables`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column. `type` is a Spark SQL type; `meaning` is its comment in the catalog and its line in the documentation.
+
+    `nullable=False` says that the writer always gives a value. Every column is declared nullable all the same: readers
+    compare declarations, and a table of an older version has rows without the columns that came later.
+    """
+
+    name: str
+    type: str
+    meaning: str = ""
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FieldTable:
+    """A table. `key` names the columns that are unique together, where the writer keeps them so."""
+
+    name: str
+    meaning: str
+    written_by: str
+    fields: tuple[Field, ...]
+    key: tuple[str, ...] = ()
+    partitioned_by: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.fields)
+
+    def arrow_schema(self) -> pa.Schema:
+        return pa.schema([(field.name, ARROW[field.type]) for field in self.fields])
+
+    def ddl(self, *, with_comments: bool = True) -> str:
+        """The columns for `CREATE TABLE` or `from_json`."""
+        return ", ".join(
+            f"`{one.name}` {one.type}{comment(one.meaning) if with_comments else ''}" for one in self.fields
+        )
+
+
+HEADERS = "array<struct<key:string,value:binary>>"
+
+ARROW: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "tinyint": pa.int8(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "array<string>": pa.list_(pa.string()),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+    "map<string,int>": pa.map_(pa.string(), pa.int32()),
+    HEADERS: pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+}
+"""The Arrow type of each type that a field may have."""
+
+RECORD = FieldTable(
+    "records",
+    "Records as the broker serves them over Flight and Spark sees them.",
+    "the broker",
+    (
+        Field("key", "binary", "the routing level of the topic, or the key given to DoPut", nullable=False),
+        Field("value", "binary", "the payload", nullable=False),
+        Field("topic", "string", "the MQTT topic", nullable=False),
+        Field("partition", "int", "the global number of the partition", nullable=False),
+        Field("offset", "bigint", "the place in the partition", nullable=False),
+        Field("timestamp", "timestamp", "when the broker appended the record", nullable=False),
+        Field("timestampType", "int", "1 (log append time)", nullable=False),
+        Field("headers", HEADERS, "null without headers; the names are in protocols.md, section 3"),
+        Field("log_id", "string", "the log that has the record", nullable=False),
+        Field("epoch", "bigint", "grows with each start of the broker", nullable=False),
+        Field("qos", "tinyint", "of the publish", nullable=False),
+        Field("retain", "boolean", "of the publish", nullable=False),
+        Field("client_id", "string", "the publisher", nullable=False),
+    ),
+    key=("log_id", "partition", "offset", "epoch"),
+)
+"""The canonical schema of docs/protocols.md, section 3."""
+
+
+def comment(text: str) -> str:
+    """The COMMENT clause of a column definition, or an empty string.
+
+    Before Spark parses a statement it substitutes `${…}` by settings, system properties and the environment, even
+    within quotes. A text may name a field that a device chose, so `${` is removed.
+    """
+    written = quoted(text).replace("${", "$\\{")
+    return f" COMMENT '{written}'" if text else ""
+
+
+def quoted(text: str) -> str:
+    """A text within single quotes of Spark SQL."""
+    return text.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,0 +1,41 @@
+"""The Delta tables of headwater: one field table each, in a module per family, and how they are made.
+
+People insert into `actions` and `action_requests` and own `devices` and `artifacts`; jobs write the others.
+docs/reference/tables.md shows all of them.
+"""
+
+from broker_edge.fields import Field, FieldTable
+from sinks.tables.actions import ACTION_EVENTS, ACTION_REQUESTS, ACTION_STATE, ACTION_TARGETS, ACTIONS
+from sinks.tables.create import PROPERTIES, TABLES, add_missing_columns, create_by_name, create_by_path, uri_of
+from sinks.tables.devices import ARTIFACTS, DEVICE_STATE, DEVICES
+from sinks.tables.ingest import BESIDE_SILVER, DQ_RESULTS, INGEST_GAPS, QUARANTINE
+from sinks.tables.records import BRONZE, SILVER, silver_table
+from sinks.tables.tenant import DEFAULT_TENANT, TENANT
+
+__all__ = [
+    "ACTIONS",
+    "ACTION_EVENTS",
+    "ACTION_REQUESTS",
+    "ACTION_STATE",
+    "ACTION_TARGETS",
+    "ARTIFACTS",
+    "BESIDE_SILVER",
+    "BRONZE",
+    "DEFAULT_TENANT",
+    "DEVICES",
+    "DEVICE_STATE",
+    "DQ_RESULTS",
+    "INGEST_GAPS",
+    "PROPERTIES",
+    "QUARANTINE",
+    "SILVER",
+    "TABLES",
+    "TENANT",
+    "Field",
+    "FieldTable",
+    "add_missing_columns",
+    "create_by_name",
+    "create_by_path",
+    "silver_table",
+    "uri_of",
+]

@@ -1,0 +1,114 @@
+"""How the tables are made, by path without a JVM or by name with Spark.
+
+All have `tenant` and a change data feed. None is clustered, because a writer without a JVM cannot append to a clustered
+table, and none has deletion vectors, so that every reader can read them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+from deltalake import Field as DeltaField
+
+from broker_edge.errors import SettingsError
+from broker_edge.fields import ARROW, Field, FieldTable, quoted
+from sinks.tables.actions import ACTION_EVENTS, ACTION_REQUESTS, ACTION_STATE, ACTION_TARGETS, ACTIONS
+from sinks.tables.devices import ARTIFACTS, DEVICE_STATE, DEVICES
+from sinks.tables.ingest import QUARANTINE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROPERTIES: Mapping[str, str] = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "false"}
+
+TABLES: Mapping[str, FieldTable] = {
+    table.name: table
+    for table in (
+        ACTIONS,
+        ACTION_REQUESTS,
+        DEVICES,
+        ARTIFACTS,
+        DEVICE_STATE,
+        ACTION_TARGETS,
+        ACTION_STATE,
+        ACTION_EVENTS,
+        QUARANTINE,
+    )
+}
+"""The tables that `create_by_path` makes unless told otherwise."""
+
+_SCHEMA_NAME = re.compile(r"\w+(\.\w+)?")
+
+
+def uri_of(root: Path | str, name: str) -> str:
+    """Where the table `name` lies under `root`, a folder or an object store address."""
+    return f"{str(root).rstrip('/')}/{name}"
+
+
+def create_by_path(
+    root: Path | str,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    tables: Iterable[FieldTable] = TABLES.values(),
+) -> None:
+    """Make every table that is not there yet under `root`, and add the columns that one of an older version lacks.
+
+    Needs no JVM. What is in the tables stays as it is.
+    """
+    for table in tables:
+        uri = uri_of(root, table.name)
+        options = dict(storage_options) if storage_options else None
+        if DeltaTable.is_deltatable(uri, storage_options=options):
+            add_missing_columns(DeltaTable(uri, storage_options=options), table)
+            continue
+        fields = [_field(column) for column in table.fields]
+        DeltaTable.create(
+            uri,
+            schema=Schema(fields),
+            mode="ignore",
+            name=table.name,
+            description=table.meaning,
+            configuration=dict(PROPERTIES),
+            storage_options=options,
+        )
+
+
+def add_missing_columns(there: DeltaTable, table: FieldTable) -> None:
+    """Give a table that an older version made the columns that it lacks; a commit only where there are any."""
+    known = {field.name for field in there.schema().fields}
+    missing = [_field(column) for column in table.fields if column.name not in known]
+    if missing:
+        there.alter.add_columns(missing)
+
+
+def create_by_name(
+    spark: SparkSession, schema: str, *, root: Path | str | None = None, tables: Iterable[FieldTable] = TABLES.values()
+) -> None:
+    """Make every table that is not there yet in `schema` (`schema` or `catalog.schema`), which must exist.
+
+    With `root` the tables are external ones under it: tables that `create_by_path` made there get their names.
+    """
+    if not _SCHEMA_NAME.fullmatch(schema):
+        raise SettingsError(f"{schema!r} is not a schema; write schema or catalog.schema")
+    for table in tables:
+        if root is not None and DeltaTable.is_deltatable(uri_of(root, table.name)):
+            # What is there has its schema and properties; naming it must not ask for others.
+            text = f"CREATE TABLE IF NOT EXISTS {schema}.{table.name} USING DELTA"
+        else:
+            properties = ", ".join(f"'{key}' = '{value}'" for key, value in PROPERTIES.items())
+            text = f"CREATE TABLE IF NOT EXISTS {schema}.{table.name} ({table.ddl()}) USING DELTA"
+            text += f" COMMENT '{quoted(table.meaning)}' TBLPROPERTIES ({properties})"
+        if root is not None:
+            text += f" LOCATION '{quoted(uri_of(root, table.name))}'"
+        spark.sql(text)
+
+
+def _field(column: Field) -> Any:
+    arrow = pa.field(column.name, ARROW[column.type])
+    metadata = {"comment": column.meaning} if column.meaning else None
+    return DeltaField(column.name, DeltaField.from_arrow(arrow).type, nullable=True, metadata=metadata)

@@ -1,0 +1,55 @@
+"""The tables that hold records: bronze as they arrived, silver with the fields of their payloads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from broker_edge.fields import RECORD, Field, FieldTable
+
+BRONZE = FieldTable(
+    "bronze_telemetry",
+    "Every record as received.",
+    "the job telemetry",
+    (
+        *RECORD.fields,
+        Field("tenant", "string", "who owns the record", nullable=False),
+        Field("ingest_date", "date", "the UTC day of `timestamp`", nullable=False),
+    ),
+    key=RECORD.key,
+    partitioned_by=("ingest_date",),
+)
+
+_RESCUED = Field("_rescued_data", "string", "JSON: fields without a column")
+
+SILVER = FieldTable(
+    "silver_<schema>",
+    "A row per record that fits its message schema. The fields of the schema stand before `_rescued_data`.",
+    "the job silver",
+    (
+        Field("tenant", "string", nullable=False),
+        Field("device_id", "string"),
+        Field(
+            "event_time",
+            "timestamp",
+            "time of measurement from the payload, otherwise when the broker received it",
+            nullable=False,
+        ),
+        Field("topic", "string", nullable=False),
+        Field("log_id", "string", "log of the record", nullable=False),
+        Field("partition", "int", nullable=False),
+        Field("offset", "bigint", nullable=False),
+        Field("epoch", "bigint", nullable=False),
+        Field("ingest_time", "timestamp", "when the broker appended the record", nullable=False),
+        Field("ingest_date", "date", nullable=False),
+        _RESCUED,
+    ),
+    key=RECORD.key,
+    partitioned_by=("ingest_date",),
+)
+"""The columns that every silver table has; no field of a message schema may use their names."""
+
+
+def silver_table(name: str, fields: tuple[Field, ...]) -> FieldTable:
+    """The table of one message schema, with its `fields`."""
+    head = tuple(field for field in SILVER.fields if field is not _RESCUED)
+    return replace(SILVER, name=name, fields=(*head, *fields, _RESCUED))

@@ -1,0 +1,9 @@
+"""The tenant, which every table has."""
+
+from __future__ import annotations
+
+from broker_edge.fields import Field
+
+DEFAULT_TENANT = "default"
+
+TENANT = Field("tenant", "string", "who owns the row; null means default")
