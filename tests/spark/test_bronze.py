@@ -206,5 +206,5 @@ def test_tables_by_name_are_checked_before_they_reach_sql() -> None:
     for name in ("a.b.c.d", "a b", "x; DROP TABLE y", ""):
         with pytest.raises(SinkError, match="not a table name"):
             Table.named(name)
-    with pytest.raises(SinkError, match="not both"):
+    with pytest.raises(SinkError, match="either a name or a path"):
         Table(name="a", path="/b")
