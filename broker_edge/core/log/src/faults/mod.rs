@@ -3,11 +3,24 @@
 //!
 //! In every other build none of this is compiled: [`failpoint!`] is empty and [`is_sabotaged`] is always false.
 
-#[cfg(feature = "faults")]
+// Test builds contain these too, so the tests of the faults need no second build.
+#[cfg(any(test, feature = "faults"))]
+#[cfg_attr(
+    not(feature = "faults"),
+    allow(dead_code, reason = "only a fault build uses it")
+)]
 mod faulty_files;
-#[cfg(feature = "faults")]
+#[cfg(any(test, feature = "faults"))]
+#[cfg_attr(
+    not(feature = "faults"),
+    allow(dead_code, reason = "only a fault build uses it")
+)]
 mod jumping_clock;
-#[cfg(feature = "faults")]
+#[cfg(any(test, feature = "faults"))]
+#[cfg_attr(
+    not(feature = "faults"),
+    allow(dead_code, reason = "only a fault build uses it")
+)]
 mod plan;
 
 #[cfg(not(feature = "faults"))]
