@@ -1,65 +1,21 @@
 //! How often the disk is written at low rates, counted at the file system calls.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::watched::{Watcher, watched};
 use crate::support::*;
-use headwater_log::{
-    Class, ClassConfig, File, Files, LockError, LockGuard, Log, LogConfig, OpenMode, Seams,
-    SyncMode, SystemFiles,
-};
+use headwater_log::{Class, ClassConfig, Log, LogConfig, Seams, SyncMode};
 
-/// The system's files, counting syncs.
+/// Counts syncs of files and folders.
 #[derive(Default)]
-struct Counting(Arc<AtomicU64>);
+struct Syncs(AtomicU64);
 
-struct CountingFile(Arc<dyn File>, Arc<AtomicU64>);
-
-impl Files for Counting {
-    fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        SystemFiles.create_dir(dir)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        SystemFiles.list(dir)
-    }
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let file = SystemFiles.open(path, mode)?;
-        Ok(Arc::new(CountingFile(file, Arc::clone(&self.0))))
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        SystemFiles.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        SystemFiles.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+impl Watcher for Syncs {
+    fn before_sync(&self, _path: &Path) {
         self.0.fetch_add(1, Ordering::SeqCst);
-        SystemFiles.sync_dir(dir)
-    }
-    fn lock(&self, path: &Path) -> Result<LockGuard, LockError> {
-        SystemFiles.lock(path)
-    }
-}
-
-impl File for CountingFile {
-    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        self.0.read_at(buffer, position)
-    }
-    fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, position)
-    }
-    fn sync_data(&self) -> io::Result<()> {
-        self.1.fetch_add(1, Ordering::SeqCst);
-        self.0.sync_data()
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-    fn set_len(&self, bytes: u64) -> io::Result<()> {
-        self.0.set_len(bytes)
     }
 }
 
@@ -77,16 +33,11 @@ fn with_sync(dir: &Path, sync: SyncMode) -> LogConfig {
 /// Appends records to both partitions every few milliseconds; returns the number of syncs, of records, and the time.
 fn syncs_at_a_low_rate(sync: SyncMode) -> (u64, u64, Duration) {
     let dir = tempfile::tempdir().expect("a folder");
-    let files = Counting::default();
-    let count = Arc::clone(&files.0);
-    let seams = Seams {
-        files: Arc::new(files),
-        ..Seams::system()
-    };
-    let log = open_with(with_sync(dir.path(), sync), seams);
+    let count = Arc::new(Syncs::default());
+    let log = open_with(with_sync(dir.path(), sync), watched(&count));
     // The first maintenance run prepares the spare of the internal partition.
     log.maintain();
-    let before = count.load(Ordering::SeqCst);
+    let before = count.0.load(Ordering::SeqCst);
     let began = Instant::now();
     let mut appended = 0;
     let mut ends = [headwater_log::Offset(0); 2];
@@ -110,7 +61,7 @@ fn syncs_at_a_low_rate(sync: SyncMode) -> (u64, u64, Duration) {
     for (partition, end) in log.partitions().iter().zip(ends) {
         await_durable(partition, end);
     }
-    let syncs = count.load(Ordering::SeqCst) - before;
+    let syncs = count.0.load(Ordering::SeqCst) - before;
     let figures: u64 = log
         .partitions()
         .iter()

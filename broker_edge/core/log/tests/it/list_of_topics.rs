@@ -8,12 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use crate::support::watched::{Watcher, watched};
 use crate::support::*;
 use headwater_log::tools::{PurgeWhat, Work, purge, restore};
-use headwater_log::{
-    File, Files, LockError, LockGuard, Log, LogConfig, Offset, OpenMode, RecordMeta, Records,
-    Seams, SystemFiles,
-};
+use headwater_log::{File, Log, LogConfig, Offset, RecordMeta, Records, Seams};
 use parking_lot::{Condvar, Mutex};
 
 /// Real files. While the gate is closed, reads of indexes beyond their heads wait.
@@ -42,67 +40,14 @@ impl Gate {
     }
 }
 
-struct GatedFiles(Arc<Gate>);
-struct GatedIndex(Arc<dyn File>, Arc<Gate>, PathBuf);
-
-impl File for GatedIndex {
-    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+impl Watcher for Gate {
+    fn before_read(&self, path: &Path, file: &dyn File, position: u64) -> io::Result<()> {
+        let is_index = path.extension().is_some_and(|suffix| suffix == "idx");
         // Beyond the head, not just to find the end of the file.
-        if position > 0 && position < self.0.len()? {
-            self.1.pass(&self.2);
+        if is_index && position > 0 && position < file.len()? {
+            self.pass(path);
         }
-        self.0.read_at(buffer, position)
-    }
-    fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, position)
-    }
-    fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-    fn set_len(&self, bytes: u64) -> io::Result<()> {
-        self.0.set_len(bytes)
-    }
-}
-
-impl Files for GatedFiles {
-    fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        SystemFiles.create_dir(dir)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        SystemFiles.list(dir)
-    }
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let file = SystemFiles.open(path, mode)?;
-        if path.extension().is_some_and(|extension| extension == "idx") {
-            return Ok(Arc::new(GatedIndex(
-                file,
-                Arc::clone(&self.0),
-                path.to_owned(),
-            )));
-        }
-        Ok(file)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        SystemFiles.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        SystemFiles.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        SystemFiles.sync_dir(dir)
-    }
-    fn lock(&self, path: &Path) -> Result<LockGuard, LockError> {
-        SystemFiles.lock(path)
-    }
-}
-
-fn gated(gate: &Arc<Gate>) -> Seams {
-    Seams {
-        files: Arc::new(GatedFiles(Arc::clone(gate))),
-        ..Seams::system()
+        Ok(())
     }
 }
 
@@ -157,7 +102,7 @@ fn a_start_without_the_list_waits_for_no_index_and_answers_right_meanwhile() {
     let gate = Arc::new(Gate::default());
     gate.set(true);
     // Hangs here, or below, if the start or the query for retained values waits.
-    let log = open_with(settings(dir.path()), gated(&gate));
+    let log = open_with(settings(dir.path()), watched(&gate));
     assert_eq!(retained(&log), BTreeMap::new());
     let every = telemetry(&log).every_topic(&|_| true).expect("an answer");
     assert!(!every, "not all topics are known yet");
@@ -181,7 +126,7 @@ fn a_log_can_be_closed_while_its_topics_are_still_being_read() {
     std::fs::remove_file(dir.path().join("telemetry-0/topics")).expect("there is a list");
     let gate = Arc::new(Gate::default());
     gate.set(true);
-    let log = open_with(settings(dir.path()), gated(&gate));
+    let log = open_with(settings(dir.path()), watched(&gate));
     await_that("the indexes are being read", || {
         gate.waited.load(Ordering::SeqCst)
     });
@@ -232,7 +177,7 @@ fn purge_and_restore_leave_a_list_that_the_next_start_uses() {
     purge(&data, PurgeWhat::Device("3"), work).expect("purged");
     for (dir, topics) in [(&made, 10), (&data, 9)] {
         let gate = Arc::new(Gate::default());
-        let log = open_with(settings(dir), gated(&gate));
+        let log = open_with(settings(dir), watched(&gate));
         let found = telemetry(&log).topics().expect("topics").len();
         assert_eq!(found, topics, "{}", dir.display());
         // The few segments that are newer than the list.

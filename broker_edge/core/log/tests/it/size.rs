@@ -1,14 +1,14 @@
 //! The cost of a large log depends on the queries, not on its size. Cost is counted in bytes read, never in time.
 
-use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::support::watched::{Watcher, watched};
 use crate::support::*;
 use headwater_log::{
-    Class, ClassConfig, File, Files, LockError, LockGuard, Log, LogConfig, Offset, OpenMode,
-    RecordMeta, Records, RetainedOffset, Seams, SyncMode, SystemClock, SystemFiles,
+    Class, ClassConfig, Log, LogConfig, Offset, RecordMeta, Records, RetainedOffset, Seams,
+    SyncMode,
 };
 
 const TOPICS: u64 = 2_000;
@@ -16,28 +16,15 @@ const RARE: &str = "devices/rare/telemetry";
 const SEGMENT_BYTES: u64 = 1 << 20;
 
 /// The system's files, with the bytes read from segments and from other files counted.
-#[derive(Clone, Default)]
-struct CountedFiles {
-    segment_bytes: Arc<AtomicU64>,
-    other_bytes: Arc<AtomicU64>,
+#[derive(Default)]
+struct ReadBytes {
+    segment_bytes: AtomicU64,
+    other_bytes: AtomicU64,
     /// Position and length of announced reads.
-    hints: Arc<Mutex<Vec<(u64, u64)>>>,
+    hints: Mutex<Vec<(u64, u64)>>,
 }
 
-struct CountedFile {
-    file: Arc<dyn File>,
-    read: Arc<AtomicU64>,
-    hints: Arc<Mutex<Vec<(u64, u64)>>>,
-}
-
-impl CountedFiles {
-    fn seams(&self) -> Seams {
-        Seams {
-            files: Arc::new(self.clone()),
-            clock: Arc::new(SystemClock::new()),
-        }
-    }
-
+impl ReadBytes {
     /// Bytes read from segments and from other files while `f` ran.
     fn during<T>(&self, f: impl FnOnce() -> T) -> (T, u64, u64) {
         let of = || {
@@ -51,61 +38,18 @@ impl CountedFiles {
     }
 }
 
-impl Files for CountedFiles {
-    fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        SystemFiles.create_dir(dir)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        SystemFiles.list(dir)
-    }
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+impl Watcher for ReadBytes {
+    fn has_read(&self, path: &Path, bytes: usize) {
         let is_segment = path.extension().is_some_and(|suffix| suffix == "seg");
-        let read = if is_segment {
+        let count = if is_segment {
             &self.segment_bytes
         } else {
             &self.other_bytes
         };
-        Ok(Arc::new(CountedFile {
-            file: SystemFiles.open(path, mode)?,
-            read: Arc::clone(read),
-            hints: Arc::clone(&self.hints),
-        }))
+        count.fetch_add(bytes as u64, Ordering::Relaxed);
     }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        SystemFiles.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        SystemFiles.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        SystemFiles.sync_dir(dir)
-    }
-    fn lock(&self, path: &Path) -> Result<LockGuard, LockError> {
-        SystemFiles.lock(path)
-    }
-}
-
-impl File for CountedFile {
-    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        let read = self.file.read_at(buffer, position)?;
-        self.read.fetch_add(read as u64, Ordering::Relaxed);
-        Ok(read)
-    }
-    fn will_read(&self, position: u64, bytes: u64) {
+    fn will_read(&self, _path: &Path, position: u64, bytes: u64) {
         self.hints.lock().expect("no panic").push((position, bytes));
-        self.file.will_read(position, bytes);
-    }
-    fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
-        self.file.write_all_at(bytes, position)
-    }
-    fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data()
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-    fn set_len(&self, bytes: u64) -> io::Result<()> {
-        self.file.set_len(bytes)
     }
 }
 
@@ -182,9 +126,9 @@ fn read_topic(log: &Log, wanted: &dyn Fn(&str) -> bool) -> Vec<Offset> {
 
 /// Bytes of segments and of other files that opening the log and listing topics and retained messages read.
 fn bytes_to_start(dir: &Path, lost_indexes: usize) -> (u64, u64) {
-    let files = CountedFiles::default();
+    let files = Arc::new(ReadBytes::default());
     let ((), segments, others) = files.during(|| {
-        let (log, report) = Log::open(settings(dir), files.seams()).expect("it opens");
+        let (log, report) = Log::open(settings(dir), watched(&files)).expect("it opens");
         assert_eq!(report.partitions[0].rebuilt_indexes, lost_indexes);
         let mut retained = Vec::new();
         let mut keep =
@@ -271,8 +215,8 @@ fn an_index_that_is_lost_does_not_make_a_start_read_the_others() {
 #[test]
 fn a_single_record_of_a_block_that_is_known_costs_its_batch() {
     let dir = tempfile::tempdir().expect("a folder");
-    let files = CountedFiles::default();
-    let log = open_with(settings(dir.path()), files.seams());
+    let files = Arc::new(ReadBytes::default());
+    let log = open_with(settings(dir.path()), watched(&files));
     let partition = telemetry(&log);
     for number in 0..200_u64 {
         let mut records = Records::new();
@@ -312,8 +256,8 @@ fn a_single_record_of_a_block_that_is_known_costs_its_batch() {
 #[test]
 fn what_is_said_to_be_read_soon_is_asked_of_the_disk_and_not_read() {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let files = CountedFiles::default();
-    let (log, _) = Log::open(settings(dir.path()), files.seams()).expect("a new log");
+    let files = Arc::new(ReadBytes::default());
+    let (log, _) = Log::open(settings(dir.path()), watched(&files)).expect("a new log");
     fill(&log, 30);
     let partition = telemetry(&log);
     let hints_of = |from: Offset, bytes: u64| {
@@ -349,8 +293,8 @@ fn a_rare_topic_costs_the_blocks_that_hold_it() {
     let log = open_with(settings(dir.path()), Seams::system());
     fill(&log, 300);
     drop(log);
-    let files = CountedFiles::default();
-    let log = open_with(settings(dir.path()), files.seams());
+    let files = Arc::new(ReadBytes::default());
+    let log = open_with(settings(dir.path()), watched(&files));
     telemetry(&log).topics().expect("topics");
     let (found, segments, _) = files.during(|| read_topic(&log, &|topic| topic == RARE));
     assert_eq!(
@@ -399,8 +343,8 @@ fn the_topics_of_large_indexes_are_told_without_their_segments() {
         .map(|path| std::fs::metadata(path).expect("there").len());
     let index_bytes: u64 = lengths.sum();
     assert!(index_bytes > 2 << 20, "{index_bytes} bytes of indexes");
-    let files = CountedFiles::default();
-    let log = open_with(settings(), files.seams());
+    let files = Arc::new(ReadBytes::default());
+    let log = open_with(settings(), watched(&files));
     let (again, segments, others) = files.during(|| telemetry(&log).topics().expect("topics"));
     assert_eq!(again, topics);
     assert!(segments < 1000, "{segments} bytes of segments");

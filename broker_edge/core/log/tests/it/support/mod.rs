@@ -7,6 +7,7 @@ pub mod script;
 pub mod segment;
 pub mod settings;
 pub mod sim;
+pub mod watched;
 
 use std::path::Path;
 use std::sync::Arc;
