@@ -123,7 +123,7 @@ struct PartitionLabel {
 
 /// The metrics of a partition at a scrape.
 #[derive(Clone, Debug)]
-pub struct PartitionFigures<'a> {
+pub struct PartitionStats<'a> {
     pub name: &'a str,
     pub log_start: u64,
     pub high_watermark: u64,
@@ -142,26 +142,26 @@ pub struct PartitionFigures<'a> {
 
 impl Metrics {
     /// Sets the gauges of one partition.
-    pub fn set_partition(&self, figures: &PartitionFigures<'_>) {
+    pub fn set_partition(&self, stats: &PartitionStats<'_>) {
         let label = PartitionLabel {
-            partition: figures.name.to_owned(),
+            partition: stats.name.to_owned(),
         };
         let set = |family: &Family<PartitionLabel, Gauge>, value: u64| {
             family
                 .get_or_create(&label)
                 .set(i64::try_from(value).unwrap_or(i64::MAX));
         };
-        set(&self.partitions.log_start, figures.log_start);
-        set(&self.partitions.high_watermark, figures.high_watermark);
-        set(&self.partitions.bytes, figures.bytes);
-        set(&self.partitions.file_bytes, figures.file_bytes);
-        set(&self.partitions.held_offset, figures.held_offset);
+        set(&self.partitions.log_start, stats.log_start);
+        set(&self.partitions.high_watermark, stats.high_watermark);
+        set(&self.partitions.bytes, stats.bytes);
+        set(&self.partitions.file_bytes, stats.file_bytes);
+        set(&self.partitions.held_offset, stats.held_offset);
         let oldest = self.partitions.oldest_time.get_or_create(&label);
-        oldest.set(figures.oldest_time_s.unwrap_or(f64::NAN));
-        set(&self.partitions.queued_bytes, figures.queued_bytes as u64);
-        set(&self.partitions.running, u64::from(figures.running));
-        set(&self.partitions.gap_offsets, figures.gap_offsets);
-        set(&self.partitions.damaged_bytes, figures.damaged_bytes);
+        oldest.set(stats.oldest_time_s.unwrap_or(f64::NAN));
+        set(&self.partitions.queued_bytes, stats.queued_bytes as u64);
+        set(&self.partitions.running, u64::from(stats.running));
+        set(&self.partitions.gap_offsets, stats.gap_offsets);
+        set(&self.partitions.damaged_bytes, stats.damaged_bytes);
     }
 
     /// The registry that [`encode`](prometheus_client::encoding::text::encode) turns into text.
@@ -264,13 +264,13 @@ impl PartitionMetrics {
 
 #[cfg(test)]
 mod tests {
-    use super::{Metrics, PartitionFigures};
+    use super::{Metrics, PartitionStats};
 
     #[test]
     fn a_scrape_shows_counters_and_partitions_by_name() {
         let metrics = Metrics::default();
         metrics.mqtt.publishes_acknowledged.inc_by(3);
-        metrics.set_partition(&PartitionFigures {
+        metrics.set_partition(&PartitionStats {
             name: "telemetry-0",
             log_start: 1,
             high_watermark: 9,

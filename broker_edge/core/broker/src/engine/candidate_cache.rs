@@ -16,7 +16,7 @@ use super::stage::PartitionIndex;
 use super::window::Source;
 
 /// Ranges asked for at a time.
-const STRETCHES_MAX: usize = 16;
+const RANGES_MAX: usize = 16;
 /// Limit for all sessions together; the cache is cleared when it is exceeded.
 const KNOWN_BYTES: usize = 16 << 20;
 /// With more filters, or with a wildcard, topics are matched instead of looked up.
@@ -91,7 +91,7 @@ impl CandidateCache {
         let mut known = self.known.remove(&reader).unwrap_or_default();
         self.bytes = self.bytes.saturating_sub(known.memory());
         let found =
-            partition.candidate_ranges(from, until, STRETCHES_MAX, &mut known.selection, wanted)?;
+            partition.candidate_ranges(from, until, RANGES_MAX, &mut known.selection, wanted)?;
         let first = found.ranges.first().cloned();
         known.scanned = found.scanned;
         known.ranges = found.ranges;

@@ -45,22 +45,19 @@ struct OfCause {
 
 impl LogMetrics {
     /// Sets the counters of one partition to the log's own totals.
-    pub fn set_partition(&self, name: &str, figures: &Stats) {
+    pub fn set_partition(&self, name: &str, stats: &Stats) {
         let to = |counter: &Counter, total: u64| counter.inner().store(total, Ordering::Relaxed);
         let partition = || name.to_owned();
         let of = Of {
             partition: partition(),
         };
-        to(
-            &self.payload_bytes.get_or_create(&of),
-            figures.payload_bytes,
-        );
+        to(&self.payload_bytes.get_or_create(&of), stats.payload_bytes);
         for (kind, total) in [
-            ("batch", figures.batch_bytes),
-            ("fill", figures.fill_bytes),
-            ("index", figures.index_bytes),
-            ("mark", figures.checkpoint_bytes),
-            ("aside", figures.quarantine_bytes),
+            ("batch", stats.batch_bytes),
+            ("fill", stats.fill_bytes),
+            ("index", stats.index_bytes),
+            ("mark", stats.checkpoint_bytes),
+            ("aside", stats.quarantine_bytes),
         ] {
             let label = OfKind {
                 partition: partition(),
@@ -70,15 +67,15 @@ impl LogMetrics {
         }
         self.sync_seconds
             .get_or_create(&of)
-            .set(&figures.sync_counts, figures.sync_ns);
-        for (kind, total) in [("file", figures.syncs), ("folder", figures.folder_syncs)] {
+            .set(&stats.sync_counts, stats.sync_ns);
+        for (kind, total) in [("file", stats.syncs), ("folder", stats.folder_syncs)] {
             let label = OfKind {
                 partition: partition(),
                 kind,
             };
             to(&self.syncs.get_or_create(&label), total);
         }
-        for (cause, removed) in Cause::ALL.into_iter().zip(figures.removed) {
+        for (cause, removed) in Cause::ALL.into_iter().zip(stats.removed) {
             let label = OfCause {
                 partition: partition(),
                 cause: cause.name(),

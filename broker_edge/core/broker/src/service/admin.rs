@@ -18,7 +18,7 @@ use super::offsets::gap_rows;
 use super::{Shared, admin_guard, artifacts, clients, http, operate};
 use crate::VERSION;
 use crate::audit::Refusals;
-use crate::metrics::PartitionFigures;
+use crate::metrics::PartitionStats;
 
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -96,7 +96,7 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
 
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     for partition in shared.log.partitions() {
-        shared.metrics.set_partition(&PartitionFigures {
+        shared.metrics.set_partition(&PartitionStats {
             name: partition.name(),
             log_start: partition.log_start().0,
             high_watermark: partition.high_watermark().0,
@@ -113,8 +113,8 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
                 .sum(),
             damaged_bytes: partition.damaged_bytes(),
         });
-        let figures = partition.stats();
-        shared.metrics.log.set_partition(partition.name(), &figures);
+        let stats = partition.stats();
+        shared.metrics.log.set_partition(partition.name(), &stats);
     }
     shared.metrics.log.set_disk(&shared.log.disk_use());
     let mut text = String::new();
