@@ -25,7 +25,7 @@ from support.doc_blocks import ROOT, Block, read
 from support.ports import free_port
 from support.programs import clean_environment, headwaterd, program
 
-WAIT_S = 120.0
+WAIT_S = 300.0
 """Bound of every wait: a JVM that starts on a busy machine takes minutes."""
 _END = "@@end"
 
