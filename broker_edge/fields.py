@@ -1,8 +1,8 @@
 """Field tables: each table of headwater is declared once, as a list of fields, and everything else derives from it.
 
-From a declaration come the Arrow schema, the SQL of `CREATE TABLE`, the Spark schema (`sources.schema`), what readers
-check, and docs/reference/tables.md. Values only: no table is opened here. `RECORD` is the one table that the broker
-itself serves; the Delta tables are declared in `sinks.tables`.
+The Arrow schema, the SQL of `CREATE TABLE`, the Spark schema (`sources.schema`), the checks of readers and
+docs/reference/tables.md derive from a declaration. Values only: no table is opened here. `RECORD` is the only table
+that the broker itself serves; `sinks.tables` declares the Delta tables.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pyarrow as pa
 class Field:
     """A column. `type` is a Spark SQL type; `meaning` is its comment in the catalog and its line in the documentation.
 
-    `nullable=False` says that the writer always gives a value. Every column is declared nullable all the same: readers
-    compare declarations, and a table of an older version has rows without the columns that came later.
+    `nullable=False` means that the writer always gives a value. Delta still declares every column nullable, because
+    readers compare declarations, and a table of an older version has rows without the columns that were added later.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class FieldTable:
-    """A table. `key` names the columns that are unique together, where the writer keeps them so."""
+    """A table. `key` names the columns that together are unique, if the writer ensures that."""
 
     name: str
     meaning: str
@@ -69,7 +69,7 @@ ARROW: Mapping[str, pa.DataType] = {
     "map<string,int>": pa.map_(pa.string(), pa.int32()),
     HEADERS: pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
 }
-"""The Arrow type of each type that a field may have."""
+"""The Arrow type of each possible type of a field."""
 
 RECORD = FieldTable(
     "records",
@@ -80,14 +80,14 @@ RECORD = FieldTable(
         Field("value", "binary", "the payload", nullable=False),
         Field("topic", "string", "the MQTT topic", nullable=False),
         Field("partition", "int", "the global number of the partition", nullable=False),
-        Field("offset", "bigint", "the place in the partition", nullable=False),
+        Field("offset", "bigint", "the position in the partition", nullable=False),
         Field("timestamp", "timestamp", "when the broker appended the record", nullable=False),
         Field("timestampType", "int", "1 (log append time)", nullable=False),
-        Field("headers", HEADERS, "null without headers; the names are in protocols.md, section 3"),
-        Field("log_id", "string", "the log that has the record", nullable=False),
+        Field("headers", HEADERS, "null without headers; see protocols.md, section 3, for their names"),
+        Field("log_id", "string", "the log of the record", nullable=False),
         Field("epoch", "bigint", "grows with each start of the broker", nullable=False),
-        Field("qos", "tinyint", "of the publish", nullable=False),
-        Field("retain", "boolean", "of the publish", nullable=False),
+        Field("qos", "tinyint", "QoS of the publish", nullable=False),
+        Field("retain", "boolean", "retain flag of the publish", nullable=False),
         Field("client_id", "string", "the publisher", nullable=False),
     ),
     key=("log_id", "partition", "offset", "epoch"),
@@ -106,5 +106,5 @@ def comment(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """A text within single quotes of Spark SQL."""
+    """Escapes a text for use within single quotes in Spark SQL."""
     return text.replace("\\", "\\\\").replace("'", "\\'")

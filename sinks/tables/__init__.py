@@ -1,6 +1,6 @@
-"""The Delta tables of headwater: one field table each, in a module per family, and how they are made.
+"""The Delta tables of headwater: one field table each, in a module per family, and how they are created.
 
-People insert into `actions` and `action_requests` and own `devices` and `artifacts`; jobs write the others.
+Users insert into `actions` and `action_requests` and own `devices` and `artifacts`; jobs write the others.
 docs/reference/tables.md shows all of them.
 """
 

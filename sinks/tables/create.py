@@ -1,7 +1,7 @@
-"""How the tables are made, by path without a JVM or by name with Spark.
+"""Creates the tables: by path without a JVM, or by name with Spark.
 
-All have `tenant` and a change data feed. None is clustered, because a writer without a JVM cannot append to a clustered
-table, and none has deletion vectors, so that every reader can read them.
+All tables have `tenant` and a change data feed. None is clustered, because a writer without a JVM cannot append to a
+clustered table. None has deletion vectors, so that every reader can read them.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ TABLES: Mapping[str, FieldTable] = {
         QUARANTINE,
     )
 }
-"""The tables that `create_by_path` makes unless told otherwise."""
+"""The tables that `create_by_path` creates by default."""
 
 _SCHEMA_NAME = re.compile(r"\w+(\.\w+)?")
 
 
 def uri_of(root: Path | str, name: str) -> str:
-    """Where the table `name` lies under `root`, a folder or an object store address."""
+    """The address of the table `name` under `root`, a folder or an object store address."""
     return f"{str(root).rstrip('/')}/{name}"
 
 
@@ -56,9 +56,9 @@ def create_by_path(
     storage_options: Mapping[str, str] | None = None,
     tables: Iterable[FieldTable] = TABLES.values(),
 ) -> None:
-    """Make every table that is not there yet under `root`, and add the columns that one of an older version lacks.
+    """Creates missing tables under `root`, and adds missing columns to tables of an older version.
 
-    Needs no JVM. What is in the tables stays as it is.
+    Needs no JVM. Existing rows do not change.
     """
     for table in tables:
         uri = uri_of(root, table.name)
@@ -79,7 +79,7 @@ def create_by_path(
 
 
 def add_missing_columns(there: DeltaTable, table: FieldTable) -> None:
-    """Give a table that an older version made the columns that it lacks; a commit only where there are any."""
+    """Adds the columns that a table of an older version lacks; commits only if there are any."""
     known = {field.name for field in there.schema().fields}
     missing = [_field(column) for column in table.fields if column.name not in known]
     if missing:
@@ -89,15 +89,15 @@ def add_missing_columns(there: DeltaTable, table: FieldTable) -> None:
 def create_by_name(
     spark: SparkSession, schema: str, *, root: Path | str | None = None, tables: Iterable[FieldTable] = TABLES.values()
 ) -> None:
-    """Make every table that is not there yet in `schema` (`schema` or `catalog.schema`), which must exist.
+    """Creates missing tables in `schema` (`schema` or `catalog.schema`), which must exist.
 
-    With `root` the tables are external ones under it: tables that `create_by_path` made there get their names.
+    With `root` they are external tables under it: tables that `create_by_path` created there get names.
     """
     if not _SCHEMA_NAME.fullmatch(schema):
-        raise SettingsError(f"{schema!r} is not a schema; write schema or catalog.schema")
+        raise SettingsError(f"{schema!r} is not a schema: write schema or catalog.schema")
     for table in tables:
         if root is not None and DeltaTable.is_deltatable(uri_of(root, table.name)):
-            # What is there has its schema and properties; naming it must not ask for others.
+            # An existing table keeps its schema and properties; the statement must not ask for others.
             text = f"CREATE TABLE IF NOT EXISTS {schema}.{table.name} USING DELTA"
         else:
             properties = ", ".join(f"'{key}' = '{value}'" for key, value in PROPERTIES.items())

@@ -1,4 +1,4 @@
-"""The tables of devices: as people describe them, what they may install, and what their statuses said."""
+"""The tables of devices: their descriptions by users, the artifacts that they may install, and their reported state."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from sinks.tables.tenant import TENANT
 
 DEVICES = FieldTable(
     "devices",
-    "The devices, as people describe them.",
-    "people",
+    "The devices, described by users.",
+    "users",
     (
         Field("device_id", "string", "also the MQTT client id", nullable=False),
         TENANT,
-        Field("labels", "map<string,string>", "what actions select by"),
+        Field("labels", "map<string,string>", "labels by which actions select"),
         Field("groups", "array<string>"),
         Field("time_zone", "string", "an IANA name, for example Europe/Berlin"),
     ),
@@ -21,8 +21,9 @@ DEVICES = FieldTable(
 
 ARTIFACTS = FieldTable(
     "artifacts",
-    "What may be installed, and where. People insert, or `headwater artifacts`; the bytes are in the brokers' logs.",
-    "people, and `headwater artifacts push`",
+    "Artifacts, and the devices that may install them. Users insert, or `headwater actions offer`; the bytes are in "
+    "the brokers' logs.",
+    "users, and `headwater actions offer`",
     (
         Field("name", "string", nullable=False),
         Field("version", "string", nullable=False),
@@ -30,7 +31,7 @@ ARTIFACTS = FieldTable(
         Field("size_bytes", "bigint", nullable=False),
         Field("sha256", "string", "hexadecimal, lower case", nullable=False),
         Field("signature", "string", "ed25519 over the manifest, Base64 or hexadecimal"),
-        Field("key_id", "string", "which key signed it"),
+        Field("key_id", "string", "id of the signing key"),
         Field("labels", "map<string,string>", "devices must have all of these; null: any device"),
         Field("device_ids", "array<string>", "only these devices; null: any device"),
         Field("created_by", "string"),
@@ -41,19 +42,19 @@ ARTIFACTS = FieldTable(
 
 DEVICE_STATE = FieldTable(
     "device_state",
-    "What is known of each device from its statuses. Written by the action engine alone.",
+    "The last known state of each device, from its statuses. Written only by the action engine.",
     "the action engine",
     (
         Field("device_id", "string", nullable=False),
         TENANT,
-        Field("last_seen_at", "timestamp", "the broker's time of the newest status of the device"),
-        Field("boot", "string", "the run of the device that was seen last"),
-        Field("version", "string", "the firmware that it runs, by its own word"),
-        Field("last_action_id", "string", "what its newest status of an action was about"),
-        Field("last_status", "string", "and said"),
+        Field("last_seen_at", "timestamp", "the broker's time of the device's newest status"),
+        Field("boot", "string", "boot id of the device's newest run"),
+        Field("version", "string", "firmware version that the device reports"),
+        Field("last_action_id", "string", "action of its newest status about an action"),
+        Field("last_status", "string", "state in that status"),
         Field("log_id", "string"),
         Field("partition", "int"),
-        Field("offset", "bigint", "the place of the newest status of the device"),
+        Field("offset", "bigint", "offset of the device's newest status"),
         Field("updated_at", "timestamp"),
     ),
     key=("device_id",),

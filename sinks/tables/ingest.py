@@ -1,4 +1,4 @@
-"""The tables beside silver: records that could not be used, offsets that are gone, results of quality rules."""
+"""The companion tables of silver: unusable records, lost offsets, results of quality rules."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from sinks.tables.tenant import TENANT
 
 QUARANTINE = FieldTable(
     "quarantine",
-    "Records that could not be used, with the reason. Append-only.",
+    "Unusable records, with the reason. Append-only.",
     "the jobs status, silver and gaps, and the action engine",
     (
         TENANT,
-        Field("pipeline", "string", "who put it here: status, actions, silver/<message schema>", nullable=False),
+        Field("pipeline", "string", "the writer: status, actions, gaps, silver/<message schema>", nullable=False),
         Field("reason", "string", "one sentence", nullable=False),
         Field("topic", "string"),
         Field("key", "binary"),
@@ -28,28 +28,28 @@ QUARANTINE = FieldTable(
 
 INGEST_GAPS = FieldTable(
     "ingest_gaps",
-    "Offsets that readers had to do without, as the brokers reported them. Append-only.",
+    "Lost offsets that the brokers reported. Append-only.",
     "the job gaps",
     (
         TENANT,
         Field("log_id", "string"),
         Field("partition", "int", "the partition with the gap", nullable=False),
         Field("partition_name", "string", "<class>-<n>"),
-        Field("start", "bigint", "the first offset that is gone", nullable=False),
-        Field("end", "bigint", "the first offset behind the gap; null where nobody could tell"),
-        Field("reason", "string", "retention, damage, purge, or a reader's own words"),
-        Field("consumer_group", "string", "who had not read them; null: nobody in particular"),
+        Field("start", "bigint", "first lost offset", nullable=False),
+        Field("end", "bigint", "first offset after the gap; null if unknown"),
+        Field("reason", "string", "retention, damage, purge, or a reader's own text"),
+        Field("consumer_group", "string", "group that had not read them; null: no specific group"),
         Field("reported_at", "timestamp", "by the broker's clock"),
-        Field("report_log_id", "string", "the log that has the report, and with it its offset there", nullable=False),
+        Field("report_log_id", "string", "log of the report, whose offset follows", nullable=False),
         Field("report_offset", "bigint", nullable=False),
-        Field("recorded_at", "timestamp", "when the row was made", nullable=False),
+        Field("recorded_at", "timestamp", "when the row was created", nullable=False),
     ),
     key=("report_log_id", "report_offset"),
 )
 
 DQ_RESULTS = FieldTable(
     "dq_results",
-    "What the quality rules found: of every batch by count, of samples by the suite. Append-only.",
+    "Results of the quality rules: counts of every batch, and results of the suite on samples. Append-only.",
     "the jobs silver and quality",
     (
         TENANT,
@@ -60,11 +60,11 @@ DQ_RESULTS = FieldTable(
         Field("check", "string"),
         Field("on_fail", "string", "quarantine or warn"),
         Field("success", "boolean", nullable=False),
-        Field("checked", "bigint", "rows that were judged"),
-        Field("failed", "bigint", "rows that broke the rule; null from the suite, which only says yes or no"),
-        Field("query_id", "string", "the streaming query of a batch"),
+        Field("checked", "bigint", "checked rows"),
+        Field("failed", "bigint", "rows that broke the rule; null from the suite, which only gives success"),
+        Field("query_id", "string", "streaming query of the batch"),
         Field("batch_id", "bigint"),
-        Field("at", "timestamp", "when the row was made", nullable=False),
+        Field("at", "timestamp", "when the row was created", nullable=False),
     ),
 )
 

@@ -12,7 +12,7 @@ BRONZE = FieldTable(
     "the job telemetry",
     (
         *RECORD.fields,
-        Field("tenant", "string", "who owns the record", nullable=False),
+        Field("tenant", "string", "owner of the record", nullable=False),
         Field("ingest_date", "date", "the UTC day of `timestamp`", nullable=False),
     ),
     key=RECORD.key,
@@ -23,7 +23,7 @@ _RESCUED = Field("_rescued_data", "string", "JSON: fields without a column")
 
 SILVER = FieldTable(
     "silver_<schema>",
-    "A row per record that fits its message schema. The fields of the schema stand before `_rescued_data`.",
+    "One row per record that matches its message schema. The fields of the schema come before `_rescued_data`.",
     "the job silver",
     (
         Field("tenant", "string", nullable=False),

@@ -1,4 +1,4 @@
-"""The tenant, which every table has."""
+"""The column `tenant`, which every table has."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from broker_edge.fields import Field
 
 DEFAULT_TENANT = "default"
 
-TENANT = Field("tenant", "string", "who owns the row; null means default")
+TENANT = Field("tenant", "string", "owner of the row; null means default")
