@@ -17,6 +17,9 @@ CARGO   := cargo --locked
 PYTHON_FEATURES := headwater-python/python
 BROKER  := --package headwater-broker --package headwater-python --features $(PYTHON_FEATURES)
 BIN     := $(CORE)/target/$(PROFILE)/headwaterd
+# Tests and lints take the whole workspace with the features of the build above: another choice of packages or features
+# gives the dependencies other features, and builds them again.
+RUST    := --manifest-path $(CORE)/Cargo.toml --profile $(PROFILE) --workspace --features $(PYTHON_FEATURES)
 ARGS    ?=
 # Of pytest: half of the time a test waits for a disk, a process or a clock, so that two share two cores well.
 WORKERS ?= 2
@@ -108,8 +111,8 @@ lint: $(VENV)/.stamp ## rustfmt, clippy, ruff, mypy
 .PHONY: lint-rust
 lint-rust:
 	cargo fmt --manifest-path $(CORE)/Cargo.toml --all --check
-	$(CARGO) clippy --quiet --manifest-path $(CORE)/Cargo.toml --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --quiet --manifest-path $(CORE)/Cargo.toml --package headwater-log --package headwater-broker --features headwater-broker/faults -- -D warnings
+	$(CARGO) clippy --quiet $(RUST) --all-targets -- -D warnings
+	$(CARGO) clippy --quiet $(RUST),headwater-broker/faults --lib --bins -- -D warnings
 
 .PHONY: lint-python
 lint-python: $(VENV)/.stamp
@@ -119,8 +122,7 @@ lint-python: $(VENV)/.stamp
 
 .PHONY: test-rust
 test-rust: ## the tests of the crates
-	$(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --workspace --features $(PYTHON_FEATURES) --profile $(PROFILE)
-	$(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --package headwater-log --features faults --profile $(PROFILE) --lib faults::
+	$(CARGO) test --quiet $(RUST)
 
 .PHONY: test-python
 test-python: setup $(CACHE)/faults.stamp ## pytest (ARGS='-k name')
@@ -128,13 +130,13 @@ test-python: setup $(CACHE)/faults.stamp ## pytest (ARGS='-k name')
 
 .PHONY: fuzz
 fuzz: ## the codec and the session machine against changed packets (ARGS='--executions 10000000')
-	HEADWATER_FUZZ_EXECUTIONS=$(or $(lastword $(ARGS)),1000000) $(CARGO) test --manifest-path $(CORE)/Cargo.toml --package headwater-mqtt --profile $(PROFILE) --test it fuzz:: -- --nocapture
+	HEADWATER_FUZZ_EXECUTIONS=$(or $(lastword $(ARGS)),1000000) $(CARGO) test $(RUST) --test it fuzz:: -- --nocapture
 	@# One arena: what the system's allocator keeps for threads that come and go would pass for growth.
-	MALLOC_ARENA_MAX=1 HEADWATER_FUZZ_EXECUTIONS=$(or $(lastword $(ARGS)),1000000) $(CARGO) test --manifest-path $(CORE)/Cargo.toml --package headwater-broker --profile $(PROFILE) --lib tests::fuzz -- --nocapture
+	MALLOC_ARENA_MAX=1 HEADWATER_FUZZ_EXECUTIONS=$(or $(lastword $(ARGS)),1000000) $(CARGO) test $(RUST) --lib tests::fuzz -- --nocapture
 
 .PHONY: conformance-table
 conformance-table: ## docs/conformance.md from the clauses and their tests
-	HEADWATER_WRITE_CONFORMANCE=1 $(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --package headwater-broker --profile $(PROFILE) --test it conformance::table::
+	HEADWATER_WRITE_CONFORMANCE=1 $(CARGO) test --quiet $(RUST) --test it conformance::table::
 
 .PHONY: docs
 docs: setup ## conf/broker.yaml, its schema and docs/reference from the declarations in the code
