@@ -99,10 +99,16 @@ torture: build faults-build ## inject faults into a broker and check what was ac
 	@$(VENV)/bin/headwater torture $(ARGS)
 
 .PHONY: test
-test: setup ## format, lints, types and every test
-	@$(MAKE) --no-print-directory lint
+test: setup $(CACHE)/faults.stamp ## format, lints, types and every test
+	@# Everything is compiled first. Then the tests in Python, which wait for half of their time, run beside the rest.
+	@$(CARGO) test --quiet $(RUST) --no-run
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line lint-and-test-rust pytest
+
+.PHONY: lint-and-test-rust
+lint-and-test-rust:
+	@$(MAKE) --no-print-directory lint-rust
+	@$(MAKE) --no-print-directory lint-python
 	@$(MAKE) --no-print-directory test-rust
-	@$(MAKE) --no-print-directory test-python
 
 .PHONY: lint
 lint: $(VENV)/.stamp ## rustfmt, clippy, ruff, mypy
@@ -126,6 +132,10 @@ test-rust: ## the tests of the crates
 
 .PHONY: test-python
 test-python: setup $(CACHE)/faults.stamp ## pytest (ARGS='-k name')
+	@$(MAKE) --no-print-directory pytest
+
+.PHONY: pytest
+pytest:
 	$(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: fuzz
