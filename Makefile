@@ -33,7 +33,7 @@ export HEADWATER_JARS := $(CURDIR)/$(JARS)
 .PHONY: help
 help: ## this help
 	@echo "headwater: from device to Delta table and back"; echo
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST)); echo
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST)); echo
 	@echo "  make demo ARGS='--for 60 --headless --json'   one minute, one JSON object"
 
 .PHONY: prerequisites
@@ -109,6 +109,14 @@ lint-and-test-rust:
 	@$(MAKE) --no-print-directory lint-rust
 	@$(MAKE) --no-print-directory lint-python
 	@$(MAKE) --no-print-directory test-rust
+
+.PHONY: test-long
+test-long: setup $(CACHE)/faults.stamp ## long kill loops, models and fuzzing; then every target here on a fresh clone
+	HEADWATER_MODEL_CASES=5000 HEADWATER_CRASH_STRIDE=1 $(CARGO) test --quiet $(RUST) --test it -- model:: crash_points::
+	HEADWATER_FUZZ_SECONDS=300 $(CARGO) test --quiet $(RUST) --test fuzz
+	@$(MAKE) --no-print-directory fuzz ARGS='--executions 10000000'
+	HEADWATER_FAULT_CYCLES=200 $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile tests/faults
+	.ci/targets
 
 .PHONY: lint
 lint: $(VENV)/.stamp ## rustfmt, clippy, ruff, mypy
