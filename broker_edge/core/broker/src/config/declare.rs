@@ -44,6 +44,10 @@ pub trait Section {
 
 /// When a new value takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::enum_variant_names,
+    reason = "a declaration reads as a sentence: takes effect at the start"
+)]
 pub enum Effect {
     /// At the next start of the broker.
     AtStart,

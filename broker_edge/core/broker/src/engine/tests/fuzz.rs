@@ -93,15 +93,17 @@ fn rig(root: &Path) -> Rig {
     let mut config = small(&root.join("log"));
     config.sync = SyncMode::Never;
     config.tail_bytes = 1 << 20;
-    let mut settings = Settings::default();
-    settings.mqtt = MqttSettings {
-        receive_budget_bytes: ByteSize(RECEIVE_BUDGET as u64),
-        max_inflight: 10,
-        receive_maximum: 20,
-        max_subscriptions: 8,
-        max_sessions: 30,
-        max_retained: 20,
-        ..MqttSettings::default()
+    let settings = Settings {
+        mqtt: MqttSettings {
+            receive_budget_bytes: ByteSize(RECEIVE_BUDGET as u64),
+            max_inflight: 10,
+            receive_maximum: 20,
+            max_subscriptions: 8,
+            max_sessions: 30,
+            max_retained: 20,
+            ..MqttSettings::default()
+        },
+        ..Settings::default()
     };
     Rig::open_with_settings(config, 256 << 10, settings)
 }
