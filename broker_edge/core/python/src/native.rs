@@ -118,6 +118,7 @@ fn put_load(py: Python<'_>, args: Vec<String>) -> i32 {
 #[pyfunction]
 #[pyo3(signature = (config_yaml=None, config_path=None, overrides=Vec::new()))]
 fn check_config(
+    py: Python<'_>,
     config_yaml: Option<String>,
     config_path: Option<PathBuf>,
     overrides: Vec<String>,
