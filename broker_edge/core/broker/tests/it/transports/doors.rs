@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::wires::{
-    Authority, Identity, Mqtt, answer, client_config, connect_packet, failures, http, http_as_ann,
-    password_of_ann, tcp, tls, tls_settings,
+    Authority, Identity, Mqtt, answer, client_config, connect_packet, expect_failures, http,
+    http_as_ann, password_of_ann, tcp, tls, tls_settings,
 };
 use crate::common::start_with;
 
@@ -76,7 +76,7 @@ fn a_proxys_header_names_the_client_and_is_required_where_it_is_configured() {
     assert!(clients.contains("127.0.0.1:"), "{clients}");
 
     assert!(Mqtt::try_connect(tcp(broker.mqtt_address()), "bare").is_none());
-    assert_eq!(failures(&broker, "proxy"), 1.0);
+    expect_failures(&broker, "proxy", 1.0);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 
 use super::wires::{
-    Authority, Mqtt, answer, client_config, connect_packet, failures, metric, tcp, tls,
+    Authority, Mqtt, answer, client_config, connect_packet, expect_failures, metric, tcp, tls,
     tls_settings,
 };
 use crate::common::{DEADLINE, start_with};
@@ -45,7 +45,7 @@ fn a_connect_byte_by_byte_ends_at_the_deadline() {
     }
     // The broker's clock has whole milliseconds.
     assert!(begun.elapsed() >= LIMIT - Duration::from_millis(1));
-    assert_eq!(failures(&broker, "timeout"), 1.0);
+    expect_failures(&broker, "timeout", 1.0);
     Mqtt::connect(tcp(broker.mqtt_address()), "quick");
 }
 
@@ -60,7 +60,7 @@ fn a_connect_larger_than_the_bound_is_refused_before_its_body_comes() {
     greedy.write_all(claim).expect("the broker reads");
     let connack = answer(&mut greedy);
     assert_eq!((connack[0], connack[3]), (0x20, 0x95));
-    assert_eq!(failures(&broker, "too_large"), 1.0);
+    expect_failures(&broker, "too_large", 1.0);
     let fits = "i".repeat(2000);
     Mqtt::connect(tcp(broker.mqtt_address()), &fits).publish("t", &[0; 100_000]);
     assert!(Mqtt::try_connect(tcp(broker.mqtt_address()), &"i".repeat(2040)).is_none());
@@ -75,7 +75,7 @@ fn too_many_that_say_nothing_give_way_to_one_that_speaks() {
     let mut silent: Vec<TcpStream> = (0..3).map(|_| tcp(broker.mqtt_address())).collect();
     let mut client = Mqtt::connect(tcp(broker.mqtt_address()), "speaks");
     assert_eq!(answer(&mut silent[0]), b"", "the oldest was closed");
-    assert_eq!(failures(&broker, "pending"), 1.0);
+    expect_failures(&broker, "pending", 1.0);
     client.publish("t", b"x");
     // The metric is updated at the end of a turn.
     let begun = Instant::now();
@@ -94,7 +94,7 @@ fn those_that_say_nothing_give_way_before_all_connections_are_taken() {
     let mut silent: Vec<TcpStream> = (0..19).map(|_| tcp(broker.mqtt_address())).collect();
     let mut client = Mqtt::connect(tcp(broker.mqtt_address()), "speaks");
     assert_eq!(answer(&mut silent[0]), b"", "the oldest was closed");
-    assert_eq!(failures(&broker, "limit"), 0.0);
+    expect_failures(&broker, "limit", 0.0);
     client.publish("t", b"x");
 }
 
@@ -108,7 +108,7 @@ fn an_address_has_no_more_connections_than_configured() {
     let _first = connect("first").expect("there is room");
     let mut second = connect("second").expect("there is room");
     assert!(connect("third").is_none());
-    assert_eq!(failures(&broker, "per_ip"), 1.0);
+    expect_failures(&broker, "per_ip", 1.0);
     second.send(&[0xe0, 0]);
     assert!(second.packet().is_none());
     while connect("third").is_none() {}
@@ -230,8 +230,8 @@ fn handshakes_that_nobody_finishes_give_way_to_those_that_are() {
         })
         .collect();
     answer(&mut stuck[0]);
-    assert_eq!(failures(&broker, "pending"), 1.0);
+    expect_failures(&broker, "pending", 1.0);
     Mqtt::connect(tls(tcp(address), &config), "finishes");
-    assert_eq!(failures(&broker, "pending"), 2.0);
+    expect_failures(&broker, "pending", 2.0);
     assert_eq!(metric(&broker, "headwater_tls_handshakes_total"), 1.0);
 }

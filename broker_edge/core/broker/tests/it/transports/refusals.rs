@@ -7,7 +7,7 @@ use headwater_mqtt::Version;
 use headwater_mqtt::encode::{self, ConnectFields};
 
 use super::wires::{
-    Authority, Mqtt, answer, client_config, connect_packet, failures, tcp, tls, tls_settings,
+    Authority, Mqtt, answer, client_config, connect_packet, expect_failures, tcp, tls, tls_settings,
 };
 use crate::common::start_with;
 
@@ -41,14 +41,14 @@ fn the_wrong_protocol_is_answered_and_counted_by_kind() {
         let config = client_config(&authority, None);
         assert!(Mqtt::try_connect(tls(tcp(address), &config), "c").is_none());
     }
-    assert_eq!(failures(&broker, "tls_on_plain"), 2.0);
+    expect_failures(&broker, "tls_on_plain", 2.0);
 
     // Plain MQTT on the TLS port: a CONNACK in the client's version.
     assert_eq!(ask(mqtts, &connect_packet("c")), [0x20, 2, 0, 3]);
     let connack = ask(mqtts, &v5);
     assert_eq!((connack[0], connack[3]), (0x20, 0x83));
     assert!(String::from_utf8_lossy(&connack).contains("TLS"));
-    assert_eq!(failures(&broker, "plain_on_tls"), 2.0);
+    expect_failures(&broker, "plain_on_tls", 2.0);
 
     // HTTP on both.
     for address in [mqtt, mqtts] {
@@ -56,17 +56,17 @@ fn the_wrong_protocol_is_answered_and_counted_by_kind() {
         assert!(text.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{text}");
         assert!(text.contains("This port "), "{text}");
     }
-    assert_eq!(failures(&broker, "http_on_mqtt"), 2.0);
+    expect_failures(&broker, "http_on_mqtt", 2.0);
 
     // MQTT on the WebSocket port.
     assert_eq!(ask(ws, &connect_packet("c")), [0x20, 2, 0, 3]);
-    assert_eq!(failures(&broker, "mqtt_on_websocket"), 1.0);
+    expect_failures(&broker, "mqtt_on_websocket", 1.0);
 
     // An unexpected proxy header, and bytes of no known protocol.
     assert_eq!(ask(mqtt, b"PROXY TCP4 192.0.2.7 10.0.0.1 1 2\r\n"), b"");
-    assert_eq!(failures(&broker, "proxy"), 1.0);
+    expect_failures(&broker, "proxy", 1.0);
     assert_eq!(ask(mqtt, &[0xc0, 0]), b"");
-    assert_eq!(failures(&broker, "other"), 1.0);
+    expect_failures(&broker, "other", 1.0);
 
     // A client with the right protocol is served.
     Mqtt::connect(tcp(mqtt), "right").publish("t", b"x");

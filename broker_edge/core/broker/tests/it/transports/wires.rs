@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -240,12 +241,22 @@ pub fn metric(broker: &Broker, name: &str) -> f64 {
         .unwrap_or_else(|| panic!("no {name} in {text}"))
 }
 
-/// The number of connections that ended for this reason before MQTT.
-pub fn failures(broker: &Broker, reason: &str) -> f64 {
-    metric(
-        broker,
-        &format!("headwater_mqtt_connects_failed_total{{reason=\"{reason}\"}}"),
-    )
+/// Waits until `count` connections have ended for this reason before MQTT. The broker counts a connection after it has
+/// closed it, so a client may look too early.
+pub fn expect_failures(broker: &Broker, reason: &str, count: f64) {
+    let name = format!("headwater_mqtt_connects_failed_total{{reason=\"{reason}\"}}");
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let counted = metric(broker, &name);
+        if counted == count {
+            return;
+        }
+        assert!(
+            counted < count && Instant::now() < deadline,
+            "{counted} connections failed with {reason}, not {count}"
+        );
+        std::thread::yield_now();
+    }
 }
 
 pub fn http(broker: &Broker, path: &str) -> String {
