@@ -105,17 +105,24 @@ __all__ = [
 _HOMES = {"Broker": "broker", "Client": "client", "Credentials": "credentials", "RecordStream": "stream"}
 """The modules of names that are neither errors nor values."""
 
+_MODULES = ("broker", "client", "credentials", "errors", "stream", "tls", "values")
+"""The public modules that `import broker_edge` alone makes available, as `broker_edge.errors`."""
+
 moved.install()
 
+# Not for type checkers, which would accept any name.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES.get(name) or ("errors" if name.endswith("Error") else "values")
-    found: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = found
-    return found
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return importlib.import_module(f"{__name__}.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        home = _HOMES.get(name) or ("errors" if name.endswith("Error") else "values")
+        found = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -32,7 +32,9 @@ Nothing here retries, logs or talks to a server.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from broker_edge import moved
 
 
 class HeadwaterError(Exception):
@@ -84,6 +86,10 @@ class DeadlineError(HeadwaterError):
 class UnavailableError(HeadwaterError):
     """The broker cannot serve now. `stopped`: the partition accepts no records until the broker is restarted."""
 
+    server: str = ""
+    reason: str = ""
+    """Of the Spark source: the address that does not answer, and why."""
+
     def __init__(self, message: str, *, partition: int | None = None, stopped: bool = False) -> None:
         super().__init__(message)
         self.partition = partition
@@ -92,6 +98,9 @@ class UnavailableError(HeadwaterError):
 
 class RefusedError(HeadwaterError):
     """The request is wrong or not allowed; `field` names the wrong part of it, if there is one."""
+
+    server: str = ""
+    """Of the Spark source: the address of the broker that refused."""
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
@@ -182,3 +191,7 @@ class TableStoreError(PipelineError):
 
 class EngineFencedError(TableStoreError):
     """A newer engine has claimed the tables: this one must stop, and must not be restarted."""
+
+
+if not TYPE_CHECKING:
+    __getattr__ = moved.old_names(__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -54,11 +54,22 @@ MOVED: Mapping[str, tuple[str, ...]] = {
 moved with it."""
 
 RENAMED: Mapping[str, str] = {
+    "broker_edge.torture.hurts.HURTS": "FAULTS",
     "pipelines.tables.Column": "Field",
     "pipelines.tables.Table": "FieldTable",
     "sources.errors.SourceError": "HeadwaterError",
 }
 """Old name in a module that moved to its name in the new one."""
+
+OF_MODULES_THAT_STAYED: Mapping[str, str] = {
+    "broker_edge.errors.from_flight": "broker_edge.flight.from_flight",
+    "broker_edge.torture.Fault": "broker_edge.torture.report.Finding",
+    "pipelines.actions.Publisher": "actions.job.Publisher",
+    "pipelines.jobs.run": "pipelines.run_jobs.run",
+    "sources.SourceError": "broker_edge.errors.HeadwaterError",
+}
+"""Old name in a module that kept its path to where the object is now. Each of these modules has a
+`__getattr__`."""
 
 _ROOTS = frozenset(old.partition(".")[0] for old in MOVED)
 
@@ -110,15 +121,33 @@ class _Loader(Loader):
             raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
 
         module.__dict__["__getattr__"] = of_one
+        if len(modules) == 1 and hasattr(modules[0], "__path__"):
+            module.__path__ = modules[0].__path__
 
     def get_code(self, fullname: str) -> CodeType:
-        """The code that `python -m` runs."""
-        _warn(fullname, self._news)
+        """The code that `python -m` runs. It warns itself, because Python shows such warnings only of the program."""
+        warn = f"import warnings; warnings.warn({_sentence(fullname, self._news[:1])!r}, DeprecationWarning)"
         run = f"import runpy; runpy.run_module({self._news[0]!r}, run_name='__main__', alter_sys=True)"
-        return compile(run, fullname, "exec")
+        return compile(f"{warn}\n{run}", fullname, "exec")
+
+
+def old_names(module: str) -> Callable[[str], object]:
+    """The `__getattr__` of a module from which names of `OF_MODULES_THAT_STAYED` moved."""
+
+    def of_one(name: str) -> object:
+        new = OF_MODULES_THAT_STAYED.get(f"{module}.{name}")
+        if new is None:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        _warn(f"{module}.{name}", (new,))
+        home, _, last = new.rpartition(".")
+        return getattr(importlib.import_module(home), last)
+
+    return of_one
 
 
 def _warn(old: str, news: tuple[str, ...]) -> None:
-    warnings.warn(
-        f"{old} is now {' and '.join(news)}; the next release removes the old path", DeprecationWarning, stacklevel=3
-    )
+    warnings.warn(_sentence(old, news), DeprecationWarning, stacklevel=3)
+
+
+def _sentence(old: str, news: tuple[str, ...]) -> str:
+    return f"{old} is now {' and '.join(news)}; the next release removes the old path"

@@ -9,10 +9,12 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from actions.engine import Limits
 from actions.job import ActionJob, Pace
 from actions.store import DeltalakeStore
+from broker_edge.moved import old_names
 from pipelines.jobs.kinds import LoopJob
 from pipelines.jobs.process import StopSignal, run_job
 from pipelines.jobs.runner import run_alone
@@ -20,6 +22,9 @@ from pipelines.settings import ActionsSection, Settings, load_settings
 from sinks.devices import DevicePublisher
 
 log = logging.getLogger(__name__)
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
 
 
 def limits_of(given: ActionsSection) -> Limits:

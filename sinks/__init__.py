@@ -28,9 +28,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(importlib.import_module("sinks.table" if name == "Table" else "sinks.bronze"), name)
-    globals()[name] = found
-    return found
+# Not for type checkers, which would accept any name.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name in ("bronze", "errors", "table"):
+            return importlib.import_module(f"sinks.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module("sinks.table" if name == "Table" else "sinks.bronze"), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

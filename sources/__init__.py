@@ -11,17 +11,18 @@ rows = (
 )
 """
 
-import warnings
+import importlib
+from typing import TYPE_CHECKING
 
 from broker_edge.errors import (
     DataLossError,
     FencedError,
-    HeadwaterError,
     OffsetError,
     OptionError,
     RefusedError,
     UnavailableError,
 )
+from broker_edge.moved import old_names
 from sources.gaps import ReportedGap, gap_rows, reported_gaps
 from sources.listener import JsonLines, Lag, LagListener, PrometheusFile
 from sources.options import SourceOptions, parse_options
@@ -40,6 +41,7 @@ __all__ = [
     "PrometheusFile",
     "RefusedError",
     "ReportedGap",
+    "SourceError",
     "SourceOptions",
     "Split",
     "UnavailableError",
@@ -50,10 +52,10 @@ __all__ = [
     "reported_gaps",
 ]
 
+if TYPE_CHECKING:
+    from broker_edge.errors import HeadwaterError as SourceError
+else:
+    _old_name = old_names(__name__)
 
-def __getattr__(name: str) -> object:
-    if name == "SourceError":
-        message = "sources.SourceError is now broker_edge.HeadwaterError; the next release removes the old name"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return HeadwaterError
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        return importlib.import_module(f"sources.{name}") if name in ("errors", "flight") else _old_name(name)

@@ -13,15 +13,17 @@ from broker_edge.errors import FencedError, RefusedError, UnavailableError
 
 def unreachable(server: str, reason: str) -> UnavailableError:
     """The broker at `server` does not answer, or cannot serve now; trying again may help."""
-    return UnavailableError(
+    error = UnavailableError(
         f"cannot reach the broker at {server}: {reason}; check that it runs and that `servers` names its Flight port"
     )
+    error.server, error.reason = server, reason
+    return error
 
 
 def refused(server: str, code: str, detail: Mapping[str, Any]) -> RefusedError:
     """The broker understood the request and refused it; `code` and `detail` are those of the protocol."""
     error = RefusedError(f"the broker at {server} refused: {detail.get('message', code)} ({code})")
-    error.detail = {**detail, "error": code}
+    error.server, error.detail = server, {**detail, "error": code}
     return error
 
 

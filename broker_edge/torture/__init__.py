@@ -4,6 +4,12 @@
 broker are requested from a fault build through `HEADWATER_FAULTS`.
 """
 
+from typing import TYPE_CHECKING
+
+from broker_edge.moved import old_names
 from broker_edge.torture.report import Finding, Report
 
 __all__ = ["Finding", "Report"]
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

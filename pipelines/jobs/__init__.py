@@ -4,3 +4,10 @@
 and stopped jobs; the command lines of single jobs share `process`. None of them knows what a job does:
 `pipelines.catalogue` creates the jobs.
 """
+
+from typing import TYPE_CHECKING
+
+from broker_edge.moved import old_names
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
