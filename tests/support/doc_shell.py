@@ -52,18 +52,29 @@ class DocShell:
             bufsize=1,
             start_new_session=True,
         )
+        # If this process is killed, the pipe to the guard closes, and the guard ends everything.
+        self._guard = subprocess.Popen(
+            ["sh", "-c", f"read -r _; kill -s KILL -- -{self._bash.pid}"], stdin=subprocess.PIPE, start_new_session=True
+        )
         threading.Thread(target=self._read, daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for end in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._bash.pid, end)
-            if end is signal.SIGTERM and kind is None:
+        try:
+            self._end(signal.SIGTERM)
+            if kind is None:
                 self._until(None)
-        self._bash.wait(WAIT_S)
+        finally:
+            self._end(signal.SIGKILL)
+            self._bash.wait(WAIT_S)
+            self._guard.kill()
+            self._guard.wait(WAIT_S)
+
+    def _end(self, how: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._bash.pid, how)
 
     def here(self, text: str) -> str:
         """The text of a block with the addresses of this run."""
