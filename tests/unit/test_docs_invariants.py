@@ -14,14 +14,14 @@ def test_every_invariant_has_tests_that_exist() -> None:
     declared = re.findall(r"^- \*\*(I\d+)\*\* ", read("ARCHITECTURE.md"), re.MULTILINE)
     rows = {row[1]: row for row in _ROW.finditer(read("docs/invariants.md"))}
     assert list(rows) == declared
-    known = tests_of_the_repository()
+    known = _tests_of_the_repository()
     for number, row in rows.items():
         assert len(_NAME.findall(row[3])) >= 2, f"{number} has hardly a test"
         for name in _NAME.findall(row[3] + row[4]):
             assert name in known, f"docs/invariants.md: {number} names `{name}`, and there is no such test"
 
 
-def tests_of_the_repository() -> set[str]:
+def _tests_of_the_repository() -> set[str]:
     """The names of all tests, of Rust and Python."""
     rust = (path.read_text(encoding="utf-8") for path in (ROOT / "broker_edge/core").glob("*/[st]*/**/*.rs"))
     python = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("*/test_*.py"))
