@@ -1,9 +1,10 @@
 //! Appending: offsets are given under a short lock; the writer thread writes, or the caller when nobody else writes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::batch::by_name::ByName;
+use crate::batch::record_batch::Batch;
 use crate::batch::records::Records;
 use crate::config::SyncMode;
 use crate::error::{AppendError, ReadError};
@@ -28,6 +29,8 @@ pub struct UniqueAppend {
 /// Records with one key that are read to find a repeat; each may have another topic. A client that exceeds this gets
 /// repeats appended, and nobody waits longer.
 const CANDIDATES_MAX: usize = 256;
+/// Memory for batches that one append has read to find repeats. A larger batch is kept alone.
+const READ_BATCHES_BYTES: usize = 16 << 20;
 
 impl Writer {
     pub fn append(&self, records: Records) -> Result<Range<Offset>, AppendError> {
@@ -142,6 +145,7 @@ impl Writer {
         let mut found = vec![Found::Nowhere; records.len()];
         let mut firsts: ByName<u32> = ByName::default();
         let keyed = keyed_records(&records);
+        let mut read = ReadBatches::default();
         for (index, key) in &keyed {
             let name = key.name();
             found[*index as usize] = if let Some(first) = firsts.get(&name) {
@@ -149,7 +153,8 @@ impl Writer {
             } else {
                 // The oldest record with the key counts, and durable records are older than queued ones.
                 let durable = keys.candidates(&key.key, self.status.high_watermark());
-                let known = self.find_key(key, &durable)?.or_else(|| keys.queued(&name));
+                let known = self.find_key(key, &durable, &mut read)?;
+                let known = known.or_else(|| keys.queued(&name));
                 if known.is_none() {
                     firsts.insert(name, *index);
                 }
@@ -196,21 +201,31 @@ impl Writer {
         &self,
         key: &TopicKey,
         candidates: &[Offset],
+        read: &mut ReadBatches,
     ) -> Result<Option<Offset>, AppendError> {
         for offset in candidates
             .iter()
             .filter(|offset| **offset >= self.status.log_start())
             .take(CANDIDATES_MAX)
         {
+            if let Some(batch) = read.find(*offset) {
+                if key.is_of(batch, *offset) {
+                    return Ok(Some(*offset));
+                }
+                continue;
+            }
             match self.reader.read(*offset, 1) {
                 Ok(batches) => {
                     let batch = batches
-                        .first()
+                        .into_iter()
+                        .next()
                         .filter(|batch| batch.base_offset() <= *offset);
-                    let is_repeat = batch.is_some_and(|batch| {
-                        let record = batch.record((offset.0 - batch.base_offset().0) as usize);
-                        record.idempotency_key == Some(&*key.key) && record.topic == &*key.topic
-                    });
+                    let is_repeat = batch
+                        .as_ref()
+                        .is_some_and(|batch| key.is_of(batch, *offset));
+                    if let Some(batch) = batch {
+                        read.keep(batch);
+                    }
                     if is_repeat {
                         return Ok(Some(*offset));
                     }
@@ -227,6 +242,30 @@ impl Writer {
             }
         }
         Ok(None)
+    }
+}
+
+/// The batches that one append has read. A producer that repeats a large batch has all of its keys in one batch here,
+/// which is then read and checked once instead of once per record.
+#[derive(Default)]
+struct ReadBatches {
+    by_base: BTreeMap<Offset, Batch>,
+    bytes: usize,
+}
+
+impl ReadBatches {
+    /// The batch that holds `offset`.
+    fn find(&self, offset: Offset) -> Option<&Batch> {
+        let (_, batch) = self.by_base.range(..=offset).next_back()?;
+        (offset < batch.next_offset()).then_some(batch)
+    }
+
+    fn keep(&mut self, batch: Batch) {
+        if self.bytes + batch.memory() > READ_BATCHES_BYTES {
+            *self = Self::default();
+        }
+        self.bytes += batch.memory();
+        self.by_base.insert(batch.base_offset(), batch);
     }
 }
 
@@ -249,6 +288,12 @@ impl TopicKey {
     /// Topic and key as one name; a topic has no NUL.
     fn name(&self) -> Box<str> {
         format!("{}\0{}", self.topic, self.key).into()
+    }
+
+    /// Whether the record at `offset`, which is in the batch, has this key and topic.
+    fn is_of(&self, batch: &Batch, offset: Offset) -> bool {
+        let record = batch.record((offset.0 - batch.base_offset().0) as usize);
+        record.idempotency_key == Some(&*self.key) && record.topic == &*self.topic
     }
 }
 

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use crate::support::memory::MemoryFiles;
 use crate::support::*;
-use headwater_log::{Batch, Log, LogConfig, Offset, Partition, ReadError, Seams};
+use headwater_log::{
+    Batch, Log, LogConfig, Offset, Partition, ReadError, Records, Seams, UniqueAppend,
+};
 
 /// Nothing in memory but the positions of batches.
 fn bare(dir: &Path) -> LogConfig {
@@ -113,4 +115,34 @@ fn i4_a_batch_that_changed_since_it_was_checked_is_not_served() {
         "{error:?}"
     );
     assert!(read_one(partition, 40).is_ok());
+}
+
+#[test]
+fn repeats_of_a_large_batch_read_it_once() {
+    const RECORDS: usize = 40;
+    let files = MemoryFiles::default();
+    let config = || bare(Path::new("/data"));
+    let repeated = || {
+        let mut records = Records::new();
+        for n in 0..RECORDS {
+            add_keyed(&mut records, &n.to_string(), &[7; 1000]);
+        }
+        records
+    };
+    let log = open_with(config(), files.seams());
+    let first = telemetry(&log).append_unique(repeated()).expect("taken");
+    assert!(first.iter().all(|append| !append.duplicate));
+    log.shutdown();
+    drop(log);
+    let log = open_with(config(), files.seams());
+    let before = files.segment_bytes_read();
+    let again = telemetry(&log).append_unique(repeated()).expect("taken");
+    let read = files.segment_bytes_read() - before;
+    assert!(again.iter().all(|append| append.duplicate));
+    let offsets = |appends: &[UniqueAppend]| appends.iter().map(|of| of.offset).collect::<Vec<_>>();
+    assert_eq!(offsets(&again), offsets(&first));
+    assert!(
+        read < 2 * 1000 * RECORDS as u64,
+        "{read} bytes for one batch"
+    );
 }
