@@ -140,8 +140,9 @@ impl Reader {
         indexes: &mut usize,
     ) -> Result<Vec<Range<Offset>>, ReadError> {
         if selection.until <= range.start {
-            selection.until = self.segments.active().base;
+            let until = self.segments.active().base;
             selection.topics = self.select(range.start, filter, selection.named_max)?;
+            selection.until = until;
         }
         let mut names: Vec<&str> = Vec::new();
         match &selection.topics {
@@ -192,7 +193,9 @@ impl Reader {
                             found.push((topic.clone(), extent.range.clone()));
                         }
                     }
-                    if found.len() > topics.len() / 2 && topics.len() > 1 {
+                    // A read takes every block of a single topic, so it need not look for them.
+                    let most_of = topics.len() > 1 || named_max == NAMED_IN_READ_MAX;
+                    if most_of && found.len() > topics.len() / 2 {
                         Topics::Most
                     } else {
                         Topics::Named(found.into())

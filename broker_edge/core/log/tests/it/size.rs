@@ -317,6 +317,28 @@ fn a_rare_topic_costs_the_blocks_that_hold_it() {
     assert!(all > 30_000_000, "{all} bytes for all records");
 }
 
+#[test]
+fn reads_of_the_only_topic_do_not_look_for_it_in_the_indexes() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let files = Arc::new(ReadBytes::default());
+    let settings = LogConfig {
+        maintain_every: None,
+        ..settings(dir.path())
+    };
+    let log = open_with(settings, watched(&files));
+    for _ in 0..30 {
+        append(telemetry(&log), &[vec![7; 100_000]]);
+    }
+    telemetry(&log).topics().expect("topics");
+    log.maintain();
+    assert!(files_of(dir.path(), ".idx").len() > 1);
+    let read = || assert_eq!(read_topic(&log, &|_| true).len(), 30);
+    read();
+    let ((), segments, others) = files.during(read);
+    assert!(segments > 3_000_000);
+    assert_eq!(others, 0, "bytes of indexes that were open");
+}
+
 /// The indexes are larger than a single read, and a segment is read only if its index is damaged.
 #[test]
 fn the_topics_of_large_indexes_are_told_without_their_segments() {
