@@ -98,6 +98,9 @@ class FlightClient:
         """The topics that match any of the MQTT filters, with the offsets between which they have records."""
         body = _body(filters=_listed(filters))
         answers = self._connection.read("topics", body, timeout_s=timeout_s)
+        if not answers:
+            # A reader would take this for a log without these topics.
+            raise BrokerError(f"{self.server} answered no result to action topics")
         with self._connection.decoding():
             return [row for answer in answers for row in answer["topics"]]
 

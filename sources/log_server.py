@@ -194,8 +194,8 @@ class LogServer:
     def _translated(self, error: HeadwaterError) -> HeadwaterError:
         if isinstance(error, ConfigError):
             return OptionError(str(error))
-        if isinstance(error, BrokerError) and error.__cause__ is None:
-            # The connection works, but the answer is malformed.
+        if isinstance(error, BrokerError) and isinstance(error.__cause__, KeyError | TypeError | None):
+            # The connection works, but the answer lacks something. Another attempt would get the same.
             return refused(self.address, "internal", {"message": str(error)})
         if error.code is None or error.detail is None:
             return unreachable(self.address, _short(error.__cause__ or error))
