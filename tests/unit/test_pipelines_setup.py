@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from broker_edge.errors import SettingsError, SetupError
+from broker_edge.errors import DataLossError, SettingsError, SetupError
 from pipelines.settings import Settings, load_settings
 from pipelines.spark import jars
 from pipelines.spark.errors import own_error
@@ -127,7 +127,9 @@ def test_settings_that_are_not_there_are_named(tmp_path: Path) -> None:
         load_settings(tmp_path / "none.yaml")
 
 
-def test_our_sentence_is_found_in_sparks_error() -> None:
-    text = "[STREAM_FAILED] Traceback …\nsources.errors.DataLossError: records are gone\n\n at org.apache.spark"
+@pytest.mark.parametrize("kind", [f"{DataLossError.__module__}.DataLossError", "sources.errors.DataLossError"])
+def test_our_sentence_is_found_in_sparks_error(kind: str) -> None:
+    """Also from a worker with an older wheel."""
+    text = f"[STREAM_FAILED] Traceback …\n{kind}: records are gone\n\n at org.apache.spark"
     assert own_error(RuntimeError(text)) == ("DataLossError", "records are gone")
     assert own_error(RuntimeError("java.io.IOException: disk")) is None
