@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{Client, Got, start, start_with};
+use crate::common::{Client, Got, raise_open_files, start, start_with};
 use arrow_flight::flight_service_client::FlightServiceClient;
 use headwater_broker::config::units::Age;
 use headwater_mqtt::Version;
@@ -110,15 +110,6 @@ fn without_file_descriptors_new_connections_are_closed_and_the_others_go_on() {
     while is_served(address, "late").is_none() {}
 }
 
-/// Raises the limit of this process, so that it can hold the connections of a test.
-fn raise_open_files(wanted: u64) {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.current.map(|now| now.max(wanted));
-    setrlimit(Resource::Nofile, limit)
-        .expect("this test needs 4096 open files: raise `ulimit -Hn`");
-}
-
 /// Flight's answer to a client that has credentials, or needs none.
 fn flight_answers(flight: SocketAddr) -> Result<(), tonic::Status> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -135,7 +126,11 @@ fn flight_answers(flight: SocketAddr) -> Result<(), tonic::Status> {
 
 #[test]
 fn connections_that_say_nothing_to_flight_and_admin_take_nothing_from_anybody() {
-    raise_open_files(4096);
+    let open_files = raise_open_files().unwrap_or(u64::MAX);
+    assert!(
+        open_files >= 4096,
+        "this test needs 4096 open files: raise `ulimit -Hn`"
+    );
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (_process, line) = start_limited(dir.path(), 1024);
     let [mqtt, flight, admin] =

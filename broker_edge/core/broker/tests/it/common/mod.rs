@@ -17,6 +17,16 @@ use headwater_mqtt::{Frame, PacketId, Property, QoS, ReasonCode, Version, frame}
 /// The longest time that a test waits for an expected event.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Raises the limit of open files to the hard limit, as `headwaterd` does, and returns it: all tests of this program
+/// share it, and with many cores many of them run at a time. `None` is no limit.
+pub fn raise_open_files() -> Option<u64> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).expect("the hard limit is allowed");
+    limit.current
+}
+
 /// A broker with its data in `dir`.
 pub fn start(dir: &Path) -> Broker {
     start_with(dir, |_| {})
@@ -31,6 +41,7 @@ pub fn try_start_with(
     dir: &Path,
     change: impl FnOnce(&mut Config),
 ) -> Result<Broker, headwater_broker::StartError> {
+    raise_open_files();
     let mut config = Config {
         data_dir: dir.to_owned(),
         ..Config::default()
