@@ -276,7 +276,7 @@ def _from_detail(detail: Mapping[str, Any], server: str) -> HeadwaterError:
 
 
 def _detail(text: str) -> Mapping[str, Any] | None:
-    """The JSON object that begins at the first `{`; None if there is none or it is not one of our errors."""
+    """The broker's error as JSON, starting at the first `{`; None if the text holds no such object."""
     start = text.find("{")
     if start < 0:
         return None

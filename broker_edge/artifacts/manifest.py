@@ -157,7 +157,7 @@ class ChunkRuns:
         raise IndexError(index)
 
     def index_at(self, offset: int) -> int | None:
-        """The chunk at an offset; None if there is none."""
+        """The chunk at an offset; None if the manifest has no chunk there."""
         run = bisect.bisect_right(self.runs, offset, key=lambda one: one[0]) - 1
         if run < 0 or offset >= sum(self.runs[run]):
             return None

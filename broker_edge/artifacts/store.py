@@ -81,7 +81,7 @@ class ArtifactStore:
         return newest.manifest
 
     def get(self, name: str, version: str) -> Manifest:
-        """Like `find`, but raises NotFoundError if there is none."""
+        """Like `find`, but raises NotFoundError if the artifact does not exist."""
         found = self.find(name, version)
         if found is None:
             raise NotFoundError(f"{self.client.server} has no artifact {name} {version}")

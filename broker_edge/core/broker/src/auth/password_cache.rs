@@ -2,8 +2,8 @@
 //!
 //! Entries are keyed digests of user and password. The key lives as long as one snapshot of the files, so the digest
 //! does not reveal the password, and a reload forgets everything. There is at most one correct password per user of the
-//! file, and the newest few thousand wrong ones for any user name. That is enough for devices with a wrong password
-//! that retry forever, and it does not help an attacker, who makes no guess twice.
+//! file, and the newest few thousand wrong ones for any user name. That is enough for devices that retry
+//! forever with a wrong password. It does not help an attacker, because an attacker never repeats a guess.
 
 use std::collections::{HashMap, HashSet};
 

@@ -148,7 +148,7 @@ impl Engine {
     }
 
     /// Reads on in the partitions where the session is behind. It reads up to the live position at the SUBSCRIBE of its
-    /// first pending retained cursor, or, if there is none, until it is live.
+    /// first pending retained cursor. Without such a cursor it reads until it is live.
     fn catch_up_behind(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
         let mut index = 0;
         let mut unfinished = false;

@@ -20,7 +20,7 @@ pub struct Options {
     pub qos: QoS,
     pub no_local: bool,
     pub retain_as_published: bool,
-    /// Zero if there is none.
+    /// The subscription identifier; zero if the client gave none.
     pub id: u32,
     /// Deliveries carry their offset and time as user properties (MQTT 5).
     pub offsets: bool,
