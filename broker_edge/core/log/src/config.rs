@@ -68,25 +68,19 @@ impl LogConfig {
             return wrong("a log needs at least one class".to_owned());
         }
         for (at, class) in self.classes.iter().enumerate() {
+            let (name, before) = (class.class, &self.classes[..at]);
             if class.partitions == 0 {
-                return wrong(format!(
-                    "class {} needs at least one partition",
-                    class.class
-                ));
+                return wrong(format!("class {name} needs at least one partition"));
             }
-            if self.classes[..at]
-                .iter()
-                .any(|before| before.class == class.class)
-            {
-                return wrong(format!("class {} is there twice", class.class));
+            if before.iter().any(|other| other.class == name) {
+                return wrong(format!("class {name} is there twice"));
             }
         }
-        if self.segment_bytes < SEGMENT_BYTES_MIN {
-            let reason = format!(
-                "segment_bytes is {}, the least is {SEGMENT_BYTES_MIN}",
-                self.segment_bytes
-            );
-            return wrong(reason);
+        let bytes = self.segment_bytes;
+        if bytes < SEGMENT_BYTES_MIN {
+            return wrong(format!(
+                "segment_bytes is {bytes}, the least is {SEGMENT_BYTES_MIN}"
+            ));
         }
         Ok(())
     }

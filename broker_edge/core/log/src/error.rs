@@ -61,15 +61,14 @@ pub enum ReadError {
 /// Why a log does not open. Nothing was changed in the folder, unless `Io` or `NoSpace` says what was tried.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("{dir} belongs to log {found}, not to {expected}; point data_dir to the right folder", dir = dir.display())]
+    #[error("{dir} belongs to log {found}, not to {expected}; point data_dir to the right folder")]
     OtherLog {
         dir: PathBuf,
         expected: LogId,
         found: LogId,
     },
     #[error(
-        "{path} names log {found}, but this is log {expected}; move that partition folder back where it came from",
-        path = path.display()
+        "{path} names log {found}, but this is log {expected}; move that partition folder back where it came from"
     )]
     ForeignSegment {
         path: PathBuf,
@@ -77,15 +76,16 @@ pub enum OpenError {
         found: LogId,
     },
     #[error(
-        "{path} has format {found} and this version reads up to {supported}; start a newer headwater on it",
-        path = path.display()
+        "{path} has format {found} and this version reads up to {supported}; start a newer headwater on it"
     )]
     NewerFormat {
         path: PathBuf,
         found: u32,
         supported: u32,
     },
-    #[error("{what} of class {class} is {stored} in {dir} and {configured} in the settings; it is fixed at creation, so restore the setting", dir = dir.display())]
+    #[error(
+        "{what} of class {class} is {stored} in {dir} and {configured} in the settings; it is fixed at creation, so restore the setting"
+    )]
     Changed {
         dir: PathBuf,
         class: String,
@@ -93,19 +93,25 @@ pub enum OpenError {
         stored: String,
         configured: String,
     },
-    #[error("{dir} is in use by process {pid}; stop it or choose another data_dir", dir = dir.display())]
+    #[error("{dir} is in use by process {pid}; stop it or choose another data_dir")]
     InUse { dir: PathBuf, pid: String },
-    #[error("{path} is damaged: {reason}; run `headwater log repair` on the data folder, or restore a backup", path = path.display())]
+    #[error(
+        "{path} is damaged: {reason}; run `headwater log repair` on the data folder, or restore a backup"
+    )]
     Damaged { path: PathBuf, reason: String },
-    #[error("{path} is missing, although log {log_id} has it; put the folder back, or run `headwater log repair` to begin an empty one", path = path.display())]
+    #[error(
+        "{path} is missing, although log {log_id} has it; put the folder back, or run `headwater log repair` to begin an empty one"
+    )]
     PartitionMissing { path: PathBuf, log_id: LogId },
-    #[error("{dir} holds partitions but no log.meta; run `headwater log repair` to build it from the segments, or choose an empty folder", dir = dir.display())]
+    #[error(
+        "{dir} holds partitions but no log.meta; run `headwater log repair` to build it from the segments, or choose an empty folder"
+    )]
     MetaMissing { dir: PathBuf },
     #[error("bad log settings: {reason}")]
     Settings { reason: String },
-    #[error("no space left in {path}; free some and start again", path = path.display())]
+    #[error("no space left in {path}; free some and start again")]
     NoSpace { path: PathBuf },
-    #[error("cannot {action} {path}: {source}", path = path.display())]
+    #[error("cannot {action} {path}: {source}")]
     Io {
         action: &'static str,
         path: PathBuf,

@@ -96,21 +96,15 @@ impl FromStr for LogId {
         let wrong = || ParseLogIdError {
             text: text.to_owned(),
         };
-        let dashes_fit = text.len() == 36
-            && text
-                .bytes()
-                .enumerate()
-                .all(|(i, b)| (b == b'-') == matches!(i, 8 | 13 | 18 | 23));
-        if !dashes_fit {
+        let fits = |(at, byte): (usize, u8)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        };
+        if text.len() != 36 || !text.bytes().enumerate().all(fits) {
             return Err(wrong());
         }
-        let digits: Vec<u8> = text.bytes().filter(|b| *b != b'-').collect();
-        let mut bytes = [0; 16];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let nibble = |digit: u8| char::from(digit).to_digit(16).ok_or_else(wrong);
-            *byte = u8::try_from(nibble(pair[0])? << 4 | nibble(pair[1])?).map_err(|_| wrong())?;
-        }
-        Ok(Self(bytes))
+        let number = u128::from_str_radix(&text.replace('-', ""), 16).map_err(|_| wrong())?;
+        Ok(Self(number.to_be_bytes()))
     }
 }
 

@@ -103,10 +103,8 @@ impl Log {
     pub fn open(config: LogConfig, seams: Seams) -> Result<(Self, RecoveryReport), OpenError> {
         config.check()?;
         let dir = config.dir.as_path();
-        seams
-            .files
-            .create_dir(dir)
-            .map_err(|source| OpenError::write(dir, source))?;
+        let write_failed = |source| OpenError::write(dir, source);
+        seams.files.create_dir(dir).map_err(write_failed)?;
         let lock = lock(&seams, dir)?;
         let (mut meta, created) = load_or_create(&config, &seams)?;
         let id = meta.log_id(dir)?;
@@ -138,10 +136,7 @@ impl Log {
         }
         // Before the first append, so that no two starts use the same epoch; and only when every partition folder
         // exists, so that a folder that is missing later is known to be lost.
-        seams
-            .files
-            .sync_dir(dir)
-            .map_err(|source| OpenError::write(dir, source))?;
+        seams.files.sync_dir(dir).map_err(write_failed)?;
         crate::faults::set_recovering(false);
         failpoint!("meta-begun");
         meta.epoch = epoch.0;
@@ -186,10 +181,8 @@ impl Log {
     /// The partition of a name such as `telemetry-0`.
     #[must_use]
     pub fn by_name(&self, name: &str) -> Option<&Partition> {
-        self.0
-            .partitions
-            .iter()
-            .find(|partition| partition.name() == name)
+        let mut partitions = self.0.partitions.iter();
+        partitions.find(|partition| partition.name() == name)
     }
 
     /// The partition and key of a topic's records. A pure function: cache the result per topic.
@@ -300,11 +293,8 @@ fn contexts(
                 sync: config.sync,
                 segment_bytes,
                 queue_bytes: config.queue_bytes,
-                retention_bytes: class.retention_bytes,
-                retention_age: class.retention_age,
-                honours_holds: class.honours_holds,
+                kept: class.clone(),
                 removes_at_once: config.removes_at_once,
-                retention_hard_bytes: class.retention_hard_bytes,
                 counters,
             });
         }
@@ -351,10 +341,8 @@ fn start_threads(
     };
     for partition in &upkeep.partitions {
         let writer = Arc::clone(&partition.owners().writer);
-        start(
-            format!("log-{}", partition.name()),
-            Box::new(move || writer.run()),
-        )?;
+        let write = move || writer.run();
+        start(format!("log-{}", partition.name()), Box::new(write))?;
     }
     let Some(every) = config.maintain_every else {
         return Ok(threads);
@@ -369,9 +357,7 @@ fn start_threads(
         start("log-topics".to_owned(), Box::new(read))?;
     }
     let upkeep = Arc::clone(upkeep);
-    start(
-        "log-maintenance".to_owned(),
-        Box::new(move || upkeep.run(every)),
-    )?;
+    let maintain = move || upkeep.run(every);
+    start("log-maintenance".to_owned(), Box::new(maintain))?;
     Ok(threads)
 }

@@ -188,8 +188,8 @@ impl Partition {
         self.0.reader.read_tail(from, max_bytes)
     }
 
-    /// As [`read`](Self::read), up to `until`, without batches that hold no wanted topic; they are not even read where
-    /// an index rules them out. Also returns the offset up to which it looked. The last batch may reach past `until`.
+    /// As [`read`](Self::read), but only up to `until` and only batches that hold a wanted topic. Batches that an index
+    /// rules out are not read. Also returns the offset up to which it looked. The last batch may reach past `until`.
     pub fn read_matching(
         &self,
         from: Offset,

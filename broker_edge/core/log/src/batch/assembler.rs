@@ -56,13 +56,30 @@ pub(crate) struct BatchAssembler<'a> {
 }
 
 impl<'a> BatchAssembler<'a> {
+    /// All of `records` as one batch, however large.
+    pub fn whole(records: &'a Records, time_us: i64) -> Self {
+        Self {
+            bytes: records.bytes(),
+            topics: usize::from(records.topic_count),
+            clients: usize::from(records.client_count),
+            parts: vec![Part {
+                records,
+                first: 0,
+                last: records.len(),
+                time_us,
+            }],
+        }
+    }
+
     /// Takes as many records of `records` from `first` on as fit; returns the index after the last one taken.
     /// Takes at least one record, however large, when there is none yet.
     pub fn take(&mut self, records: &'a Records, first: usize, time_us: i64) -> usize {
         if self.parts.is_empty() {
             self.bytes = HEADER_BYTES;
         }
-        let same_tables = self.same_tables(records);
+        // Neighbouring appends often come from the same few clients: equal tables are stored once.
+        let last = self.parts.last();
+        let same_tables = last.is_some_and(|part| part.records.has_tables_of(records));
         let (topics, clients, tables) = if same_tables {
             (0, 0, 0)
         } else {
@@ -104,13 +121,6 @@ impl<'a> BatchAssembler<'a> {
         self.clients += clients;
         self.parts.push(part);
         last
-    }
-
-    /// Neighbouring appends often come from the same few clients: equal tables are stored once.
-    fn same_tables(&self, records: &Records) -> bool {
-        self.parts.last().is_some_and(|part| {
-            part.records.topics == records.topics && part.records.clients == records.clients
-        })
     }
 
     /// Size of the batch that [`encode`](Self::encode) will make.
@@ -184,11 +194,8 @@ impl<'a> BatchAssembler<'a> {
     fn fresh_tables(&self) -> Vec<&Part<'a>> {
         let mut fresh: Vec<&Part<'a>> = Vec::with_capacity(self.parts.len());
         for part in &self.parts {
-            let same = fresh.last().is_some_and(|before| {
-                before.records.topics == part.records.topics
-                    && before.records.clients == part.records.clients
-            });
-            if !same {
+            let last = fresh.last();
+            if !last.is_some_and(|last| last.records.has_tables_of(part.records)) {
                 fresh.push(part);
             }
         }
@@ -201,7 +208,7 @@ impl<'a> BatchAssembler<'a> {
         let mut before: Option<&Records> = None;
         for part in &self.parts {
             if let Some(before) = before
-                && (before.topics != part.records.topics || before.clients != part.records.clients)
+                && !before.has_tables_of(part.records)
             {
                 topic_shift += before.topic_count;
                 client_shift += before.client_count;

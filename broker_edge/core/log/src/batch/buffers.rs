@@ -143,13 +143,7 @@ mod tests {
         assert!(buffers.0.lock().bytes <= KEPT_BYTES_MAX);
         assert!(buffers.take(64 << 10).capacity() < 1 << 20);
         drop(Chunk::new(vec![0; 100], &buffers));
-        assert!(
-            buffers
-                .0
-                .lock()
-                .buffers
-                .iter()
-                .all(|kept| kept.capacity() >= POOLED_BYTES_MIN)
-        );
+        let is_large = |kept: &Vec<u8>| kept.capacity() >= POOLED_BYTES_MIN;
+        assert!(buffers.0.lock().buffers.iter().all(is_large));
     }
 }

@@ -44,10 +44,9 @@ impl Batch {
     }
 
     fn parse(bytes: Arc<Chunk>, start: usize, header: Header) -> Result<Self, DecodeError> {
-        if header.codec != CODEC_NONE {
-            return Err(DecodeError::Codec {
-                codec: header.codec,
-            });
+        let codec = header.codec;
+        if codec != CODEC_NONE {
+            return Err(DecodeError::Codec { codec });
         }
         let clients_at = HEADER_BYTES + header.topics_bytes as usize;
         let entries_at = clients_at + header.clients_bytes as usize;
@@ -55,25 +54,16 @@ impl Batch {
         let payloads_at = extensions_at + header.extensions_bytes as usize;
         let batch = &bytes[start..start + header.total()];
         let mut names = Vec::new();
-        let topics = parse_names(
-            &batch[HEADER_BYTES..clients_at],
-            header.topics,
-            true,
-            &mut names,
-        )
-        .ok_or(DecodeError::Malformed { what: "topics" })?;
-        let clients = parse_names(
-            &batch[clients_at..entries_at],
-            header.clients,
-            false,
-            &mut names,
-        )
-        .ok_or(DecodeError::Malformed { what: "client ids" })?;
-        let names =
-            String::from_utf8(names).map_err(|_| DecodeError::Malformed { what: "names" })?;
+        let topics = &batch[HEADER_BYTES..clients_at];
+        let topics = parse_names(topics, header.topics, true, &mut names)
+            .ok_or(DecodeError::malformed("topics"))?;
+        let clients = &batch[clients_at..entries_at];
+        let clients = parse_names(clients, header.clients, false, &mut names)
+            .ok_or(DecodeError::malformed("client ids"))?;
+        let names = String::from_utf8(names).map_err(|_| DecodeError::malformed("names"))?;
         let name_is_text = |name: &Name| names.is_char_boundary(name.start as usize);
         if !topics.iter().chain(&clients).all(name_is_text) {
-            return Err(DecodeError::Malformed { what: "names" });
+            return Err(DecodeError::malformed("names"));
         }
         Ok(Self(Arc::new(Inner {
             topics: topics.into(),
@@ -96,31 +86,25 @@ impl Batch {
         for index in 0..self.len() {
             let entry = self.entry(index);
             if entry.topic >= header.topics || entry.client >= header.clients {
-                return Err(DecodeError::Malformed {
-                    what: "topic and client indexes",
-                });
+                return Err(DecodeError::malformed("topic and client indexes"));
             }
             let grows = payload_end <= entry.payload_end && extension_end <= entry.extension_end;
             if !grows
                 || entry.payload_end > header.payloads_bytes
                 || entry.extension_end > header.extensions_bytes
             {
-                return Err(DecodeError::Malformed {
-                    what: "record ends",
-                });
+                return Err(DecodeError::malformed("record ends"));
             }
             let extension = &extensions[extension_end as usize..entry.extension_end as usize];
             if extension.is_empty() == (entry.flags & FLAG_EXTENSION != 0)
                 || !Extension::is_well_formed(extension)
             {
-                return Err(DecodeError::Malformed { what: "extensions" });
+                return Err(DecodeError::malformed("extensions"));
             }
             (payload_end, extension_end) = (entry.payload_end, entry.extension_end);
         }
         if payload_end != header.payloads_bytes || extension_end != header.extensions_bytes {
-            return Err(DecodeError::Malformed {
-                what: "record ends",
-            });
+            return Err(DecodeError::malformed("record ends"));
         }
         Ok(())
     }

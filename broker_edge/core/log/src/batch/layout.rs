@@ -17,6 +17,12 @@ pub enum DecodeError {
     Codec { codec: u8 },
 }
 
+impl DecodeError {
+    pub(crate) const fn malformed(what: &'static str) -> Self {
+        Self::Malformed { what }
+    }
+}
+
 pub(crate) const HEADER_BYTES: usize = 64;
 /// Where the base offset stands in a header, 8 bytes.
 pub(crate) const BASE_OFFSET_AT: usize = 8;
@@ -171,21 +177,11 @@ impl Header {
             + u64::from(header.extensions_bytes)
             + u64::from(header.payloads_bytes);
         if sections + HEADER_BYTES as u64 != u64::from(header.length) + 4 || header.records == 0 {
-            return Err(DecodeError::Malformed {
-                what: "section lengths",
-            });
+            return Err(DecodeError::malformed("section lengths"));
         }
-        if header
-            .base_offset
-            .0
-            .checked_add(u64::from(header.records))
-            .is_none()
-        {
-            return Err(DecodeError::Malformed {
-                what: "base offset",
-            });
-        }
-        Ok(header)
+        let next = header.base_offset.0.checked_add(u64::from(header.records));
+        next.map(|_| header)
+            .ok_or(DecodeError::malformed("base offset"))
     }
 
     /// Bytes of the whole batch.

@@ -169,10 +169,8 @@ impl Batch {
 
     /// The bytes of record `index`'s extension. Panics when there is no such record.
     pub(crate) fn extension(&self, index: usize) -> &[u8] {
-        let start = match index.checked_sub(1) {
-            Some(before) => self.entry(before).extension_end,
-            None => 0,
-        };
+        let before = index.checked_sub(1);
+        let start = before.map_or(0, |before| self.entry(before).extension_end);
         let extensions = &self.head()[self.0.extensions_at..];
         &extensions[start as usize..self.entry(index).extension_end as usize]
     }
@@ -236,10 +234,8 @@ impl Batch {
     /// The payload of record `index`, without decoding the rest of the record. Panics when there is none.
     #[must_use]
     pub fn payload(&self, index: usize) -> &[u8] {
-        let start = match index.checked_sub(1) {
-            Some(before) => self.payload_end(before),
-            None => 0,
-        };
+        let before = index.checked_sub(1);
+        let start = before.map_or(0, |before| self.payload_end(before));
         &self.payloads()[start as usize..self.payload_end(index) as usize]
     }
 
@@ -253,7 +249,7 @@ impl Batch {
     /// Record `index`, counted from the base offset. Panics when there is none.
     #[must_use]
     pub fn record(&self, index: usize) -> RecordView<'_> {
-        let entry = self.entry(index);
+        let (header, entry) = (&self.0.header, self.entry(index));
         let extension = if entry.flags & FLAG_EXTENSION == 0 {
             Extension::default()
         } else {
@@ -261,11 +257,9 @@ impl Batch {
         };
         let topic = self.topic(entry.topic);
         RecordView {
-            offset: self.0.header.base_offset.plus(index as u64),
-            epoch: self.0.header.epoch,
-            time_us: self
-                .0
-                .header
+            offset: header.base_offset.plus(index as u64),
+            epoch: header.epoch,
+            time_us: header
                 .base_time_us
                 .saturating_add(i64::from(entry.time_delta_us)),
             topic_index: entry.topic,
@@ -309,13 +303,8 @@ impl Batch {
 
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Batch[{}, {}) epoch {}",
-            self.base_offset(),
-            self.next_offset(),
-            self.epoch()
-        )
+        let (base, next, epoch) = (self.base_offset(), self.next_offset(), self.epoch());
+        write!(f, "Batch[{base}, {next}) epoch {epoch}")
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::batch::assembler::{BatchAssembler, BatchStamp};
+use crate::batch::assembler::{BATCH_BYTES_MAX, BatchAssembler, BatchStamp, seal};
 use crate::batch::buffers::Chunk;
 use crate::batch::layout::{DecodeError, HEADER_BYTES, Identity};
 use crate::batch::records::{RecordMeta, Records};
@@ -127,15 +127,23 @@ fn encode(appends: &[Records]) -> Vec<u8> {
     bytes
 }
 
-/// A batch of records with these payloads, as a file would give it.
-pub(crate) fn batch_of(base: Offset, payloads: &[&[u8]]) -> Batch {
-    let mut records = Records::new();
+/// Fills empty records of one topic and one client with these payloads.
+pub(crate) fn fill<P: AsRef<[u8]>>(
+    mut records: Records,
+    payloads: impl IntoIterator<Item = P>,
+) -> Records {
     let topic = records.topic("topic", 0..5).expect("room");
     let client = records.client("client").expect("room");
     for payload in payloads {
         let meta = RecordMeta::new(topic, client, 1);
-        records.push(meta, payload).expect("room");
+        records.push(meta, payload.as_ref()).expect("room");
     }
+    records
+}
+
+/// A batch of records with these payloads, as a file would give it.
+pub(crate) fn batch_of(base: Offset, payloads: &[&[u8]]) -> Batch {
+    let records = fill(Records::new(), payloads);
     let mut plan = BatchAssembler::default();
     plan.take(&records, 0, 1000);
     decode(plan.encode(&identity(), &place(base.0, 7), Vec::new())).expect("whole")
@@ -148,14 +156,10 @@ fn decode(bytes: Vec<u8>) -> Result<Batch, DecodeError> {
 fn check(record: &RecordView<'_>, model: &Model) {
     assert_eq!(record.topic, TOPICS[model.topic]);
     assert_eq!(record.client_id, CLIENTS[model.client]);
-    assert_eq!(
-        (record.qos, record.retain, record.purged),
-        (model.qos, model.retain, false)
-    );
-    assert_eq!(
-        record.key,
-        model.key.as_deref().unwrap_or(record.topic.as_bytes())
-    );
+    let flags = (record.qos, record.retain, record.purged);
+    assert_eq!(flags, (model.qos, model.retain, false));
+    let key = model.key.as_deref().unwrap_or(record.topic.as_bytes());
+    assert_eq!(record.key, key);
     assert_eq!(record.idempotency_key, model.idempotency_key.as_deref());
     assert_eq!(record.properties, model.properties);
     let headers: Vec<_> = record
@@ -220,7 +224,7 @@ fn an_entry_that_names_what_is_not_in_its_table_is_refused() {
         for index in [count - 1, count, u16::MAX] {
             let mut bytes = bytes.clone();
             bytes[entries_at + field..][..2].copy_from_slice(&index.to_le_bytes());
-            crate::batch::assembler::seal(&identity(), &mut bytes);
+            seal(&identity(), &mut bytes);
             let what = format!("{index} of {count} at {field}");
             assert_eq!(decode(bytes).is_ok(), index < count, "{what}");
         }
@@ -237,7 +241,7 @@ fn bytes_that_belong_to_no_record_are_refused() {
     entry.payload_end -= 1;
     let mut bytes = bytes;
     bytes[last_at..][..ENTRY_BYTES].copy_from_slice(&entry.to_bytes());
-    crate::batch::assembler::seal(&identity(), &mut bytes);
+    seal(&identity(), &mut bytes);
     let what = "record ends";
     assert_eq!(decode(bytes).err(), Some(DecodeError::Malformed { what }));
 }
@@ -286,8 +290,7 @@ proptest! {
         for (at, value) in changes {
             bytes[8 + at % (length - 8)] = value;
         }
-        let checksum = identity().checksum(&bytes);
-        bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
+        seal(&identity(), &mut bytes);
         if let Ok(batch) = decode(bytes) {
             for record in batch.records() {
                 prop_assert!(record.payload.len() <= length && record.headers.count() <= length);
@@ -304,35 +307,20 @@ fn any_flipped_bit_is_noticed() {
     for bit in 0..bytes.len() * 8 {
         let mut flipped = bytes.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        assert!(
-            decode(flipped).is_err(),
-            "bit {} of byte {}",
-            bit % 8,
-            bit / 8
-        );
+        assert!(decode(flipped).is_err(), "bit {bit}");
     }
 }
 
 #[test]
 fn a_batch_of_another_log_partition_or_secret_is_refused() {
     let bytes = Arc::new(Chunk::from(sample()));
-    let other_log = Identity {
-        log_id: LogId::from_bytes([4; 16]),
-        ..identity()
-    };
-    let other_partition = Identity {
-        partition: PartitionId(3),
-        ..identity()
-    };
-    let other_secret = Identity {
-        secret: Secret::from_bytes([4; 8]),
-        ..identity()
-    };
-    for identity in [other_log, other_partition, other_secret] {
-        assert!(matches!(
-            Batch::decode(&bytes, 0, &identity),
-            Err(DecodeError::Checksum { .. })
-        ));
+    let mut others = [identity(); 3];
+    others[0].log_id = LogId::from_bytes([4; 16]);
+    others[1].partition = PartitionId(3);
+    others[2].secret = Secret::from_bytes([4; 8]);
+    for other in others {
+        let refused = Batch::decode(&bytes, 0, &other);
+        assert!(matches!(refused, Err(DecodeError::Checksum { .. })));
     }
 }
 
@@ -346,21 +334,14 @@ fn every_shorter_prefix_is_refused() {
 
 #[test]
 fn a_batch_takes_no_more_than_its_limit_and_the_rest_goes_on() {
-    let mut records = Records::new();
-    let topic = records.topic("t", 0..1).expect("room");
-    let client = records.client("c").expect("room");
-    for _ in 0..6 {
-        records
-            .push(RecordMeta::new(topic, client, 0), &vec![7; 1 << 18])
-            .expect("room");
-    }
+    let records = fill(Records::new(), vec![vec![7_u8; 1 << 18]; 6]);
     let mut first = 0;
     let mut sizes = Vec::new();
     while first < records.len() {
         let mut plan = BatchAssembler::default();
         first = plan.take(&records, first, 0);
         let bytes = plan.encode(&identity(), &place(0, 1), Vec::new());
-        assert!(bytes.len() <= crate::batch::assembler::BATCH_BYTES_MAX);
+        assert!(bytes.len() <= BATCH_BYTES_MAX);
         sizes.push(decode(bytes).expect("a batch").len());
     }
     assert_eq!(sizes, [3, 3]);

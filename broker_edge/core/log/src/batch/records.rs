@@ -127,6 +127,10 @@ impl Records {
             + self.extensions.len()
     }
 
+    pub(crate) fn has_tables_of(&self, other: &Self) -> bool {
+        self.topics == other.topics && self.clients == other.clients
+    }
+
     /// Memory that it still holds after [`clear`](Self::clear).
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.topics.capacity()
@@ -214,41 +218,28 @@ impl Records {
         {
             return Err(RecordsFull);
         }
-        let mut field = |tag: u8, bytes: &[u8]| {
-            self.extensions.push(tag);
-            self.extensions
-                .extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-            self.extensions.extend_from_slice(bytes);
-        };
+        let out = &mut self.extensions;
         if let Some(key) = meta.key {
-            field(TAG_KEY, key);
+            push_field(out, TAG_KEY, key);
         }
         if let Some(key) = meta.idempotency_key {
-            field(TAG_IDEMPOTENCY_KEY, key.as_bytes());
+            push_field(out, TAG_IDEMPOTENCY_KEY, key.as_bytes());
             self.keyed.push((self.entries.len() / ENTRY_BYTES) as u32);
         }
         if !meta.properties.is_empty() {
-            field(TAG_PROPERTIES, meta.properties);
+            push_field(out, TAG_PROPERTIES, meta.properties);
         }
         if !meta.headers.is_empty() {
-            self.extensions.push(TAG_HEADERS);
-            self.extensions
-                .extend_from_slice(&(headers as u32).to_le_bytes());
+            begin_field(out, TAG_HEADERS, headers);
             for (key, value) in meta.headers {
-                self.extensions
-                    .extend_from_slice(&(key.len() as u16).to_le_bytes());
-                self.extensions
-                    .extend_from_slice(&(value.len() as u32).to_le_bytes());
-                self.extensions.extend_from_slice(key.as_bytes());
-                self.extensions.extend_from_slice(value);
+                out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+                out.extend_from_slice(&(value.len() as u32).to_le_bytes());
+                out.extend_from_slice(key.as_bytes());
+                out.extend_from_slice(value);
             }
         }
         if let Some(id) = meta.publish_id {
-            let bytes = id.to_bytes();
-            self.extensions.push(TAG_PUBLISH_ID);
-            self.extensions
-                .extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-            self.extensions.extend_from_slice(&bytes);
+            push_field(out, TAG_PUBLISH_ID, &id.to_bytes());
         }
         Ok(())
     }
@@ -317,4 +308,14 @@ impl Records {
         }
         kept
     }
+}
+
+fn begin_field(out: &mut Vec<u8>, tag: u8, length: usize) {
+    out.push(tag);
+    out.extend_from_slice(&(length as u32).to_le_bytes());
+}
+
+fn push_field(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
+    begin_field(out, tag, bytes.len());
+    out.extend_from_slice(bytes);
 }

@@ -81,13 +81,9 @@ impl<'a> Iterator for Headers<'a> {
 }
 
 fn split_header(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
-    if bytes.len() < 6 {
-        return None;
-    }
-    let key_length = usize::from(u16_at(bytes, 0));
-    let value_length = u32_at(bytes, 2) as usize;
-    let (key, rest) = bytes[6..].split_at_checked(key_length)?;
-    let (value, rest) = rest.split_at_checked(value_length)?;
+    let (head, rest) = bytes.split_at_checked(6)?;
+    let (key, rest) = rest.split_at_checked(usize::from(u16_at(head, 0)))?;
+    let (value, rest) = rest.split_at_checked(u32_at(head, 2) as usize)?;
     Some((key, value, rest))
 }
 
@@ -147,10 +143,7 @@ impl<'a> Extension<'a> {
 }
 
 fn split_field(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    if bytes.len() < 5 {
-        return None;
-    }
-    let length = u32_at(bytes, 1) as usize;
-    let (field, rest) = bytes[5..].split_at_checked(length)?;
-    Some((bytes[0], field, rest))
+    let (head, rest) = bytes.split_at_checked(5)?;
+    let (field, rest) = rest.split_at_checked(u32_at(head, 1) as usize)?;
+    Some((head[0], field, rest))
 }

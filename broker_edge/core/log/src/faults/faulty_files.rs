@@ -120,10 +120,9 @@ impl<F: Files> Files for FaultyFiles<F> {
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let kind = if mode == OpenMode::Create {
-            "create"
-        } else {
-            "open"
+        let kind = match mode {
+            OpenMode::Create => "create",
+            OpenMode::Read | OpenMode::ReadWrite => "open",
         };
         let inner = run(self.plan, kind, path, || self.inner.open(path, mode))?;
         Ok(Arc::new(FaultyFile {

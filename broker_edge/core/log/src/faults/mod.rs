@@ -2,25 +2,17 @@
 //! file operation, lets the clock jump, or makes a mistake on purpose. `docs/torture.md` describes the syntax.
 //!
 //! In every other build none of this is compiled: [`failpoint!`] is empty and [`is_sabotaged`] is always false.
+#![cfg_attr(
+    not(feature = "faults"),
+    allow(dead_code, reason = "only a fault build uses the faults")
+)]
 
 // Test builds contain these too, so the tests of the faults need no second build.
 #[cfg(any(test, feature = "faults"))]
-#[cfg_attr(
-    not(feature = "faults"),
-    allow(dead_code, reason = "only a fault build uses it")
-)]
 mod faulty_files;
 #[cfg(any(test, feature = "faults"))]
-#[cfg_attr(
-    not(feature = "faults"),
-    allow(dead_code, reason = "only a fault build uses it")
-)]
 mod jumping_clock;
 #[cfg(any(test, feature = "faults"))]
-#[cfg_attr(
-    not(feature = "faults"),
-    allow(dead_code, reason = "only a fault build uses it")
-)]
 mod plan;
 
 #[cfg(not(feature = "faults"))]

@@ -108,12 +108,10 @@ pub(super) fn plan() -> &'static Plan {
 /// # Errors
 /// A sentence that says which word of `HEADWATER_FAULTS` is wrong.
 pub fn check_environment() -> Result<(), String> {
-    match std::env::var(VARIABLE) {
-        Ok(text) => Plan::parse(&text)
-            .map(drop)
-            .map_err(|wrong| format!("{VARIABLE}: {wrong}")),
-        Err(_) => Ok(()),
-    }
+    let parsed = Plan::parse(&std::env::var(VARIABLE).unwrap_or_default());
+    parsed
+        .map(drop)
+        .map_err(|wrong| format!("{VARIABLE}: {wrong}"))
 }
 
 /// Whether this process was told to make this mistake.
@@ -198,11 +196,8 @@ impl Plan {
     }
 
     pub(super) fn after(&self, kind: &'static str, path: &Path) {
-        self.decide(
-            |place| place == "after-op" && changes_the_disk(kind),
-            kind,
-            path,
-        );
+        let is_at = |place: &str| place == "after-op" && changes_the_disk(kind);
+        self.decide(is_at, kind, path);
     }
 
     fn at_point(&self, point: &'static str) {
@@ -216,20 +211,18 @@ impl Plan {
             if rule.at.is_some_and(|at| at != passed) {
                 continue;
             }
-            if let Action::Delay(least, most) = rule.action {
-                std::thread::sleep(Duration::from_millis(
-                    least + self.random() % (most - least + 1),
-                ));
+            let (action, path) = (rule.action, path.display());
+            if let Action::Delay(least, most) = action {
+                let ms = least + self.random() % (most - least + 1);
+                std::thread::sleep(Duration::from_millis(ms));
                 continue;
             }
             // A test may wait for this line; if stderr is closed, none does.
             let _ = writeln!(
                 std::io::stderr(),
-                "faults: {:?} at {what} {passed} {}",
-                rule.action,
-                path.display()
+                "faults: {action:?} at {what} {passed} {path}"
             );
-            match rule.action {
+            match action {
                 Action::Abort => std::process::abort(),
                 Action::Hang => loop {
                     std::thread::park();

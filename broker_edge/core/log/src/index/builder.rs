@@ -1,14 +1,12 @@
 //! Builds the index of a segment batch by batch.
 
-use std::ops::Range;
-
 use crate::batch::by_name::ByName;
 use crate::batch::layout::{FLAG_EXTENSION, FLAG_RETAIN};
 use crate::batch::record_batch::Batch;
 use crate::ids::Offset;
 use crate::index::model::{
-    Block, BlockLookup, BlockSet, Blocks, Hole, Index, IndexDamaged, IndexTopic, KeyEntry,
-    RetainedOffset, TopicExtent, key_hash, push_number, topic_hash,
+    Block, BlockLookup, BlockSet, Blocks, EachTopic, Hole, Index, IndexDamaged, IndexTopic,
+    KeyEntry, RetainedOffset, TopicExtent, key_hash, push_number, topic_hash,
 };
 
 /// Batches are grouped into blocks of at least this size.
@@ -73,15 +71,22 @@ impl IndexBuilder {
         self.pending = pending;
     }
 
-    /// Notes damage.
-    pub fn add_hole(&mut self, hole: Hole) {
-        self.index.holes.push(hole);
-    }
-
+    /// Adds a batch. Offsets between it and the one before it are damage.
     pub fn add(&mut self, batch: &Batch, position: u64) {
-        let begins_block = self.index.blocks.last().is_none_or(|block| {
-            position - block.position >= BLOCK_BYTES || batch.base_offset() != self.index.next
-        });
+        let hole = Hole {
+            first: self.index.next,
+            next: batch.base_offset(),
+            resume: position,
+        };
+        let is_behind_hole = hole.first != hole.next;
+        if is_behind_hole {
+            self.index.holes.push(hole);
+        }
+        let begins_block = self
+            .index
+            .blocks
+            .last()
+            .is_none_or(|block| position - block.position >= BLOCK_BYTES || is_behind_hole);
         if self.index.blocks.is_empty() {
             self.index.first_time_us = batch.base_time_us();
         }
@@ -221,16 +226,9 @@ impl BlockLookup for IndexBuilder {
         Ok(())
     }
 
-    fn mark(
-        &self,
-        range: &Range<Offset>,
-        wanted: &dyn Fn(&str) -> bool,
-        marked: &mut BlockSet,
-    ) -> Result<(), IndexDamaged> {
+    fn for_each_topic(&self, f: &mut EachTopic<'_>) -> Result<(), IndexDamaged> {
         for (topic, state) in &self.topics {
-            if state.extent.is_in(range) && wanted(topic) {
-                marked.mark(&state.blocks);
-            }
+            f(topic, state.extent.clone(), &state.blocks);
         }
         Ok(())
     }

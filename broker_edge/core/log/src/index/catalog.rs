@@ -207,10 +207,8 @@ impl TopicCatalog {
             if self.is_closed.load(Ordering::Acquire) {
                 return Ok((None, unsaved)); // Nobody asks a log that is shut down.
             }
-            self.segments
-                .for_each_topic(segment, &mut |topic, extent| {
-                    extend(&mut topics, topic, extent);
-                })?;
+            let add = &mut |topic: &str, extent| extend(&mut topics, topic, extent);
+            self.segments.for_each_topic(segment, add)?;
             if topics.len() > TOPICS_MAX {
                 return Ok((None, unsaved));
             }
@@ -224,24 +222,24 @@ impl TopicCatalog {
         &self,
         f: &mut dyn FnMut(&str, &TopicExtent),
     ) -> Result<(), ReadError> {
-        if self.is_reading() {
-            let segments = self.segments.sealed();
-            let file = CatalogFile::load(&self.context, &segments);
-            let CatalogFile { mut topics, covers } = file.unwrap_or_default();
-            topics.retain(|_, extent| extent.retained.is_some());
-            let others = segments.iter().filter(|s| !covers.contains(&s.base));
-            for segment in others.filter(|segment| self.segments.may_retain(segment)) {
-                self.segments
-                    .for_each_topic(segment, &mut |topic, extent| {
-                        if extent.retained.is_some() {
-                            extend(&mut topics, topic, extent);
-                        }
-                    })?;
-            }
-            topics.iter().for_each(|(topic, extent)| f(topic, extent));
-            return Ok(());
+        if !self.is_reading() {
+            return self.for_each(f);
         }
-        self.for_each(f)
+        let segments = self.segments.sealed();
+        let file = CatalogFile::load(&self.context, &segments);
+        let CatalogFile { mut topics, covers } = file.unwrap_or_default();
+        topics.retain(|_, extent| extent.retained.is_some());
+        let mut add = |topic: &str, extent: TopicExtent| {
+            if extent.retained.is_some() {
+                extend(&mut topics, topic, extent);
+            }
+        };
+        let others = segments.iter().filter(|s| !covers.contains(&s.base));
+        for segment in others.filter(|segment| self.segments.may_retain(segment)) {
+            self.segments.for_each_topic(segment, &mut add)?;
+        }
+        topics.iter().for_each(|(topic, extent)| f(topic, extent));
+        Ok(())
     }
 
     /// Gives every topic of the sealed segments, in no order; when there are too many to hold, once for each segment.

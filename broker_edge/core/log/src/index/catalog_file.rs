@@ -16,7 +16,7 @@ use crate::index::format::{extent_at, push_extent, push_numbers};
 use crate::index::model::{Index, TopicExtent};
 use crate::index::segment::Segment;
 use crate::state::context::Context;
-use crate::vfs::files::{Files, OpenMode, read_file};
+use crate::vfs::files::{Files, read_file, replace_file};
 
 /// About 25 MB of names of usual length.
 pub(crate) const TOPICS_MAX: usize = 200_000;
@@ -131,12 +131,7 @@ impl CatalogFile {
 
     /// Writes the file. It is synced, unlike an index: a start without it reads every index, however large the log is.
     pub fn save(files: &dyn Files, dir: &Path, bytes: &[u8]) -> io::Result<()> {
-        let path = dir.join(NAME);
-        let unfinished = path.with_extension("tmp");
-        let file = files.open(&unfinished, OpenMode::Create)?;
-        file.write_all_at(bytes, 0)?;
-        file.sync_data()?;
-        files.rename(&unfinished, &path)
+        replace_file(files, &dir.join(NAME), bytes)
     }
 }
 

@@ -2,15 +2,13 @@
 //! however many topics the segment has. Each piece has its own checksum, which is checked before the piece is used.
 
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
+use crate::batch::layout::u32_at;
 use crate::ids::Offset;
-use crate::index::format::{
-    FIXED_BYTES, Head, Page, Section, TopicEntry, blocks_of, for_each_topic, keys_of,
-};
+use crate::index::format::{FIXED_BYTES, Head, Page, Section, blocks_of, for_each_topic, keys_of};
 use crate::index::model::{
-    Block, BlockLookup, BlockSet, Blocks, IndexDamaged, KeyEntry, topic_hash,
+    Block, BlockLookup, BlockSet, Blocks, EachTopic, IndexDamaged, KeyEntry, topic_hash,
 };
 use crate::segment::header::file_name;
 use crate::state::context::Context;
@@ -22,10 +20,10 @@ const SCAN_BYTES: usize = 1 << 20;
 /// An open index file whose head is whole; the rest of it is checked when it is read.
 pub(crate) struct IndexFile {
     file: Arc<dyn File>,
+    /// Its blocks are there after [`load`](Self::load).
     pub head: Head,
-    /// Empty until [`load`](Self::load).
-    blocks: Vec<Block>,
-    pages: Vec<Page>,
+    /// None until [`load`](Self::load).
+    pages: Option<Vec<Page>>,
 }
 
 impl IndexFile {
@@ -49,8 +47,7 @@ impl IndexFile {
         (head.index.base == base).then_some(Self {
             file,
             head,
-            blocks: Vec::new(),
-            pages: Vec::new(),
+            pages: None,
         })
     }
 
@@ -63,10 +60,8 @@ impl IndexFile {
     fn read(&self, position: u64, bytes: usize) -> Result<Vec<u8>, IndexDamaged> {
         let length = self.file.len().map_err(|_| IndexDamaged)?;
         // Never more than the file holds, so that a wrong length allocates nothing.
-        if position
-            .checked_add(bytes as u64)
-            .is_none_or(|end| end > length)
-        {
+        let end = position.checked_add(bytes as u64);
+        if end.is_none_or(|end| end > length) {
             return Err(IndexDamaged);
         }
         let mut buffer = vec![0; bytes];
@@ -85,15 +80,10 @@ impl IndexFile {
         Ok(self.head.pages(&self.section(self.head.page_table)?))
     }
 
-    /// Calls `f` for every topic, in the order of the file.
-    pub fn for_each_topic(&self, f: &mut dyn FnMut(TopicEntry<'_>)) -> Result<(), IndexDamaged> {
-        scan(self, &self.pages()?, f)
-    }
-
     /// Reads what lookups need, small enough to be kept for some segments.
     pub fn load(mut self) -> Result<Self, IndexDamaged> {
-        self.blocks = blocks_of(&self.section(self.head.blocks)?);
-        self.pages = self.pages()?;
+        self.head.index.blocks = blocks_of(&self.section(self.head.blocks)?);
+        self.pages = Some(self.pages()?);
         Ok(self)
     }
 
@@ -101,8 +91,8 @@ impl IndexFile {
     pub fn memory(&self) -> usize {
         let head = &self.head.index;
         size_of::<Self>()
-            + self.blocks.len() * size_of::<Block>()
-            + self.pages.len() * size_of::<Page>()
+            + head.blocks.len() * size_of::<Block>()
+            + self.pages.as_ref().map_or(0, Vec::len) * size_of::<Page>()
             + head.epochs.len() * 16
             + head.holes.len() * 24
     }
@@ -110,55 +100,43 @@ impl IndexFile {
 
 impl BlockLookup for IndexFile {
     fn blocks(&self) -> Blocks<'_> {
-        Blocks {
-            blocks: &self.blocks,
-            next: self.head.index.next,
-            data_end: self.head.index.data_end,
+        self.head.index.blocks()
+    }
+
+    /// In the order of the file.
+    fn for_each_topic(&self, f: &mut EachTopic<'_>) -> Result<(), IndexDamaged> {
+        match &self.pages {
+            Some(pages) => scan(self, pages, f),
+            None => scan(self, &self.pages()?, f),
         }
     }
 
     fn mark_topic(&self, topic: &str, marked: &mut BlockSet) -> Result<(), IndexDamaged> {
         let hash = topic_hash(topic);
-        let after = self.pages.partition_point(|page| page.first_hash <= hash);
-        let Some(page) = after.checked_sub(1).map(|at| self.pages[at]) else {
+        let pages = self.pages.as_deref().unwrap_or_default();
+        let after = pages.partition_point(|page| page.first_hash <= hash);
+        let Some(page) = after.checked_sub(1).map(|at| pages[at]) else {
             return Ok(());
         };
-        for_each_topic(&self.section(page.section)?, &mut |entry| {
-            if entry.topic == topic {
-                marked.mark(entry.blocks);
+        for_each_topic(&self.section(page.section)?, &mut |name, _, blocks| {
+            if name == topic {
+                marked.mark(blocks);
             }
         })
         .ok_or(IndexDamaged)
     }
-
-    fn mark(
-        &self,
-        range: &Range<Offset>,
-        wanted: &dyn Fn(&str) -> bool,
-        marked: &mut BlockSet,
-    ) -> Result<(), IndexDamaged> {
-        scan(self, &self.pages, &mut |entry| {
-            if entry.extent.is_in(range) && wanted(entry.topic) {
-                marked.mark(entry.blocks);
-            }
-        })
-    }
 }
 
-fn scan(
-    file: &IndexFile,
-    pages: &[Page],
-    f: &mut dyn FnMut(TopicEntry<'_>),
-) -> Result<(), IndexDamaged> {
+fn scan(file: &IndexFile, pages: &[Page], f: &mut EachTopic<'_>) -> Result<(), IndexDamaged> {
     let mut rest = pages;
     while let Some(first) = rest.first() {
         let start = first.section.position;
         let is_near = |page: &&Page| {
-            let end = page
-                .section
-                .position
-                .saturating_add(page.section.bytes as u64);
-            page.section.position >= start && end - start <= SCAN_BYTES as u64
+            let Section {
+                position, bytes, ..
+            } = page.section;
+            let end = position.saturating_add(bytes as u64);
+            position >= start && end - start <= SCAN_BYTES as u64
         };
         let count = rest.iter().take_while(is_near).count().max(1);
         let (together, later) = rest.split_at(count);
@@ -181,7 +159,7 @@ pub(crate) fn stored_checksum(context: &Context, base: Offset) -> io::Result<Opt
     let mut bytes = [0; FIXED_BYTES];
     let read = read_full(&*context.open(&path, OpenMode::Read)?, &mut bytes, 0)?;
     let is_whole = read == FIXED_BYTES && Head::bytes(&bytes).is_some();
-    Ok(is_whole.then(|| crate::batch::layout::u32_at(&bytes, 12)))
+    Ok(is_whole.then(|| u32_at(&bytes, 12)))
 }
 
 #[cfg(test)]

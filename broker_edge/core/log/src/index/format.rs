@@ -6,7 +6,8 @@
 use crate::batch::layout::{Identity, u16_at, u32_at, u64_at};
 use crate::ids::{Epoch, Offset};
 use crate::index::model::{
-    Block, Hole, Index, IndexTopic, KeyEntry, RetainedOffset, TopicExtent, topic_hash,
+    Block, EachTopic, Hole, Index, IndexTopic, KeyEntry, RetainedOffset, TopicExtent,
+    block_numbers, topic_hash,
 };
 
 const MAGIC: &[u8; 8] = b"hwatridx";
@@ -48,15 +49,6 @@ pub(crate) struct Section {
 pub(crate) struct Page {
     pub first_hash: u64,
     pub section: Section,
-}
-
-/// A topic of a page.
-#[derive(Debug, Clone)]
-pub(crate) struct TopicEntry<'a> {
-    pub topic: &'a str,
-    pub extent: TopicExtent,
-    /// Block numbers in 7-bit groups.
-    pub blocks: &'a [u8],
 }
 
 impl Index {
@@ -140,20 +132,19 @@ impl Index {
                 return None;
             }
             end += page.section.bytes as u64;
-            for_each_topic(section(page.section)?, &mut |topic| {
+            for_each_topic(section(page.section)?, &mut |topic, extent, blocks| {
                 topics.push(IndexTopic {
-                    topic: topic.topic.into(),
-                    extent: topic.extent,
-                    blocks: topic.blocks.to_vec(),
+                    topic: topic.into(),
+                    extent,
+                    blocks: blocks.to_vec(),
                 });
             })?;
         }
         let is_whole = end == bytes.len() as u64
             && topics.len() == u32_at(bytes, 108) as usize
-            && topics.iter().all(|topic| {
-                crate::index::model::block_numbers(&topic.blocks)
-                    .all(|number| number < blocks.len())
-            });
+            && topics
+                .iter()
+                .all(|topic| block_numbers(&topic.blocks).all(|number| number < blocks.len()));
         is_whole.then_some(Self {
             blocks,
             keys,
@@ -249,16 +240,12 @@ impl Section {
 }
 
 /// Calls `f` for every topic of a checked page; None when the page does not consist of whole topics.
-pub(crate) fn for_each_topic(mut page: &[u8], f: &mut dyn FnMut(TopicEntry<'_>)) -> Option<()> {
+pub(crate) fn for_each_topic(mut page: &[u8], f: &mut EachTopic<'_>) -> Option<()> {
     while !page.is_empty() {
         let (head, rest) = page.split_at_checked(30)?;
         let (topic, rest) = rest.split_at_checked(usize::from(u16_at(head, 0)))?;
         let (blocks, rest) = rest.split_at_checked(u32_at(head, 26) as usize)?;
-        f(TopicEntry {
-            topic: std::str::from_utf8(topic).ok()?,
-            extent: extent_at(head, 2),
-            blocks,
-        });
+        f(std::str::from_utf8(topic).ok()?, extent_at(head, 2), blocks);
         page = rest;
     }
     Some(())
@@ -352,4 +339,4 @@ fn rows<const N: usize, T>(bytes: &[u8], make: impl Fn([u64; N]) -> T) -> Vec<T>
 
 #[cfg(test)]
 #[path = "format_tests.rs"]
-mod tests;
+pub(crate) mod tests;

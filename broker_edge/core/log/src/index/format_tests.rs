@@ -1,18 +1,37 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::{LogId, PartitionId, Secret};
+use crate::batch::record_batch::tests::identity;
+use crate::ids::{LogId, PartitionId};
 
-fn identity() -> Identity {
-    Identity {
-        log_id: LogId::from_bytes([3; 16]),
-        partition: PartitionId(7),
-        secret: Secret::from_bytes([5; 8]),
+pub(crate) fn block(number: u64) -> Block {
+    Block {
+        offset: Offset(10 + number),
+        position: 4096 + number * 65_536,
+        max_time_us: number as i64,
     }
 }
 
-fn index(topics: usize) -> Index {
-    let mut index = Index {
+/// So many topics in the order of an index.
+pub(crate) fn topics(count: usize) -> Vec<IndexTopic> {
+    let topic = |number: usize| IndexTopic {
+        topic: format!("devices/{number}/telemetry").into(),
+        extent: TopicExtent {
+            range: Offset(10 + number as u64)..Offset(11 + number as u64),
+            retained: number.is_multiple_of(3).then_some(RetainedOffset {
+                offset: Offset(10 + number as u64),
+                is_cleared: number.is_multiple_of(2),
+            }),
+        },
+        blocks: vec![(number % 40) as u8],
+    };
+    let mut topics: Vec<_> = (0..count).map(topic).collect();
+    topics.sort_by_key(|topic| (topic_hash(&topic.topic), topic.topic.clone()));
+    topics
+}
+
+fn index(topic_count: usize) -> Index {
+    Index {
         base: Offset(10),
         next: Offset(10_000),
         data_end: 900_000,
@@ -20,13 +39,7 @@ fn index(topics: usize) -> Index {
         last_checksum: 77,
         first_time_us: -5,
         max_time_us: 123,
-        blocks: (0..40_u64)
-            .map(|number| Block {
-                offset: Offset(10 + number),
-                position: 4096 + number * 65_536,
-                max_time_us: number as i64,
-            })
-            .collect(),
+        blocks: (0..40).map(block).collect(),
         epochs: vec![(Offset(10), Epoch(1)), (Offset(500), Epoch(4))],
         holes: vec![Hole {
             first: Offset(300),
@@ -37,24 +50,8 @@ fn index(topics: usize) -> Index {
             hash: 9,
             offset: Offset(11),
         }],
-        topics: (0..topics)
-            .map(|number| IndexTopic {
-                topic: format!("devices/{number}/telemetry").into(),
-                extent: TopicExtent {
-                    range: Offset(10 + number as u64)..Offset(11 + number as u64),
-                    retained: (number % 3 == 0).then_some(RetainedOffset {
-                        offset: Offset(10 + number as u64),
-                        is_cleared: number % 2 == 0,
-                    }),
-                },
-                blocks: vec![(number % 40) as u8],
-            })
-            .collect(),
-    };
-    index
-        .topics
-        .sort_by_key(|topic| (topic_hash(&topic.topic), topic.topic.clone()));
-    index
+        topics: topics(topic_count),
+    }
 }
 
 #[test]
@@ -95,7 +92,7 @@ proptest! {
     fn arbitrary_bytes_are_no_index_and_no_page(bytes in prop::collection::vec(any::<u8>(), 0..2048)) {
         prop_assert_eq!(Index::from_bytes(&bytes, &identity()), None);
         let mut topics = 0;
-        let _ = for_each_topic(&bytes, &mut |_| topics += 1);
+        let _ = for_each_topic(&bytes, &mut |_, _, _| topics += 1);
         prop_assert!(topics * 30 <= bytes.len());
         let mut claimed = index(1).to_bytes(&identity());
         let at = 12.min(claimed.len());

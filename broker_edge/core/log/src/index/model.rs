@@ -60,6 +60,9 @@ pub(crate) struct IndexTopic {
     pub blocks: Vec<u8>,
 }
 
+/// Takes a topic as an index gives it: its name, its extent, and its block numbers in 7-bit groups.
+pub(crate) type EachTopic<'a> = dyn FnMut(&str, TopicExtent, &[u8]) + 'a;
+
 /// Offsets of a sealed segment that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hole {
@@ -69,29 +72,18 @@ pub(crate) struct Hole {
     pub resume: u64,
 }
 
-/// The part of a sealed segment's index that stays in memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Summary {
-    pub next: Offset,
-    /// Position after the last batch.
-    pub data_end: u64,
-    pub first_time_us: i64,
-    pub max_time_us: i64,
-    /// First offset of each epoch, ascending.
-    pub epochs: Vec<(Offset, Epoch)>,
-    pub holes: Vec<Hole>,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Index {
     pub base: Offset,
     pub next: Offset,
+    /// Position after the last batch.
     pub data_end: u64,
     pub last_position: u64,
     pub last_checksum: u32,
     pub first_time_us: i64,
     pub max_time_us: i64,
     pub blocks: Vec<Block>,
+    /// First offset of each epoch, ascending.
     pub epochs: Vec<(Offset, Epoch)>,
     pub holes: Vec<Hole>,
     pub keys: Vec<KeyEntry>,
@@ -118,14 +110,15 @@ impl Index {
         }
     }
 
-    pub fn summary(&self) -> Summary {
-        Summary {
-            next: self.next,
-            data_end: self.data_end,
-            first_time_us: self.first_time_us,
-            max_time_us: self.max_time_us,
+    /// The part that stays in memory for a sealed segment: without blocks, keys and topics.
+    pub fn head(&self) -> Self {
+        Self {
+            blocks: Vec::new(),
             epochs: self.epochs.clone(),
             holes: self.holes.clone(),
+            keys: Vec::new(),
+            topics: Vec::new(),
+            ..*self
         }
     }
 }
@@ -139,16 +132,11 @@ pub(crate) struct IndexDamaged;
 pub(crate) trait BlockLookup {
     fn blocks(&self) -> Blocks<'_>;
 
+    /// Gives every topic.
+    fn for_each_topic(&self, f: &mut EachTopic<'_>) -> Result<(), IndexDamaged>;
+
     /// Marks the blocks of one topic.
     fn mark_topic(&self, topic: &str, marked: &mut BlockSet) -> Result<(), IndexDamaged>;
-
-    /// Marks the blocks of the wanted topics that have records in `range`.
-    fn mark(
-        &self,
-        range: &Range<Offset>,
-        wanted: &dyn Fn(&str) -> bool,
-        marked: &mut BlockSet,
-    ) -> Result<(), IndexDamaged>;
 }
 
 impl BlockLookup for Index {
@@ -171,16 +159,9 @@ impl BlockLookup for Index {
         Ok(())
     }
 
-    fn mark(
-        &self,
-        range: &Range<Offset>,
-        wanted: &dyn Fn(&str) -> bool,
-        marked: &mut BlockSet,
-    ) -> Result<(), IndexDamaged> {
+    fn for_each_topic(&self, f: &mut EachTopic<'_>) -> Result<(), IndexDamaged> {
         for topic in &self.topics {
-            if topic.extent.is_in(range) && wanted(&topic.topic) {
-                marked.mark(&topic.blocks);
-            }
+            f(&topic.topic, topic.extent.clone(), &topic.blocks);
         }
         Ok(())
     }
@@ -204,19 +185,15 @@ impl Blocks<'_> {
     /// Position after a block.
     pub fn end_of(&self, block: Option<Block>) -> u64 {
         let position = block.map_or(0, |block| block.position);
-        let after = self
-            .blocks
-            .partition_point(|block| block.position <= position);
-        self.blocks
-            .get(after)
-            .map_or(self.data_end, |next| next.position)
+        let is_up_to = |block: &Block| block.position <= position;
+        let after = self.blocks.get(self.blocks.partition_point(is_up_to));
+        after.map_or(self.data_end, |next| next.position)
     }
 
     /// The first block whose running maximum reaches `time_us`.
     pub fn block_for_time(&self, time_us: i64) -> Option<Block> {
-        let at = self
-            .blocks
-            .partition_point(|block| block.max_time_us < time_us);
+        let is_before = |block: &Block| block.max_time_us < time_us;
+        let at = self.blocks.partition_point(is_before);
         self.blocks.get(at).copied()
     }
 

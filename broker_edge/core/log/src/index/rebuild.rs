@@ -1,15 +1,14 @@
 //! Builds the index of a sealed segment from its batches, and decides whether an index file may be used.
 
 use std::io;
-use std::path::Path;
 
 use crate::batch::layout::{HEADER_BYTES, Header, Identity};
 use crate::ids::{Epoch, Offset};
 use crate::index::builder::IndexBuilder;
 use crate::index::file::IndexFile;
-use crate::index::model::{Hole, Index};
+use crate::index::model::Index;
 use crate::segment::header::{SEGMENT_HEADER_BYTES, file_name};
-use crate::segment::scan::{SegmentScan, Step};
+use crate::segment::scan::SegmentScan;
 use crate::state::context::Context;
 use crate::vfs::files::{File, OpenMode};
 
@@ -45,7 +44,7 @@ fn ends_there(context: &Context, segment: &dyn File, index: &Index, limit: Offse
     };
     let mut scan = SegmentScan::new(segment, context.identity, index.data_end, end, index.next)
         .with_chunk(HEADER_BYTES);
-    !matches!(scan.next(), Ok(Step::Batch { .. }))
+    !matches!(scan.next(), Ok(Some(_)))
 }
 
 /// Whether the last batch that an index names stands at that position.
@@ -65,18 +64,8 @@ fn ends_like(segment: &dyn File, index: &Index) -> bool {
     })
 }
 
-/// Builds the index of a segment whose batches end at or before `limit`, where the next segment begins.
-pub(crate) fn build_index(
-    context: &Context,
-    path: &Path,
-    base: Offset,
-    limit: Offset,
-) -> io::Result<Index> {
-    let file = context.open(path, OpenMode::Read)?;
-    index_of_file(&*file, context.identity, base, limit, context.epoch)
-}
-
-/// As [`build_index`], for an open file. Damage becomes holes.
+/// Builds the index of a segment whose batches end at or before `limit`, where the next segment begins. Damage becomes
+/// holes.
 pub(crate) fn index_of_file(
     file: &dyn File,
     identity: Identity,
@@ -87,22 +76,10 @@ pub(crate) fn index_of_file(
     let end = file.len()?;
     let mut builder = IndexBuilder::new(base);
     let mut scan = SegmentScan::new(file, identity, SEGMENT_HEADER_BYTES, end, base);
-    while scan.expected < limit {
-        match scan.next()? {
-            Step::Batch { batch, .. } if batch.next_offset() > limit => break,
-            Step::Batch { batch, position } => builder.add(&batch, position),
-            Step::Bad => {
-                let first = scan.expected;
-                if !scan.resync(limit, newest)? {
-                    break;
-                }
-                builder.add_hole(Hole {
-                    first,
-                    next: scan.expected,
-                    resume: scan.position,
-                });
-            }
-        }
+    while scan.expected < limit
+        && let Some((batch, position)) = scan.next_below(limit, newest)?
+    {
+        builder.add(&batch, position);
     }
     Ok(builder.finish())
 }

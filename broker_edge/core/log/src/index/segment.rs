@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::ids::Offset;
 use crate::index::builder::IndexBuilder;
-use crate::index::model::{Index, Summary};
+use crate::index::model::Index;
 use crate::segment::header::file_name;
 use crate::state::context::Context;
 use crate::vfs::files::OpenMode;
@@ -18,8 +18,8 @@ use crate::vfs::files::OpenMode;
 pub(crate) struct Segment {
     pub base: Offset,
     pub path: PathBuf,
-    /// Set once, when nothing is written to it any more.
-    pub sealed: OnceLock<Summary>,
+    /// The head of its index. Set once, when nothing is written to it any more.
+    pub sealed: OnceLock<Index>,
     pub index: Mutex<IndexState>,
     /// Length of the file and its index; 0 while nobody has looked.
     file_bytes: AtomicU64,
@@ -40,7 +40,7 @@ pub(crate) enum IndexState {
 }
 
 impl Segment {
-    fn new(dir: &Path, base: Offset, sealed: OnceLock<Summary>, index: IndexState) -> Self {
+    fn new(dir: &Path, base: Offset, sealed: OnceLock<Index>, index: IndexState) -> Self {
         Self {
             base,
             path: dir.join(file_name(base, "seg")),
@@ -57,15 +57,14 @@ impl Segment {
         Self::new(dir, base, OnceLock::new(), index)
     }
 
-    pub fn sealed(dir: &Path, base: Offset, summary: Summary, index: IndexState) -> Self {
-        Self::new(dir, base, OnceLock::from(summary), index)
+    pub fn sealed(dir: &Path, head: Index, index: IndexState) -> Self {
+        Self::new(dir, head.base, OnceLock::from(head), index)
     }
 
     /// A sealed segment of which nothing can be read at present.
     pub fn unreadable(dir: &Path, base: Offset) -> Self {
-        let index = IndexBuilder::new(base).finish();
-        let summary = index.summary();
-        Self::sealed(dir, base, summary, IndexState::Provisional(Arc::new(index)))
+        let index = Arc::new(Index::empty(base));
+        Self::sealed(dir, index.head(), IndexState::Provisional(index))
     }
 
     pub fn index_path(&self) -> PathBuf {
@@ -130,7 +129,7 @@ impl Segment {
             IndexState::Saved => unreachable!("only the active segment is sealed"),
         };
         // Ignored when it is set already: a segment is sealed once.
-        let _ = self.sealed.set(index.summary());
+        let _ = self.sealed.set(index.head());
         *state = IndexState::Memory(Arc::clone(&index));
         index
     }
@@ -146,22 +145,30 @@ impl Segment {
         }
     }
 
+    /// Runs `f` on the head of the index; of an active segment it is caught up with every batch written.
+    pub fn with_head<T>(&self, f: impl FnOnce(&Index) -> T) -> T {
+        if let Some(head) = self.sealed.get() {
+            return f(head);
+        }
+        match &mut *self.index.lock() {
+            IndexState::Building(builder) => {
+                builder.catch_up();
+                f(builder.head())
+            }
+            _ => f(self
+                .sealed
+                .get()
+                .expect("it was set before the index moved")),
+        }
+    }
+
     /// Time of the first record; None while no record can be read.
     pub fn first_time_us(&self) -> Option<i64> {
-        let time_us = match self.sealed.get() {
-            Some(summary) => Some(summary.first_time_us),
-            None => self.with_builder(|builder| builder.head().first_time_us),
-        };
-        time_us.filter(|time_us| *time_us != i64::MIN)
+        Some(self.with_head(|head| head.first_time_us)).filter(|time_us| *time_us != i64::MIN)
     }
 
     /// Position after the last batch.
     pub fn data_end(&self) -> u64 {
-        match self.sealed.get() {
-            Some(summary) => summary.data_end,
-            None => self
-                .with_builder(|builder| builder.head().data_end)
-                .unwrap_or(0),
-        }
+        self.with_head(|head| head.data_end)
     }
 }

@@ -15,7 +15,7 @@ use crate::failpoint;
 use crate::ids::Offset;
 use crate::index::file::IndexFile;
 use crate::index::model::{BlockLookup, Index, IndexDamaged, TopicExtent};
-use crate::index::rebuild::{build_index, open_index};
+use crate::index::rebuild::{index_of_file, open_index};
 use crate::index::segment::{IndexState, Segment};
 use crate::state::context::Context;
 use crate::vfs::files::{File, OpenMode};
@@ -133,12 +133,17 @@ impl SegmentStore {
         self.files.contains_key(&base)
     }
 
-    /// Asks the index of a sealed segment: in memory, in its file, or made again when that is not whole.
+    /// Asks the index of a segment: in the making, in memory, in its file, or made again when that is not whole.
     pub fn with_index<T>(
         &self,
         segment: &Segment,
         f: &dyn Fn(&dyn BlockLookup) -> Result<T, IndexDamaged>,
     ) -> Result<T, ReadError> {
+        if segment.sealed.get().is_none()
+            && let Some(Ok(answer)) = segment.with_builder(|builder| f(builder))
+        {
+            return Ok(answer);
+        }
         let answer = match segment.index_in_memory() {
             Some(index) => Some(f(&*index)),
             None => self.saved_index(segment).map(|index| f(&*index)),
@@ -184,7 +189,9 @@ impl SegmentStore {
 
     fn build(&self, segment: &Segment) -> io::Result<Index> {
         let summary = segment.sealed.get().expect("it is not the active segment");
-        build_index(&self.context, &segment.path, segment.base, summary.next)
+        let file = self.context.open(&segment.path, OpenMode::Read)?;
+        let (identity, newest) = (self.context.identity, self.context.epoch);
+        index_of_file(&*file, identity, segment.base, summary.next, newest)
     }
 
     /// Gives the topics of a sealed segment, in no order; some may come twice.
@@ -198,7 +205,7 @@ impl SegmentStore {
             None => {
                 let read = self
                     .open_saved(segment)
-                    .map(|file| file.for_each_topic(&mut |entry| f(entry.topic, entry.extent)));
+                    .map(|file| file.for_each_topic(&mut |topic, extent, _| f(topic, extent)));
                 match read {
                     Some(Ok(())) => return Ok(()),
                     // The topics given so far come again below, which changes nothing.

@@ -83,18 +83,16 @@ impl BatchPositions {
     /// Notes the batches of a block by offset and position: the block's first batch first, the end of the last one
     /// last.
     pub fn learn(&self, block: BlockKey, batches: &[(Offset, u64)]) {
-        let Some((last, batches)) = batches.split_last() else {
+        let [(first, _), .., last] = *batches else {
             return;
         };
-        let Some((first, _)) = batches.first().copied() else {
-            return;
-        };
+        let batches = &batches[..batches.len() - 1];
         let near = |(offset, position): &(Offset, u64)| {
             let distance = u16::try_from(offset.0 - first.0).ok()?;
             Some((distance, u16::try_from(position - block.1).ok()?))
         };
         let near: Vec<(u16, u16)> = batches.iter().map_while(near).collect();
-        let end = batches.get(near.len()).copied().unwrap_or(*last);
+        let end = batches.get(near.len()).copied().unwrap_or(last);
         let batches = near.into();
         self.0.insert(
             first,

@@ -9,7 +9,7 @@ use crate::index::store::io_error;
 use crate::read::batch_positions::BatchPosition;
 use crate::read::found::{Found, Want};
 use crate::read::reader::Reader;
-use crate::segment::scan::{SegmentScan, Step};
+use crate::segment::scan::SegmentScan;
 use crate::vfs::files::File;
 
 const CHUNK_BYTES_MIN: usize = 64 << 10;
@@ -39,12 +39,8 @@ impl Reader {
         let failed = |error| io_error(&segment.path, error);
         let (end, limit) = match segment.sealed.get() {
             Some(summary) => (summary.data_end, summary.next),
-            None => {
-                // No further than the batches: what is secured behind them was never in the cache.
-                let end = segment.with_builder(|builder| builder.head().data_end);
-                let end = end.map_or_else(|| file.len(), Ok).map_err(failed)?;
-                (end, self.status.high_watermark())
-            }
+            // No further than the batches: what is secured behind them was never in the cache.
+            None => (segment.data_end(), self.status.high_watermark()),
         };
         let (mut scan, mut has_skipped) = self
             .scan_from(segment.base, file, end, blocks, want)
@@ -54,7 +50,7 @@ impl Reader {
                 return Ok(scan.expected);
             }
             match scan.next().map_err(failed)? {
-                Step::Batch { batch, .. } => {
+                Some((batch, _)) => {
                     // Its offset is the one expected, so the batches that were skipped were whole.
                     has_skipped = false;
                     if batch.next_offset() <= want.from || !want.takes(&batch) {
@@ -65,7 +61,7 @@ impl Reader {
                     }
                     found.push(batch);
                 }
-                Step::Bad if has_skipped => {
+                None if has_skipped => {
                     // The skipped batches may be the bad ones.
                     has_skipped = false;
                     self.positions.forget(blocks.offset);
@@ -73,7 +69,7 @@ impl Reader {
                     scan = SegmentScan::new(file, identity, blocks.position, end, blocks.offset)
                         .with_buffers(&self.tail.buffers);
                 }
-                Step::Bad => {
+                None => {
                     let (first, from) = (scan.expected, scan.position);
                     let is_found = scan.resync(limit, self.context.epoch).map_err(failed)?;
                     let (next, to) = if is_found {

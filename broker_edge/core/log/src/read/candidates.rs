@@ -117,10 +117,8 @@ impl Reader {
                     TopicFilter::Topics(names) => names,
                     TopicFilter::Matching(_) => &[],
                 };
-                let found = segment
-                    .with_builder(|builder| marked_offsets(builder, &range, names, filter).ok());
-                // All of it, when it was sealed just now.
-                found.flatten().unwrap_or_else(|| vec![range])
+                let marked = |index: &dyn BlockLookup| marked_offsets(index, &range, names, filter);
+                self.segments.with_index(&segment, &marked)?
             };
         }
         if ranges.len() > max {
@@ -219,7 +217,11 @@ fn marked_offsets(
 ) -> Result<Vec<Range<Offset>>, IndexDamaged> {
     let mut marked = BlockSet::none_of(index.blocks().blocks.len());
     if names.is_empty() {
-        index.mark(range, &|topic| filter.takes(topic), &mut marked)?;
+        index.for_each_topic(&mut |topic, extent, blocks| {
+            if extent.is_in(range) && filter.takes(topic) {
+                marked.mark(blocks);
+            }
+        })?;
     }
     for name in names {
         index.mark_topic(name, &mut marked)?;

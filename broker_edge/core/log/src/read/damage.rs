@@ -28,8 +28,7 @@ impl Reader {
         let partition = &self.context.name;
         self.kept_aside.lock().damaged += place.end.saturating_sub(place.start);
         let piece = Piece {
-            from: place.start,
-            to: place.end,
+            bytes: place,
             first: lost.start,
             kind: "damaged",
         };

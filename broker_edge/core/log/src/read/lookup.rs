@@ -25,35 +25,24 @@ pub struct TopicRange {
 impl Reader {
     pub fn offset_for_time(&self, time_us: i64) -> Result<Offset, ReadError> {
         let high_watermark = self.status.high_watermark();
-        let mut from = None;
+        let mut from = high_watermark;
         for segment in self.segments.all() {
-            let building = segment.with_builder(|builder| {
-                // Batches above the high watermark are in there too; the scan below stops at it.
-                builder.blocks().block_for_time(time_us)
-            });
-            let block = match (building, segment.sealed.get()) {
-                (Some(block), _) => block,
-                (None, Some(summary)) if summary.max_time_us >= time_us => {
-                    self.segments.with_index(&segment, &|index| {
-                        Ok(index.blocks().block_for_time(time_us))
-                    })?
-                }
-                _ => None,
-            };
-            from = block.map(|block| block.offset);
-            if from.is_some() {
+            if segment.with_head(|head| head.max_time_us < time_us) {
+                continue;
+            }
+            // Batches above the high watermark are in there too; the scan below stops at it.
+            let block = |index: &dyn BlockLookup| Ok(index.blocks().block_for_time(time_us));
+            if let Some(block) = self.segments.with_index(&segment, &block)? {
+                from = block.offset;
                 break;
             }
         }
         let mut found = high_watermark;
-        self.scan(
-            from.unwrap_or(high_watermark)..high_watermark,
-            &mut |batch| {
-                let record = batch.records().find(|record| record.time_us >= time_us);
-                found = record.map_or(found, |record| record.offset);
-                record.is_none()
-            },
-        )?;
+        self.scan(from..high_watermark, &mut |batch| {
+            let record = batch.records().find(|record| record.time_us >= time_us);
+            found = record.map_or(found, |record| record.offset);
+            record.is_none()
+        })?;
         Ok(found)
     }
 
@@ -99,12 +88,7 @@ impl Reader {
             let after = epochs.partition_point(|(first, _)| *first <= last);
             after.checked_sub(1).map(|at| epochs[at].1)
         };
-        Ok(
-            match segment.with_builder(|builder| of(&builder.head().epochs)) {
-                Some(epoch) => epoch,
-                None => segment.sealed.get().and_then(|summary| of(&summary.epochs)),
-            },
-        )
+        Ok(segment.with_head(|head| of(&head.epochs)))
     }
 
     pub fn topics(&self) -> Result<Vec<TopicRange>, ReadError> {
@@ -159,9 +143,9 @@ impl Reader {
         // Read first, so that a segment that is sealed in between is not missed; given last, because it is the newest.
         let active = self.active_retained(&kept)?;
         self.topics.for_each_retained(&mut give)?;
-        active
-            .iter()
-            .for_each(|(topic, extent)| give(topic, extent));
+        for (topic, extent) in &active {
+            give(topic, extent);
+        }
         Ok(())
     }
 
@@ -203,10 +187,8 @@ impl Reader {
         offsets.sort_unstable();
         let mut batch: Option<Batch> = None;
         for offset in offsets {
-            if batch
-                .as_ref()
-                .is_none_or(|batch| batch.next_offset() <= offset)
-            {
+            let is_past = |batch: &Batch| batch.next_offset() <= offset;
+            if batch.as_ref().is_none_or(is_past) {
                 batch = match self.read(offset, 1) {
                     Ok(batches) => batches.into_iter().next(),
                     // Lost, or removed meanwhile: reported elsewhere, and no longer retained.

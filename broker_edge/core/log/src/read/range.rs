@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::batch::record_batch::Batch;
 use crate::error::ReadError;
 use crate::ids::Offset;
-use crate::index::model::{BlockLookup, Blocks};
+use crate::index::model::Blocks;
 use crate::index::segment::Segment;
 use crate::read::block_scan::BlockRange;
 use crate::read::candidates::{TopicFilter, TopicSelection};
@@ -200,11 +200,7 @@ impl Reader {
                 block_bytes: blocks.end_of(block).saturating_sub(position),
             }
         };
-        match segment.with_builder(|builder| of(builder.blocks())) {
-            Some(blocks) => Ok(blocks),
-            None => self
-                .segments
-                .with_index(segment, &|index| Ok(of(index.blocks()))),
-        }
+        let segments = &self.segments;
+        segments.with_index(segment, &|index| Ok(of(index.blocks())))
     }
 }

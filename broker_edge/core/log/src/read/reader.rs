@@ -3,29 +3,22 @@
 //! Reads by offset are in `range.rs`, by topic in `candidates.rs`, by time, epoch and retained record in `lookup.rs`;
 //! damage is in `damage.rs`.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use crate::error::ReadError;
 use crate::ids::{Offset, PartitionId};
-use crate::index::catalog::TopicCatalog;
 use crate::index::segment::Segment;
 use crate::index::shared::Shared;
-use crate::index::store::SegmentStore;
 use crate::read::batch_positions::BatchPositions;
 use crate::read::gap::Gap;
 use crate::read::tail::Tail;
 use crate::recovery::quarantine::QuarantineBytes;
-use crate::state::context::Context;
-use crate::state::status::Status;
 
 pub(crate) struct Reader {
-    pub(super) context: Arc<Context>,
-    pub(super) status: Arc<Status>,
-    pub(super) segments: Arc<SegmentStore>,
-    pub(super) topics: Arc<TopicCatalog>,
+    shared: Shared,
     pub(super) tail: Arc<Tail>,
     pub(super) positions: BatchPositions,
     /// Damage that reading has met since the start.
@@ -33,19 +26,18 @@ pub(crate) struct Reader {
     pub(super) kept_aside: Mutex<QuarantineBytes>,
 }
 
+impl Deref for Reader {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
 impl Reader {
     pub fn new(shared: &Shared, tail: &Arc<Tail>, kept_aside: QuarantineBytes) -> Self {
-        let Shared {
-            context,
-            status,
-            segments,
-            topics,
-        } = shared.clone();
         Self {
-            context,
-            status,
-            segments,
-            topics,
+            shared: shared.clone(),
             tail: Arc::clone(tail),
             positions: BatchPositions::new(),
             found: Mutex::default(),

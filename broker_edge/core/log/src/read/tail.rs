@@ -72,22 +72,17 @@ impl Tail {
                 batch,
             });
         }
-        while total > self.limit_bytes {
-            let Some(freed) = self.drop_oldest() else {
-                break;
-            };
-            total = self
-                .bytes
-                .fetch_sub(freed, Ordering::Relaxed)
-                .saturating_sub(freed);
+        while total > self.limit_bytes
+            && let Some(freed) = self.drop_oldest()
+        {
+            let before = self.bytes.fetch_sub(freed, Ordering::Relaxed);
+            total = before.saturating_sub(freed);
         }
     }
 
     fn drop_oldest(&self) -> Option<usize> {
-        let shelf = self
-            .shelves
-            .iter()
-            .min_by_key(|shelf| shelf.oldest.load(Ordering::Relaxed))?;
+        let number = |shelf: &&Shelf| shelf.oldest.load(Ordering::Relaxed);
+        let shelf = self.shelves.iter().min_by_key(number)?;
         let mut batches = shelf.batches.lock();
         let batch = batches.pop_front()?.batch;
         let oldest = batches.front().map_or(EMPTY, |shelved| shelved.number);

@@ -118,25 +118,17 @@ fn quarantine(
     lost: Option<LostOffsets>,
     findings: &mut Findings,
 ) -> Result<(), OpenError> {
-    let mut keep = |from, to, first, kind| {
-        let piece = Piece {
-            from,
-            to,
-            first,
-            kind,
-        };
-        findings.keep(context, file, piece)
-    };
+    let mut keep = |bytes, first, kind| findings.keep(context, file, Piece { bytes, first, kind });
     for pair in scan.ranges[..scan.accepted].windows(2) {
-        keep(pair[0].end, pair[1].start, pair[0].next, "damaged")?;
+        keep(pair[0].end..pair[1].start, pair[0].next, "damaged")?;
     }
     let last = scan.last();
     let lost_end = lost.map_or(last.end, |lost| lost.end);
     if lost_end > last.end {
-        keep(last.end, lost_end, last.next, "damaged")?;
+        keep(last.end..lost_end, last.next, "damaged")?;
     }
     if scan.torn_end > lost_end {
-        keep(lost_end, scan.torn_end, last.next, "torn")?;
+        keep(lost_end..scan.torn_end, last.next, "torn")?;
         findings.torn_bytes = scan.torn_end - lost_end;
     }
     Ok(())

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::batch::layout::{Identity, u32_at, u64_at};
 use crate::ids::{Epoch, Offset};
-use crate::vfs::files::{Files, read_file, replace_file};
+use crate::vfs::files::{Files, existing, read_file, replace_file};
 
 const NAME: &str = "mark";
 const MAGIC: &[u8; 8] = b"hwatrmrk";
@@ -37,13 +37,11 @@ impl Checkpoint {
     }
 
     fn to_bytes(self, identity: &Identity) -> [u8; BYTES] {
+        let (base, next, epoch) = (self.base.0, self.next.0, self.epoch.0);
+        let numbers = [base, self.position, next, epoch, self.kind as u64];
         let mut bytes = [0; BYTES];
-        bytes[0..8].copy_from_slice(MAGIC);
-        bytes[8..16].copy_from_slice(&self.base.0.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.position.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.next.0.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.epoch.0.to_le_bytes());
-        bytes[40..48].copy_from_slice(&(self.kind as u64).to_le_bytes());
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..48].copy_from_slice(numbers.map(u64::to_le_bytes).as_flattened());
         let checksum = identity.checksum_of(&bytes[..48]);
         bytes[48..52].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -78,17 +76,15 @@ impl Checkpoint {
         dir: &Path,
         identity: &Identity,
     ) -> Result<Option<Self>, &'static str> {
-        match read_file(files, &dir.join(NAME), BYTES) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(_) => Err("the checkpoint (file mark) cannot be read"),
-            Ok(bytes) => match Self::from_bytes(&bytes, identity) {
-                Some(checkpoint) => Ok(Some(checkpoint)),
-                None => Err("the checkpoint (file mark) is damaged"),
-            },
-        }
+        let read = existing(read_file(files, &dir.join(NAME), BYTES));
+        let Some(bytes) = read.map_err(|_| "the checkpoint (file mark) cannot be read")? else {
+            return Ok(None);
+        };
+        let checkpoint = Self::from_bytes(&bytes, identity).map(Some);
+        checkpoint.ok_or("the checkpoint (file mark) is damaged")
     }
 
-    pub fn save(self, files: &dyn Files, dir: &Path, identity: &Identity) -> std::io::Result<()> {
+    pub fn save(self, files: &dyn Files, dir: &Path, identity: &Identity) -> io::Result<()> {
         replace_file(files, &dir.join(NAME), &self.to_bytes(identity))
     }
 }

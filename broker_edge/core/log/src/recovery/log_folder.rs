@@ -1,7 +1,7 @@
 //! The folder of a log: its lock, and the identity in its `log.meta`.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use crate::config::LogConfig;
@@ -53,11 +53,8 @@ pub(crate) fn load_or_create(config: &LogConfig, seams: &Seams) -> Result<(Meta,
         });
     }
     let failed = |source| OpenError::io("read", Path::new("/dev/urandom"), source);
-    let id = match config.expected_id {
-        Some(id) => id,
-        None => random_id().map_err(failed)?,
-    };
-    let secret = random_secret().map_err(failed)?;
+    let (id, secret) = random_identity().map_err(failed)?;
+    let id = config.expected_id.unwrap_or(id);
     sync_names_of(files, dir)?;
     let meta = Meta::new(id, secret, seams.clock.now_us(), &config.classes);
     meta.save(files, dir)?;
@@ -68,37 +65,22 @@ pub(crate) fn load_or_create(config: &LogConfig, seams: &Seams) -> Result<(Meta,
 /// records.
 pub(crate) fn sync_names_of(files: &dyn Files, dir: &Path) -> Result<(), OpenError> {
     for parent in dir.ancestors().skip(1) {
-        let parent = if parent.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            parent
-        };
+        let is_here = parent.as_os_str().is_empty();
+        let parent = if is_here { Path::new(".") } else { parent };
+        // We may not open it, so we did not make it; or its file system has nothing to sync there.
+        let passing = [ErrorKind::PermissionDenied, ErrorKind::InvalidInput];
         match files.sync_dir(parent) {
-            // We may not open it, so we did not make it; or its file system has nothing to sync there.
-            Err(error)
-                if !matches!(
-                    error.kind(),
-                    io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
-                ) =>
-            {
-                return Err(OpenError::write(parent, error));
-            }
-            _ => {}
+            Err(error) if passing.contains(&error.kind()) => {}
+            result => result.map_err(|error| OpenError::write(parent, error))?,
         }
     }
     Ok(())
 }
 
-pub(crate) fn random_id() -> io::Result<LogId> {
-    Ok(LogId::from_random(random()?))
-}
-
-pub(crate) fn random_secret() -> io::Result<Secret> {
-    Ok(Secret::from_bytes(random()?))
-}
-
-fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
-    let mut bytes = [0; BYTES];
-    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes)
+pub(crate) fn random_identity() -> io::Result<(LogId, Secret)> {
+    let (mut id, mut secret) = ([0; 16], [0; 8]);
+    let mut random = fs::File::open("/dev/urandom")?;
+    random.read_exact(&mut id)?;
+    random.read_exact(&mut secret)?;
+    Ok((LogId::from_random(id), Secret::from_bytes(secret)))
 }

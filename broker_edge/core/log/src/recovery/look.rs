@@ -8,7 +8,7 @@ use crate::faults::{Sabotage, is_sabotaged};
 use crate::ids::{Epoch, Offset};
 use crate::recovery::checkpoint::Checkpoint;
 use crate::segment::header::SEGMENT_HEADER_BYTES;
-use crate::segment::scan::{SegmentScan, Step, leftover_bytes};
+use crate::segment::scan::{SegmentScan, leftover_bytes};
 use crate::vfs::files::File;
 
 /// Behind damage a batch of any epoch is looked for: an epoch that `log.meta` does not know is no reason to cut the
@@ -64,13 +64,11 @@ impl ValidRange {
     ) -> io::Result<()> {
         let mut scan = SegmentScan::new(file, identity, self.start, self.end, self.base);
         while scan.position < self.end {
-            match scan.next()? {
-                Step::Batch { batch, position } => f(batch, position)?,
-                Step::Bad => {
-                    let text = "the file changed while it was read";
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-                }
-            }
+            let (batch, position) = scan.next()?.ok_or_else(|| {
+                let text = "the file changed while it was read";
+                io::Error::new(io::ErrorKind::InvalidData, text)
+            })?;
+            f(batch, position)?;
         }
         Ok(())
     }
@@ -90,12 +88,12 @@ pub(crate) fn look(
     let mut last_batch = None;
     loop {
         match scan.next()? {
-            Step::Batch { batch, position } => {
+            Some((batch, position)) => {
                 last_batch = Some((position, batch.base_offset()));
                 (range.end, range.next) = (scan.position, scan.expected);
                 range.is_proof |= batch.flags() & BATCH_AFTER_UNSYNCED == 0;
             }
-            Step::Bad => {
+            None => {
                 if !scan.resync(Offset::BELIEVABLE_MAX, ANY_EPOCH)? {
                     break;
                 }

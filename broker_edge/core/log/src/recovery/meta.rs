@@ -1,5 +1,6 @@
 //! `log.meta`: the identity of a log and what is fixed at its creation.
 
+use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
@@ -66,22 +67,17 @@ impl Meta {
     /// None when the folder has no `log.meta`.
     pub fn load(files: &dyn Files, dir: &Path) -> Result<Option<Self>, OpenError> {
         let path = dir.join(NAME);
+        let damaged = |reason: &str| OpenError::Damaged {
+            path: path.clone(),
+            reason: reason.to_owned(),
+        };
         let bytes = match read_file(files, &path, MAX_BYTES) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) if says_nothing_of_bytes(&source) => {
                 return Err(OpenError::io("read", &path, source));
             }
-            Err(error) => {
-                return Err(OpenError::Damaged {
-                    path,
-                    reason: error.to_string(),
-                });
-            }
-        };
-        let damaged = |reason: &str| OpenError::Damaged {
-            path: path.clone(),
-            reason: reason.to_owned(),
+            Err(error) => return Err(damaged(&error.to_string())),
         };
         let text = String::from_utf8(bytes).map_err(|_| damaged("it is not text"))?;
         let mut lines = text.lines();
@@ -116,17 +112,17 @@ impl Meta {
     }
 
     pub fn log_id(&self, dir: &Path) -> Result<LogId, OpenError> {
-        self.log_id
-            .parse()
-            .map_err(|error: crate::ids::ParseLogIdError| OpenError::Damaged {
-                path: dir.join(NAME),
-                reason: error.to_string(),
-            })
+        let parsed = self.log_id.parse::<LogId>();
+        parsed.map_err(|error| OpenError::Damaged {
+            path: dir.join(NAME),
+            reason: error.to_string(),
+        })
     }
 
     /// Refuses settings that differ from those that were fixed at creation.
     pub fn check(&self, dir: &Path, classes: &[ClassConfig]) -> Result<(), OpenError> {
-        let same = |class: &str, what, stored: String, configured: String| {
+        let same = |class: &str, what, stored: &dyn Display, configured: &dyn Display| {
+            let (stored, configured) = (stored.to_string(), configured.to_string());
             if stored == configured {
                 return Ok(());
             }
@@ -142,12 +138,7 @@ impl Meta {
             Some(template) => format!("{template:?}"),
             None => "unset".to_owned(),
         };
-        same(
-            "every class",
-            "the hash",
-            self.hash.clone(),
-            HASH.to_owned(),
-        )?;
+        same("every class", "the hash", &self.hash, &HASH)?;
         for (at, stored) in self.classes.iter().enumerate() {
             let class = &*stored.class;
             let found = classes
@@ -155,22 +146,15 @@ impl Meta {
                 .map_or("missing", |found| found.class.name());
             let Some(configured) = classes.get(at).filter(|_| found == class) else {
                 let (stored, found) = (format!("number {}", at + 1), format!("{found} there"));
-                return same(class, "the place", stored, found);
+                return same(class, "the place", &stored, &found);
             };
             let (before, now) = (stored.partitions, configured.partitions);
-            same(
-                class,
-                "the number of partitions",
-                before.to_string(),
-                now.to_string(),
-            )?;
+            same(class, "the number of partitions", &before, &now)?;
             let (before, now) = (text(&stored.template), text(&configured.template));
-            same(class, "the template", before, now)?;
+            same(class, "the template", &before, &now)?;
         }
-        let extra = classes.get(self.classes.len());
-        let (missing, there) = ("missing".to_owned(), "there".to_owned());
-        extra.map_or(Ok(()), |extra| {
-            same(extra.class.name(), "the class", missing, there)
+        classes.get(self.classes.len()).map_or(Ok(()), |extra| {
+            same(extra.class.name(), "the class", &"missing", &"there")
         })
     }
 }

@@ -113,7 +113,7 @@ fn list_segments(context: &Context, findings: &mut Findings) -> Result<Vec<Offse
         OpenError::io("list", &context.dir, source)
     })?;
     for name in names.iter().filter(|name| name.ends_with(".tmp")) {
-        // A file that stays only takes space: it is emptied before its name is used again.
+        // A file that cannot be removed only takes space: it is emptied before its name is used again.
         if let Err(error) = files.remove(&context.dir.join(name)) {
             findings
                 .notes
@@ -132,11 +132,8 @@ fn check_epochs(
     segments: &[Arc<Segment>],
     newest: Epoch,
 ) -> Result<(), OpenError> {
-    let last = |segment: &Arc<Segment>| match segment.sealed.get() {
-        Some(summary) => summary.epochs.last().map(|(_, epoch)| *epoch),
-        None => segment
-            .with_builder(|builder| builder.head().epochs.last().map(|(_, epoch)| *epoch))
-            .flatten(),
+    let last = |segment: &Arc<Segment>| {
+        segment.with_head(|head| head.epochs.last().map(|(_, epoch)| *epoch))
     };
     match segments.iter().filter_map(last).max() {
         Some(found) if found > newest => Err(OpenError::Damaged {

@@ -1,6 +1,7 @@
 //! Keeps bytes that are no longer served in files of their own, for people to inspect: `.damaged` and `.torn`.
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::error::OpenError;
@@ -10,11 +11,10 @@ use crate::segment::scan::SCAN_CHUNK_BYTES;
 use crate::state::context::Context;
 use crate::vfs::files::{File, OpenMode, is_full, read_full};
 
-/// Bytes `[from, to)` of a segment, which held offset `first` or would have.
-#[derive(Debug, Clone, Copy)]
+/// Bytes of a segment, which held offset `first` or would have.
+#[derive(Debug, Clone)]
 pub(crate) struct Piece {
-    pub from: u64,
-    pub to: u64,
+    pub bytes: Range<u64>,
     pub first: Offset,
     /// `damaged` or `torn`.
     pub kind: &'static str,
@@ -31,7 +31,7 @@ pub(crate) enum Kept {
 pub(crate) fn keep(context: &Context, file: &dyn File, piece: Piece) -> io::Result<Kept> {
     let suffix = format!("{}.{}", context.epoch, piece.kind);
     let path = context.dir.join(file_name(piece.first, &suffix));
-    match copy_bytes(context, file, piece, &path) {
+    match copy_bytes(context, file, piece.bytes, &path) {
         Ok(()) => Ok(Kept::At(path)),
         Err(error) if is_full(&error) => {
             // It holds only a part.
@@ -42,16 +42,21 @@ pub(crate) fn keep(context: &Context, file: &dyn File, piece: Piece) -> io::Resu
     }
 }
 
-fn copy_bytes(context: &Context, from: &dyn File, piece: Piece, path: &Path) -> io::Result<()> {
+fn copy_bytes(
+    context: &Context,
+    from: &dyn File,
+    bytes: Range<u64>,
+    path: &Path,
+) -> io::Result<()> {
     let file = context.open(path, OpenMode::Create)?;
-    let mut position = piece.from;
-    while position < piece.to {
-        let mut chunk = vec![0; (piece.to - position).min(SCAN_CHUNK_BYTES as u64) as usize];
+    let mut position = bytes.start;
+    while position < bytes.end {
+        let mut chunk = vec![0; (bytes.end - position).min(SCAN_CHUNK_BYTES as u64) as usize];
         let read = read_full(from, &mut chunk, position)?;
         if read == 0 {
             break;
         }
-        file.write_all_at(&chunk[..read], position - piece.from)?;
+        file.write_all_at(&chunk[..read], position - bytes.start)?;
         position += read as u64;
     }
     file.sync_data()
@@ -100,9 +105,12 @@ impl Findings {
         file: &dyn File,
         piece: Piece,
     ) -> Result<(), OpenError> {
-        let kept =
-            keep(context, file, piece).map_err(|source| OpenError::write(&context.dir, source))?;
-        let Piece { from, to, .. } = piece;
+        let Range {
+            start: from,
+            end: to,
+        } = piece.bytes;
+        let kept = keep(context, file, piece);
+        let kept = kept.map_err(|source| OpenError::write(&context.dir, source))?;
         self.notes.push(match kept {
             Kept::At(path) => format!("bytes {from} to {to} are kept in {}", path.display()),
             Kept::NoSpaceFor(path) => {

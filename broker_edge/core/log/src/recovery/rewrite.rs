@@ -3,7 +3,6 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::batch::layout::Identity;
 use crate::failpoint;
 use crate::ids::Offset;
 use crate::index::builder::IndexBuilder;
@@ -52,19 +51,29 @@ pub(crate) fn create_first(context: &Context) -> io::Result<ActiveFile> {
 
 /// An empty segment that begins at `base`.
 pub(crate) fn begin(context: &Context, base: Offset) -> io::Result<ActiveFile> {
-    let range = ValidRange::empty(SEGMENT_HEADER_BYTES, base);
-    write_new(context, base, &mut |_, _, _| Ok(range))
+    write_new(context, base, None)
 }
 
 /// Writes the valid batches of a range into a new segment file and puts it, synced, under its name.
 pub(crate) fn copy(context: &Context, old: &dyn File, range: ValidRange) -> io::Result<ActiveFile> {
-    let copied = write_new(context, range.base, &mut |file, builder, identity| {
-        let mut buffer: Vec<u8> = Vec::new();
-        let mut written = SEGMENT_HEADER_BYTES;
-        range.for_each(old, identity, &mut |batch, _| {
-            let position = written + buffer.len() as u64;
+    write_new(context, range.base, Some((old, range)))
+}
+
+fn write_new(
+    context: &Context,
+    base: Offset,
+    batches: Option<(&dyn File, ValidRange)>,
+) -> io::Result<ActiveFile> {
+    let path = context.dir.join(file_name(base, "seg"));
+    let unfinished = path.with_extension("seg.tmp");
+    let file = context.open(&unfinished, OpenMode::Create)?;
+    let mut builder = IndexBuilder::new(base);
+    let mut buffer = header_bytes(context, base, false);
+    let (mut written, mut next) = (0, base);
+    if let Some((old, range)) = batches {
+        range.for_each(old, context.identity, &mut |batch, _| {
+            builder.add(&batch, written + buffer.len() as u64);
             buffer.extend_from_slice(batch.bytes());
-            builder.add(&batch, position);
             if buffer.len() >= SCAN_CHUNK_BYTES {
                 file.write_all_at(&buffer, written)?;
                 written += buffer.len() as u64;
@@ -72,35 +81,18 @@ pub(crate) fn copy(context: &Context, old: &dyn File, range: ValidRange) -> io::
             }
             Ok(())
         })?;
-        file.write_all_at(&buffer, written)?;
-        let end = written + buffer.len() as u64;
-        failpoint!("recovery-copied");
-        Ok(ValidRange { end, ..range })
-    })?;
-    Ok(copied)
-}
-
-type WriteBatches<'a> =
-    dyn FnMut(&dyn File, &mut IndexBuilder, Identity) -> io::Result<ValidRange> + 'a;
-
-fn write_new(
-    context: &Context,
-    base: Offset,
-    write: &mut WriteBatches<'_>,
-) -> io::Result<ActiveFile> {
-    let path = context.dir.join(file_name(base, "seg"));
-    let unfinished = path.with_extension("seg.tmp");
-    let file = context.open(&unfinished, OpenMode::Create)?;
-    file.write_all_at(&header_bytes(context, base, false), 0)?;
-    let mut builder = IndexBuilder::new(base);
-    let written = write(&*file, &mut builder, context.identity)?;
+        next = range.next;
+    }
+    file.write_all_at(&buffer, written)?;
+    failpoint!("recovery-copied");
     replace_segment_file(context, &*file, &unfinished, &path)?;
+    let position = written + buffer.len() as u64;
     Ok(ActiveFile {
         file,
         segment: Arc::new(Segment::active(&context.dir, base, builder)),
-        position: written.end,
-        filled: written.end,
-        next: written.next,
+        position,
+        filled: position,
+        next,
     })
 }
 

@@ -11,9 +11,10 @@ use crate::index::rebuild::{index_of_file, load_index};
 use crate::index::segment::{IndexState, Segment};
 use crate::recovery::look::ANY_EPOCH;
 use crate::recovery::quarantine::Findings;
-use crate::segment::header::{FORMAT, HeaderFound, SEGMENT_HEADER_BYTES, SegmentHeader, file_name};
+use crate::segment::header::{FORMAT, HeaderFound, file_name};
+use crate::segment::scan::read_header;
 use crate::state::context::Context;
-use crate::vfs::files::{OpenMode, read_full};
+use crate::vfs::files::OpenMode;
 use crate::vfs::salvage::{Salvage, says_nothing_of_bytes};
 
 fn read_error(path: &Path, source: io::Error) -> OpenError {
@@ -27,12 +28,8 @@ pub(crate) fn check_header(
     findings: &mut Findings,
 ) -> Result<HeaderFound, OpenError> {
     let path = context.dir.join(file_name(base, "seg"));
-    let read = || -> io::Result<HeaderFound> {
-        let mut bytes = vec![0; SEGMENT_HEADER_BYTES as usize];
-        let read = read_full(&*context.open(&path, OpenMode::Read)?, &mut bytes, 0)?;
-        Ok(SegmentHeader::parse(&bytes[..read]))
-    };
-    let found = match read() {
+    let file = context.open(&path, OpenMode::Read);
+    let found = match file.and_then(|file| read_header(&*file)) {
         Ok(found) => found,
         Err(source) if says_nothing_of_bytes(&source) => return Err(read_error(&path, source)),
         // Its batches may still be readable.
@@ -82,8 +79,7 @@ pub(crate) fn recover_sealed(
     let dir = &context.dir;
     if let Some(index) = load_index(context, base, limit) {
         keys.extend_from_slice(&index.keys);
-        let summary = index.summary();
-        return Ok(Segment::sealed(dir, base, summary, IndexState::Saved));
+        return Ok(Segment::sealed(dir, index.head(), IndexState::Saved));
     }
     findings.rebuilt_indexes += 1;
     let path = dir.join(file_name(base, "seg"));
@@ -102,7 +98,7 @@ pub(crate) fn recover_sealed(
         }
     };
     keys.extend_from_slice(&index.keys);
-    let summary = index.summary();
+    let head = index.head();
     let state = match unreadable {
         None => IndexState::Memory(index),
         Some(unreadable) => {
@@ -114,5 +110,5 @@ pub(crate) fn recover_sealed(
             IndexState::Provisional(index)
         }
     };
-    Ok(Segment::sealed(dir, base, summary, state))
+    Ok(Segment::sealed(dir, head, state))
 }

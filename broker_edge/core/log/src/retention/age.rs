@@ -54,31 +54,24 @@ impl AgeClock {
             return None;
         }
         let belief = &mut *self.0.lock();
-        let Some(believed) = belief.believed else {
-            belief.believed = Some(now);
-            return Some(now.wall_us);
-        };
-        let expected_us = believed.expected_us(now.steady);
-        if now.wall_us.saturating_sub(expected_us) <= JUMP_US {
-            *belief = Belief {
-                believed: Some(now),
-                jumped: None,
+        let expected_us = belief
+            .believed
+            .map_or(now.wall_us, |believed| believed.expected_us(now.steady));
+        if now.wall_us.saturating_sub(expected_us) > JUMP_US {
+            let is_same = |jumped: &Reading| {
+                (now.wall_us - jumped.expected_us(now.steady)).saturating_abs() <= JUMP_US
             };
-            return Some(now.wall_us);
-        }
-        let is_new = belief.jumped.is_none_or(|jumped| {
-            (now.wall_us - jumped.expected_us(now.steady)).saturating_abs() > JUMP_US
-        });
-        if is_new {
-            tracing::warn!(
-                ahead_s = (now.wall_us - expected_us) / 1_000_000,
-                "the wall clock has jumped ahead: ages are judged by the old time until the new time has run for an hour"
-            );
-            belief.jumped = Some(now);
-        }
-        let jumped = belief.jumped.unwrap_or(now);
-        if now.steady.saturating_sub(jumped.steady) < SETTLED {
-            return Some(expected_us);
+            let jumped = belief.jumped.filter(is_same).unwrap_or_else(|| {
+                tracing::warn!(
+                    ahead_s = (now.wall_us - expected_us) / 1_000_000,
+                    "the wall clock has jumped ahead: ages are judged by the old time until the new time has run for an hour"
+                );
+                now
+            });
+            belief.jumped = Some(jumped);
+            if now.steady.saturating_sub(jumped.steady) < SETTLED {
+                return Some(expected_us);
+            }
         }
         *belief = Belief {
             believed: Some(now),

@@ -75,10 +75,7 @@ pub(crate) fn maintain(partitions: &[&Retention], budget: &DiskBudget, files: &d
 }
 
 fn used_bytes(partitions: &[&Retention]) -> u64 {
-    partitions
-        .iter()
-        .map(|partition| partition.file_bytes())
-        .sum()
+    partitions.iter().copied().map(Retention::file_bytes).sum()
 }
 
 /// Removes the oldest telemetry until use is below where the action begins. Held records go last, and only as far as

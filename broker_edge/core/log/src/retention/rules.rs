@@ -1,6 +1,7 @@
 //! The retention of a partition: which segments go, and why. Removing them is `removal.rs`, the rest of the upkeep
 //! `maintenance.rs`.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -8,24 +9,17 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 
 use crate::ids::Offset;
-use crate::index::catalog::TopicCatalog;
 use crate::index::segment::Segment;
 use crate::index::shared::Shared;
-use crate::index::store::SegmentStore;
 use crate::read::reader::Reader;
 use crate::retention::age::AgeClock;
 use crate::retention::holds::{DeleteHook, Hold, Holders};
-use crate::state::context::Context;
 use crate::state::disk_budget::DiskBudget;
 use crate::state::stats::Cause;
-use crate::state::status::Status;
 use crate::write::writer::Writer;
 
 pub(crate) struct Retention {
-    pub(super) context: Arc<Context>,
-    pub(super) status: Arc<Status>,
-    pub(super) segments: Arc<SegmentStore>,
-    pub(super) topics: Arc<TopicCatalog>,
+    shared: Shared,
     pub(super) reader: Arc<Reader>,
     pub(super) writer: Arc<Writer>,
     pub(super) budget: Arc<DiskBudget>,
@@ -69,23 +63,22 @@ fn micros(age: Duration) -> i64 {
     i64::try_from(age.as_micros()).unwrap_or(i64::MAX)
 }
 
+impl Deref for Retention {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
 impl Retention {
     pub fn new(
         shared: Shared,
         (reader, writer): (&Arc<Reader>, &Arc<Writer>),
         (budget, ages): (&Arc<DiskBudget>, &Arc<AgeClock>),
     ) -> Self {
-        let Shared {
-            context,
-            status,
-            segments,
-            topics,
-        } = shared;
         Self {
-            context,
-            status,
-            segments,
-            topics,
+            shared,
             reader: Arc::clone(reader),
             writer: Arc::clone(writer),
             budget: Arc::clone(budget),
@@ -118,7 +111,7 @@ impl Retention {
 
     /// Removes the segments that are too old or too many.
     pub(super) fn expire(&self) {
-        let ages = self.context.retention_age.map(|age| Ages {
+        let ages = self.context.kept.retention_age.map(|age| Ages {
             age,
             steady: self.context.steady(),
             wall_us: self.ages.now_us(&*self.context.seams.clock),
@@ -139,12 +132,12 @@ impl Retention {
         let (_, end) = self.removable()?;
         let size_bytes = self.segments.size_bytes();
         let is_over = |limit: Option<u64>| limit.is_some_and(|limit| size_bytes > limit);
-        if is_over(self.context.retention_hard_bytes) {
+        if is_over(self.context.kept.retention_hard_bytes) {
             return Some(Cause::HardBytes);
         }
         let cause = if ages.is_some_and(|ages| ages.is_first_old(&self.segments.all())) {
             Cause::Age
-        } else if is_over(self.context.retention_bytes) {
+        } else if is_over(self.context.kept.retention_bytes) {
             Cause::Bytes
         } else {
             return None;
@@ -157,14 +150,14 @@ impl Retention {
     pub(super) fn removable(&self) -> Option<(Arc<Segment>, Offset)> {
         let (first, end) = self.segments.oldest()?;
         first.sealed.get()?;
-        let needs_holders = self.context.honours_holds || !self.context.removes_at_once;
+        let needs_holders = self.context.kept.honours_holds || !self.context.removes_at_once;
         let may_remove = !needs_holders || self.holders.read().is_some();
         may_remove.then_some((first, end))
     }
 
     /// The holders that have not finished the records below `end`, when the class respects holds.
     pub(super) fn holds_below(&self, end: Offset) -> Vec<Hold> {
-        if !self.context.honours_holds {
+        if !self.context.kept.honours_holds {
             return Vec::new();
         }
         let holders = self.holders.read().clone();

@@ -9,7 +9,7 @@ use crate::failpoint;
 use crate::ids::{Class, Offset};
 use crate::segment::header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::state::context::Context;
-use crate::vfs::files::{File, OpenMode};
+use crate::vfs::files::{File, OpenMode, existing};
 
 /// Zeros are written at most this far ahead of the batches.
 pub(crate) const FILL_STEP_BYTES: u64 = 4 << 20;
@@ -57,9 +57,6 @@ pub(crate) fn replace_segment_file(
     files.rename(unfinished, path)?;
     failpoint!("recovery-named");
     // An index beside it describes the old file.
-    match files.remove(&path.with_extension("idx")) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    existing(files.remove(&path.with_extension("idx")))?;
     files.sync_dir(&context.dir)
 }

@@ -63,18 +63,14 @@ impl SegmentHeader {
         if format != FORMAT || checksum != stored || !is_padded {
             return HeaderFound::Bad;
         }
-        let mut log_id = [0; 16];
-        log_id.copy_from_slice(&bytes[16..32]);
-        let mut secret = [0; 8];
-        secret.copy_from_slice(&bytes[64..72]);
         let Some(class) = Class::from_number(bytes[36]) else {
             return HeaderFound::Bad;
         };
         HeaderFound::Good(Self {
             identity: Identity {
-                log_id: LogId::from_bytes(log_id),
+                log_id: LogId::from_bytes(bytes[16..32].try_into().expect("16 bytes")),
                 partition: PartitionId(u32_at(bytes, 32)),
-                secret: Secret::from_bytes(secret),
+                secret: Secret::from_bytes(bytes[64..72].try_into().expect("8 bytes")),
             },
             class,
             recycled: bytes[37] != 0,
@@ -105,21 +101,22 @@ pub(crate) fn base_of(name: &str) -> Option<Offset> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::record_batch::tests::identity;
 
-    #[test]
-    fn header_reads_back_and_a_flipped_bit_is_noticed() {
-        let header = SegmentHeader {
-            identity: Identity {
-                log_id: LogId::from_bytes([9; 16]),
-                partition: PartitionId(3),
-                secret: Secret::from_bytes([6; 8]),
-            },
+    fn header() -> SegmentHeader {
+        SegmentHeader {
+            identity: identity(),
             class: Class::Artifacts,
             recycled: true,
             base: Offset(77),
             epoch: Epoch(5),
             created_us: -4,
-        };
+        }
+    }
+
+    #[test]
+    fn header_reads_back_and_a_flipped_bit_is_noticed() {
+        let header = header();
         let bytes = header.to_bytes();
         assert_eq!(SegmentHeader::parse(&bytes), HeaderFound::Good(header));
         for at in 0..HEADER_USED {
@@ -135,19 +132,7 @@ mod tests {
 
     #[test]
     fn a_newer_format_is_told_from_a_flipped_bit() {
-        let header = SegmentHeader {
-            identity: Identity {
-                log_id: LogId::from_bytes([9; 16]),
-                partition: PartitionId(3),
-                secret: Secret::from_bytes([6; 8]),
-            },
-            class: Class::Telemetry,
-            recycled: false,
-            base: Offset(0),
-            epoch: Epoch(1),
-            created_us: 0,
-        };
-        let mut bytes = header.to_bytes();
+        let mut bytes = header().to_bytes();
         bytes[8] = 7;
         assert_eq!(SegmentHeader::parse(&bytes), HeaderFound::Bad);
         let checksum = crc32c::crc32c_append(crc32c::crc32c(&bytes[16..72]), &bytes[8..12]);

@@ -7,10 +7,12 @@ use std::io;
 use std::sync::Arc;
 
 use crate::batch::buffers::{Buffers, Chunk};
-use crate::batch::layout::{BASE_OFFSET_AT, DecodeError, HEADER_BYTES, Header, Identity};
+use crate::batch::layout::{BASE_OFFSET_AT, HEADER_BYTES, Header, Identity};
 use crate::batch::record_batch::Batch;
 use crate::ids::{Epoch, Offset};
+use crate::segment::header::{HeaderFound, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::vfs::files::{File, read_full};
+use crate::vfs::salvage::says_nothing_of_bytes;
 
 /// How much is read at once when everything is read.
 pub(crate) const SCAN_CHUNK_BYTES: usize = 1 << 20;
@@ -31,15 +33,6 @@ pub(crate) struct SegmentScan<'a> {
     buffers: Option<&'a Arc<Buffers>>,
     chunk_start: u64,
     chunk_bytes: usize,
-}
-
-pub(crate) enum Step {
-    Batch {
-        batch: Batch,
-        position: u64,
-    },
-    /// The bytes at the scan's position are not the batch that is expected there.
-    Bad,
 }
 
 impl<'a> SegmentScan<'a> {
@@ -77,20 +70,22 @@ impl<'a> SegmentScan<'a> {
         self
     }
 
+    /// The header at the scan's position, if it has the expected offset and no earlier epoch than the batch before.
+    fn claim(&mut self) -> io::Result<Option<Header>> {
+        let Some(at) = self.load(self.position, HEADER_BYTES)? else {
+            return Ok(None);
+        };
+        let header = Header::parse(&self.chunk[at..]).ok();
+        Ok(header.filter(|it| it.base_offset == self.expected && it.epoch >= self.epoch))
+    }
+
     /// Skips batches that end at or before `from` by their headers alone. Their checksums are not checked, so a bad
     /// batch found after this must be looked at again from a position that was not reached by skipping.
     pub fn skip_before(&mut self, from: Offset) -> io::Result<()> {
-        while self.expected < from {
-            let Some(at) = self.load(self.position, HEADER_BYTES)? else {
-                return Ok(());
-            };
-            let Ok(header) = Header::parse(&self.chunk[at..]) else {
-                return Ok(());
-            };
-            let is_next = header.base_offset == self.expected && header.epoch >= self.epoch;
-            if !is_next || header.next_offset() > from {
-                return Ok(());
-            }
+        while self.expected < from
+            && let Some(header) = self.claim()?
+            && header.next_offset() <= from
+        {
             self.position += header.total() as u64;
             self.expected = header.next_offset();
             self.epoch = header.epoch;
@@ -122,29 +117,29 @@ impl<'a> SegmentScan<'a> {
         found
     }
 
-    pub fn next(&mut self) -> io::Result<Step> {
-        match self.decode_at(self.position, self.expected, true)? {
-            Ok(batch) => {
-                let position = self.position;
-                self.position += batch.bytes_len() as u64;
-                self.expected = batch.next_offset();
-                self.epoch = batch.epoch();
-                Ok(Step::Batch { batch, position })
-            }
-            Err(_) => Ok(Step::Bad),
-        }
-    }
-
-    /// Whether the bytes at the scan's position claim to be the batch expected there, and its size if so.
-    pub fn claimed_bytes(&mut self) -> io::Result<Option<u64>> {
-        let Some(at) = self.load(self.position, HEADER_BYTES)? else {
+    /// The batch at the scan's position, and the position; None when the bytes there are not the batch that is expected.
+    pub fn next(&mut self) -> io::Result<Option<(Batch, u64)>> {
+        let Some(header) = self.claim()? else {
             return Ok(None);
         };
-        let header = Header::parse(&self.chunk[at..]);
-        Ok(header
-            .ok()
-            .filter(|header| header.base_offset == self.expected && header.epoch >= self.epoch)
-            .map(|header| header.total() as u64))
+        let position = self.position;
+        let batch = self.decode_at(position, &header)?;
+        Ok(batch.map(|batch| {
+            self.position += batch.bytes_len() as u64;
+            self.expected = batch.next_offset();
+            self.epoch = batch.epoch();
+            (batch, position)
+        }))
+    }
+
+    /// The next batch that ends at or before `limit`, and its position. Behind bad bytes that is the first that
+    /// [`resync`](Self::resync) finds.
+    pub fn next_below(&mut self, limit: Offset, newest: Epoch) -> io::Result<Option<(Batch, u64)>> {
+        let mut found = self.next()?;
+        if found.is_none() && self.resync(limit, newest)? {
+            found = self.next()?;
+        }
+        Ok(found.filter(|(batch, _)| batch.next_offset() <= limit))
     }
 
     /// The size that the next batch claims, when its header is in the current chunk.
@@ -156,12 +151,8 @@ impl<'a> SegmentScan<'a> {
 
     /// Skips the batches that headers claim from the scan's position on, whatever is in them.
     pub fn skip_claimed(&mut self) -> io::Result<()> {
-        while let Some(bytes) = self.claimed_bytes()? {
-            let at = (self.position - self.chunk_start) as usize;
-            let Ok(header) = Header::parse(&self.chunk[at..]) else {
-                return Ok(());
-            };
-            self.position = self.end.min(self.position + bytes);
+        while let Some(header) = self.claim()? {
+            self.position = self.end.min(self.position + header.total() as u64);
             self.expected = header.next_offset();
         }
         Ok(())
@@ -194,8 +185,8 @@ impl<'a> SegmentScan<'a> {
     /// an epoch between the scan's and `newest`. Returns false, without moving, when there is none.
     pub fn resync(&mut self, limit: Offset, newest: Epoch) -> io::Result<bool> {
         // Bytes inside a batch whose header is whole are payloads, even where they look like a batch.
-        let skip = self.claimed_bytes()?.unwrap_or(1);
-        let mut at = self.position + skip;
+        let skip = self.claim()?.map_or(1, |header| header.total());
+        let mut at = self.position + skip as u64;
         while at + HEADER_BYTES as u64 <= self.end {
             let Some(start) = self.load(at, HEADER_BYTES)? else {
                 break;
@@ -213,12 +204,9 @@ impl<'a> SegmentScan<'a> {
                 let fits = header.base_offset > self.expected
                     && header.next_offset() <= limit
                     && (self.epoch..=newest).contains(&header.epoch);
-                if fits
-                    && self
-                        .decode_at(at + shift as u64, header.base_offset, true)?
-                        .is_ok()
-                {
-                    self.position = at + shift as u64;
+                let position = at + shift as u64;
+                if fits && self.decode_at(position, &header)?.is_some() {
+                    self.position = position;
                     self.expected = header.base_offset;
                     return Ok(true);
                 }
@@ -228,32 +216,10 @@ impl<'a> SegmentScan<'a> {
         Ok(false)
     }
 
-    fn decode_at(
-        &mut self,
-        position: u64,
-        expected: Offset,
-        in_order: bool,
-    ) -> io::Result<Result<Batch, DecodeError>> {
-        let short = DecodeError::Short {
-            needed: HEADER_BYTES,
-            available: 0,
-        };
-        let Some(at) = self.load(position, HEADER_BYTES)? else {
-            return Ok(Err(short));
-        };
-        let header = match Header::parse(&self.chunk[at..]) {
-            Ok(header) => header,
-            Err(error) => return Ok(Err(error)),
-        };
-        if header.base_offset != expected || (in_order && header.epoch < self.epoch) {
-            return Ok(Err(DecodeError::Malformed {
-                what: "offset and epoch",
-            }));
-        }
-        let Some(at) = self.load(position, header.total())? else {
-            return Ok(Err(short));
-        };
-        Ok(Batch::decode(&self.chunk, at, &self.identity))
+    /// The batch with this header at a position, when it is whole.
+    fn decode_at(&mut self, position: u64, header: &Header) -> io::Result<Option<Batch>> {
+        let at = self.load(position, header.total())?;
+        Ok(at.and_then(|at| Batch::decode(&self.chunk, at, &self.identity).ok()))
     }
 
     /// Makes sure that `bytes` from `position` on are in the chunk and returns where; None when the file ends before.
@@ -290,6 +256,16 @@ impl<'a> SegmentScan<'a> {
     }
 }
 
+/// The header of a segment file; unreadable bytes count as a bad header.
+pub(crate) fn read_header(file: &dyn File) -> io::Result<HeaderFound> {
+    let mut bytes = vec![0; SEGMENT_HEADER_BYTES as usize];
+    match read_full(file, &mut bytes, 0) {
+        Ok(read) => Ok(SegmentHeader::parse(&bytes[..read])),
+        Err(error) if says_nothing_of_bytes(&error) => Err(error),
+        Err(_) => Ok(HeaderFound::Bad),
+    }
+}
+
 /// How many bytes from `position` on are not the zeros that were written ahead.
 pub(crate) fn leftover_bytes(file: &dyn File, position: u64) -> io::Result<u64> {
     let room = file.len()?.saturating_sub(position).min(LEFTOVER_BYTES_MAX);
@@ -312,8 +288,7 @@ mod tests {
         let end = batch.bytes_len() as u64;
         let mut scan = SegmentScan::new(&file, identity(), 0, end, Offset(expected));
         scan.epoch = Epoch(epoch);
-        let step = scan.next().expect("it can be read");
-        matches!(step, Step::Batch { .. })
+        scan.next().expect("it can be read").is_some()
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::batch::layout::Identity;
-use crate::config::SyncMode;
+use crate::config::{ClassConfig, SyncMode};
 use crate::ids::{Class, Epoch};
 use crate::state::stats::Counters;
 use crate::vfs::clock::Seams;
@@ -23,11 +23,9 @@ pub(crate) struct Context {
     pub sync: SyncMode,
     pub segment_bytes: u64,
     pub queue_bytes: usize,
-    pub retention_bytes: Option<u64>,
-    pub retention_age: Option<Duration>,
-    pub honours_holds: bool,
+    /// The settings of its class.
+    pub kept: ClassConfig,
     pub removes_at_once: bool,
-    pub retention_hard_bytes: Option<u64>,
     pub counters: Arc<Counters>,
 }
 

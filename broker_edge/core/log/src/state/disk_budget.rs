@@ -4,7 +4,8 @@
 //! judges; `retention/` removes segments.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::config::{DiskAction, DiskConfig};
 use crate::vfs::files::Files;
@@ -24,8 +25,6 @@ pub enum DiskLevel {
 }
 
 impl DiskLevel {
-    const ALL: [Self; 4] = [Self::Normal, Self::Warned, Self::Acting, Self::Full];
-
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -51,22 +50,21 @@ pub struct DiskUse {
 pub(crate) struct DiskBudget {
     config: DiskConfig,
     dir: PathBuf,
-    /// The last measurement plus the bytes taken since.
-    used: AtomicU64,
-    /// `u64::MAX` for none.
-    limit: AtomicU64,
-    level: AtomicU8,
+    /// The last measurement, and in `used_bytes` also the bytes taken since.
+    usage: Mutex<DiskUse>,
 }
 
 impl DiskBudget {
     pub fn new(config: DiskConfig, dir: &Path) -> Self {
-        let limit = config.budget_bytes.unwrap_or(u64::MAX);
+        let usage = DiskUse {
+            used_bytes: 0,
+            budget_bytes: config.budget_bytes,
+            level: DiskLevel::Normal,
+        };
         Self {
             config,
             dir: dir.to_owned(),
-            used: AtomicU64::new(0),
-            limit: AtomicU64::new(limit),
-            level: AtomicU8::new(DiskLevel::Normal as u8),
+            usage: Mutex::new(usage),
         }
     }
 
@@ -75,35 +73,27 @@ impl DiskBudget {
     }
 
     pub fn level(&self) -> DiskLevel {
-        DiskLevel::ALL[usize::from(self.level.load(Ordering::Acquire)).min(3)]
+        self.usage().level
     }
 
     pub fn usage(&self) -> DiskUse {
-        let limit = self.limit.load(Ordering::Acquire);
-        DiskUse {
-            used_bytes: self.used.load(Ordering::Acquire),
-            budget_bytes: (limit != u64::MAX).then_some(limit),
-            level: self.level(),
-        }
+        *self.usage.lock()
     }
 
     /// Notes that a file grows by `bytes`. False, and nothing noted, when the budget has no room for them.
     pub fn take(&self, bytes: u64) -> bool {
-        let Some(budget) = self.config.budget_bytes else {
-            self.note(bytes);
-            return true;
-        };
-        self.used
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
-                let after = used.saturating_add(bytes);
-                (after <= budget).then_some(after)
-            })
-            .is_ok()
+        let mut usage = self.usage.lock();
+        let after = usage.used_bytes.saturating_add(bytes);
+        let has_room = self.config.budget_bytes.is_none_or(|most| after <= most);
+        if has_room {
+            usage.used_bytes = after;
+        }
+        has_room
     }
 
     /// Notes growth that is never refused: the internal partition's.
     pub fn note(&self, bytes: u64) {
-        self.used.fetch_add(bytes, Ordering::AcqRel);
+        self.usage.lock().used_bytes += bytes;
     }
 
     /// Notes a new measurement and returns the level that follows.
@@ -114,30 +104,26 @@ impl DiskBudget {
         });
         let reachable = available.map_or(u64::MAX, |bytes| used_bytes.saturating_add(bytes));
         let limit = self.config.budget_bytes.unwrap_or(u64::MAX).min(reachable);
-        self.used.store(used_bytes, Ordering::Release);
-        self.limit.store(limit, Ordering::Release);
-        let level = self.judge(used_bytes, limit, self.level());
-        self.level.store(level as u8, Ordering::Release);
-        level
+        let mut usage = self.usage.lock();
+        usage.used_bytes = used_bytes;
+        usage.budget_bytes = (limit != u64::MAX).then_some(limit);
+        usage.level = self.judge(used_bytes, limit, usage.level);
+        usage.level
     }
 
     /// The highest level whose bound is reached; a level is left again a little below its bound.
     fn judge(&self, used: u64, limit: u64, before: DiskLevel) -> DiskLevel {
         let reached = |level: DiskLevel| {
-            let percent = self.percent_of(level);
+            let mut percent = self.percent_of(level);
+            if before >= level {
+                percent = percent.saturating_sub(HYSTERESIS_PERCENT);
+            }
             let is_full = level == DiskLevel::Full && used.saturating_add(ROOM_BYTES_MIN) > limit;
-            let percent = if before >= level {
-                percent - HYSTERESIS_PERCENT.min(percent)
-            } else {
-                percent
-            };
             is_full || used >= share_of(limit, percent)
         };
         let levels = [DiskLevel::Full, DiskLevel::Acting, DiskLevel::Warned];
-        levels
-            .into_iter()
-            .find(|level| reached(*level))
-            .unwrap_or(DiskLevel::Normal)
+        let highest = levels.into_iter().find(|level| reached(*level));
+        highest.unwrap_or(DiskLevel::Normal)
     }
 
     fn percent_of(&self, level: DiskLevel) -> u64 {
@@ -149,17 +135,20 @@ impl DiskBudget {
         }
     }
 
+    fn limit_bytes(&self) -> u64 {
+        self.usage().budget_bytes.unwrap_or(u64::MAX)
+    }
+
     /// Use at which trimming may stop.
     pub fn trim_to_bytes(&self) -> u64 {
-        let percent = self
-            .percent_of(DiskLevel::Acting)
-            .saturating_sub(HYSTERESIS_PERCENT);
-        share_of(self.limit.load(Ordering::Acquire), percent).saturating_sub(1)
+        let percent = self.percent_of(DiskLevel::Acting);
+        let percent = percent.saturating_sub(HYSTERESIS_PERCENT);
+        share_of(self.limit_bytes(), percent).saturating_sub(1)
     }
 
     /// Use above which the log is full, or stays full.
     pub fn full_from_bytes(&self) -> u64 {
-        let limit = self.limit.load(Ordering::Acquire);
+        let limit = self.limit_bytes();
         share_of(limit, 100 - HYSTERESIS_PERCENT)
             .min(limit.saturating_sub(ROOM_BYTES_MIN))
             .saturating_sub(1)
@@ -214,11 +203,8 @@ mod tests {
         assert!(disk.take(MIB));
         assert!(!disk.take(1));
         disk.note(MIB);
-        assert_eq!(
-            disk.usage().used_bytes,
-            101 * MIB,
-            "the internal partition goes on"
-        );
+        let used = disk.usage().used_bytes;
+        assert_eq!(used, 101 * MIB, "the internal partition goes on");
     }
 
     #[test]

@@ -6,8 +6,9 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::vfs::files::{File, Files, LockError, LockGuard, OpenMode};
 
@@ -94,10 +95,7 @@ enum Kind {
 
 impl Kind {
     fn of(path: &Path) -> Self {
-        let name = path
-            .file_name()
-            .map(|name| name.to_string_lossy())
-            .unwrap_or_default();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
         if name.starts_with("mark") {
             Self::Checkpoint
         } else if name.contains(".idx") {
@@ -110,64 +108,48 @@ impl Kind {
     }
 }
 
+/// The totals so far. Until they are read, `fill_bytes` counts all bytes of segment files.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
-    payload: AtomicU64,
-    batch: AtomicU64,
-    /// By [`Kind`].
-    files: [AtomicU64; 4],
-    syncs: AtomicU64,
-    sync_counts: [AtomicU64; SYNC_BOUNDS_US.len() + 1],
-    sync_ns: AtomicU64,
-    folder_syncs: AtomicU64,
-    removed: [[AtomicU64; 3]; 5],
-}
+pub(crate) struct Counters(Mutex<Stats>);
 
 impl Counters {
     pub fn batch(&self, bytes: usize, payload_bytes: usize) {
-        self.batch.fetch_add(bytes as u64, Relaxed);
-        self.payload.fetch_add(payload_bytes as u64, Relaxed);
+        let mut stats = self.0.lock();
+        stats.batch_bytes += bytes as u64;
+        stats.payload_bytes += payload_bytes as u64;
+    }
+
+    fn written(&self, kind: Kind, bytes: u64) {
+        let mut stats = self.0.lock();
+        *match kind {
+            Kind::Segment => &mut stats.fill_bytes,
+            Kind::Index => &mut stats.index_bytes,
+            Kind::Checkpoint => &mut stats.checkpoint_bytes,
+            Kind::Aside => &mut stats.quarantine_bytes,
+        } += bytes;
     }
 
     fn synced(&self, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let bucket = SYNC_BOUNDS_US.partition_point(|bound| *bound < us);
-        self.sync_counts[bucket].fetch_add(1, Relaxed);
-        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.sync_ns.fetch_add(ns, Relaxed);
+        let mut stats = self.0.lock();
+        stats.syncs += 1;
+        stats.sync_counts[bucket] += 1;
+        stats.sync_ns += u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
     }
 
     pub fn removed(&self, cause: Cause, records: u64, held_records: u64) {
-        let counts = &self.removed[cause as usize];
-        for (count, by) in counts.iter().zip([1, records, held_records]) {
-            count.fetch_add(by, Relaxed);
-        }
+        let removed = &mut self.0.lock().removed[cause as usize];
+        removed.segments += 1;
+        removed.records += records;
+        removed.held_records += held_records;
     }
 
     pub fn stats(&self) -> Stats {
-        let file = |kind: Kind| self.files[kind as usize].load(Relaxed);
-        let batch_bytes = self.batch.load(Relaxed);
-        Stats {
-            payload_bytes: self.payload.load(Relaxed),
-            batch_bytes,
-            // A batch that is being written may be counted on one side only.
-            fill_bytes: file(Kind::Segment).saturating_sub(batch_bytes),
-            index_bytes: file(Kind::Index),
-            checkpoint_bytes: file(Kind::Checkpoint),
-            quarantine_bytes: file(Kind::Aside),
-            syncs: self.syncs.load(Relaxed),
-            sync_counts: std::array::from_fn(|bucket| self.sync_counts[bucket].load(Relaxed)),
-            sync_ns: self.sync_ns.load(Relaxed),
-            folder_syncs: self.folder_syncs.load(Relaxed),
-            removed: Cause::ALL.map(|cause| {
-                let [segments, records, held_records] = &self.removed[cause as usize];
-                Removed {
-                    segments: segments.load(Relaxed),
-                    records: records.load(Relaxed),
-                    held_records: held_records.load(Relaxed),
-                }
-            }),
-        }
+        let mut stats = self.0.lock().clone();
+        // A batch that is being written may be counted on one side only.
+        stats.fill_bytes = stats.fill_bytes.saturating_sub(stats.batch_bytes);
+        stats
     }
 }
 
@@ -213,7 +195,7 @@ impl Files for Counted {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.counters.folder_syncs.fetch_add(1, Relaxed);
+        self.counters.0.lock().folder_syncs += 1;
         self.files.sync_dir(dir)
     }
 
@@ -236,22 +218,21 @@ impl File for CountedFile {
     }
 
     fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
-        self.counters.files[self.kind as usize].fetch_add(bytes.len() as u64, Relaxed);
+        self.counters.written(self.kind, bytes.len() as u64);
         self.file.write_all_at(bytes, position)
     }
 
     fn write_padded_at(&self, bytes: &[u8], position: u64, pad: usize) -> io::Result<()> {
-        self.counters.files[self.kind as usize].fetch_add(bytes.len() as u64, Relaxed);
+        self.counters.written(self.kind, bytes.len() as u64);
         self.file.write_padded_at(bytes, position, pad)
     }
 
     fn fill_zeros(&self, from: u64, to: u64) -> io::Result<()> {
-        self.counters.files[self.kind as usize].fetch_add(to.saturating_sub(from), Relaxed);
+        self.counters.written(self.kind, to.saturating_sub(from));
         self.file.fill_zeros(from, to)
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.counters.syncs.fetch_add(1, Relaxed);
         let began = Instant::now();
         let result = self.file.sync_data();
         self.counters.synced(began.elapsed());

@@ -2,16 +2,12 @@
 //!
 //! The marks are monotonic atomics, so that a reader never waits for the writer.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
 use crate::ids::Offset;
-
-const RUNNING: u8 = 0;
-const FULL: u8 = 1;
-const STOPPED: u8 = 2;
 
 /// Called after each move of the high watermark or change of state, on the thread that made it. Must be cheap.
 pub type Watcher = Arc<dyn Fn() + Send + Sync>;
@@ -34,10 +30,12 @@ pub(crate) struct Status {
     /// Everything below is written; equals the high watermark unless `SyncMode::Interval`.
     written: AtomicU64,
     log_start: AtomicU64,
-    state: AtomicU8,
+    /// The device has no space, or the process no descriptor.
+    is_full: AtomicBool,
     /// The disk budget has no room for this class: appends are refused although the partition could take them.
     over_budget: AtomicBool,
-    stop_reason: Mutex<String>,
+    /// Why it is read-only; the first reason is kept.
+    stopped: OnceLock<String>,
     /// Called without the lock: a watcher may add another, or drop the last handle of the log, which shuts it down.
     watchers: RwLock<Arc<Vec<Watcher>>>,
 }
@@ -49,9 +47,9 @@ impl Status {
             high_watermark: AtomicU64::new(next.0),
             written: AtomicU64::new(next.0),
             log_start: AtomicU64::new(log_start.0),
-            state: AtomicU8::new(RUNNING),
+            is_full: AtomicBool::new(false),
             over_budget: AtomicBool::new(false),
-            stop_reason: Mutex::default(),
+            stopped: OnceLock::new(),
             watchers: RwLock::default(),
         }
     }
@@ -82,65 +80,52 @@ impl Status {
         self.high_watermark.store(to.0, Ordering::Release);
     }
 
-    pub fn is_running(&self) -> bool {
-        self.state.load(Ordering::Acquire) == RUNNING && !self.over_budget.load(Ordering::Acquire)
-    }
-
     pub fn is_stopped(&self) -> bool {
-        self.state.load(Ordering::Acquire) == STOPPED
+        self.stopped.get().is_some()
     }
 
     pub fn state(&self) -> PartitionState {
-        match self.state.load(Ordering::Acquire) {
-            RUNNING if !self.over_budget.load(Ordering::Acquire) => PartitionState::Running,
-            RUNNING | FULL => PartitionState::Full,
-            _ => PartitionState::Stopped(self.stop_reason.lock().clone()),
+        let is_refusing = |flag: &AtomicBool| flag.load(Ordering::Acquire);
+        match self.stopped.get() {
+            Some(reason) => PartitionState::Stopped(reason.clone()),
+            None if is_refusing(&self.is_full) || is_refusing(&self.over_budget) => {
+                PartitionState::Full
+            }
+            None => PartitionState::Running,
         }
     }
 
     /// Moves between running and full; a stopped partition stays stopped.
     pub fn set_full(&self, full: bool) {
-        let (from, to) = if full {
-            (RUNNING, FULL)
-        } else {
-            (FULL, RUNNING)
-        };
-        let swapped = self
-            .state
-            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
-        if swapped.is_err() {
-            return;
+        if !self.is_stopped() {
+            let raised = "no space or no file descriptor left: appends are refused until there is";
+            let lowered = "space and file descriptors are available again: appends resume";
+            self.set(&self.is_full, full, raised, lowered);
         }
-        if full {
-            tracing::warn!(partition = %self.name, "no space or no file descriptor left: appends are refused until there is");
-        } else {
-            tracing::info!(partition = %self.name, "space and file descriptors are available again: appends resume");
-        }
-        self.tell_watchers();
     }
 
     /// Sets whether the disk budget refuses appends.
     pub fn set_over_budget(&self, is_over: bool) {
-        if self.over_budget.swap(is_over, Ordering::AcqRel) == is_over {
+        let raised = "the disk budget is used up: appends are refused until there is room";
+        let lowered = "the disk budget has room again: appends resume";
+        self.set(&self.over_budget, is_over, raised, lowered);
+    }
+
+    fn set(&self, flag: &AtomicBool, to: bool, raised: &str, lowered: &str) {
+        if flag.swap(to, Ordering::AcqRel) == to {
             return;
         }
-        if is_over {
-            tracing::warn!(partition = %self.name, "the disk budget is used up: appends are refused until there is room");
+        if to {
+            tracing::warn!(partition = %self.name, "{raised}");
         } else {
-            tracing::info!(partition = %self.name, "the disk budget has room again: appends resume");
+            tracing::info!(partition = %self.name, "{lowered}");
         }
         self.tell_watchers();
     }
 
-    /// Makes the partition read-only until restart. The first reason is kept.
+    /// Makes the partition read-only until restart.
     pub fn stop(&self, reason: &str) {
-        {
-            let mut stop_reason = self.stop_reason.lock();
-            if stop_reason.is_empty() {
-                reason.clone_into(&mut stop_reason);
-            }
-        }
-        self.state.store(STOPPED, Ordering::Release);
+        let _ = self.stopped.set(reason.to_owned());
         tracing::error!(partition = %self.name, reason, "partition is read-only until restart");
     }
 

@@ -7,21 +7,20 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::folder::Folder;
+use super::folder::{Folder, PartitionDir, with_ends};
 use super::manifest::{BACKUP_FORMAT, Manifest, StoredPartition, StoredSegment, claim};
+use super::scan::scan_segment;
 use super::segment_writer::SegmentWriter;
 use super::work::{Access, ToolError, Work};
-use crate::batch::layout::Identity;
-use crate::ids::{Epoch, Offset};
+use crate::ids::Offset;
 use crate::log::Log;
 use crate::partition::{Owners, Partition};
 use crate::recovery::meta::Meta;
-use crate::segment::header::{SEGMENT_HEADER_BYTES, file_name};
-use crate::segment::scan::{SegmentScan, Step};
-use crate::vfs::files::{File, OpenMode, read_full};
+use crate::segment::header::SEGMENT_HEADER_BYTES;
+use crate::vfs::files::{OpenMode, read_full};
 use crate::vfs::salvage::Salvage;
 
-#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, Serialize, PartialEq, Eq)]
 pub struct BackupReport {
     pub log_id: String,
     pub dir: PathBuf,
@@ -43,9 +42,7 @@ pub struct BackedUp {
 
 /// The part of a partition to copy.
 struct PartitionCopy {
-    name: String,
-    dir: PathBuf,
-    identity: Identity,
+    place: PartitionDir,
     log_start: Offset,
     /// None: up to the end of the last segment.
     high_watermark: Option<Offset>,
@@ -57,9 +54,7 @@ struct PartitionCopy {
 pub fn backup(dir: &Path, dest: &Path, work: Work<'_>) -> Result<BackupReport, ToolError> {
     let folder = Folder::open(dir, Access::Alone, work)?;
     let parts = folder.partitions.iter().map(|place| PartitionCopy {
-        name: place.name.clone(),
-        dir: place.dir.clone(),
-        identity: place.identity,
+        place: place.clone(),
         log_start: place.bases.first().copied().unwrap_or_default(),
         high_watermark: None,
         segments: folder.readable(place),
@@ -77,10 +72,8 @@ impl Log {
         // The internal partition comes first and its high watermark is read first: its records name offsets of the
         // others, which are durable by then.
         let parts: Vec<PartitionCopy> = owners.iter().map(|one| part_of(one)).collect();
-        let dir = owners
-            .first()
-            .and_then(|first| first.shared.context.dir.parent());
-        let dir = dir.ok_or_else(|| ToolError::Refused("the log has no partition".to_owned()))?;
+        let first = &owners[0].shared.context.dir;
+        let dir = first.parent().expect("it is in the folder of the log");
         let meta = Meta::load(&*work.seams.files, dir)?;
         let meta = meta.ok_or_else(|| ToolError::Refused("log.meta is gone".to_owned()))?;
         copy_parts(&meta, parts, dir, dest, work)
@@ -89,25 +82,16 @@ impl Log {
 
 fn part_of(owners: &Owners) -> PartitionCopy {
     let high_watermark = owners.shared.status.high_watermark();
-    let bases: Vec<Offset> = owners
-        .shared
-        .segments
-        .all()
-        .iter()
-        .map(|segment| segment.base)
-        .filter(|base| *base < high_watermark)
-        .collect();
-    let segments = bases.iter().enumerate().map(|(at, base)| {
-        let next = bases.get(at + 1).copied().unwrap_or(high_watermark);
-        (*base, Some(next))
-    });
+    let segments = owners.shared.segments.all();
+    let bases = segments.iter().map(|segment| segment.base);
+    let bases: Vec<Offset> = bases.filter(|base| *base < high_watermark).collect();
+    let context = &owners.shared.context;
+    let log = context.dir.parent().unwrap_or(&context.dir);
     PartitionCopy {
-        name: owners.shared.context.name.clone(),
-        dir: owners.shared.context.dir.clone(),
-        identity: owners.shared.context.identity,
+        place: PartitionDir::new(log, &context.name, context.class, context.identity),
         log_start: owners.shared.status.log_start(),
         high_watermark: Some(high_watermark),
-        segments: segments.collect(),
+        segments: with_ends(&bases, Some(high_watermark)),
     }
 }
 
@@ -120,61 +104,45 @@ fn copy_parts(
 ) -> Result<BackupReport, ToolError> {
     let files = &*work.seams.files;
     if dest.starts_with(dir) {
-        return Err(ToolError::Refused(format!(
-            "{} lies in the data folder; choose a folder outside of it",
-            dest.display()
-        )));
+        let why = "lies in the data folder; choose a folder outside of it";
+        return Err(ToolError::refused(dest, why));
     }
     claim(work, dest, &meta.log_id)?;
     let earlier = Manifest::load(files, dest)?;
     let mut report = BackupReport {
         log_id: meta.log_id.clone(),
         dir: dest.to_owned(),
-        partitions: Vec::new(),
-        reused: 0,
-        copied: 0,
-        copied_bytes: 0,
+        ..BackupReport::default()
     };
     let total = parts.iter().map(|part| part.segments.len() as u64).sum();
     let mut done = 0;
     let mut partitions = Vec::new();
     for part in &parts {
-        let folder = dest.join(&part.name);
+        let folder = dest.join(&part.place.name);
         work.on("make", &folder, |files, path| files.create_dir(path))?;
         let mut stored = Vec::new();
         for (base, limit) in &part.segments {
             work.go_on()?;
-            stored.push(store(
-                part,
-                *base,
-                *limit,
-                earlier.as_ref(),
-                dest,
-                work,
-                &mut report,
-            )?);
+            let earlier = earlier.as_ref();
+            let segment = store(part, *base, *limit, earlier, dest, work, &mut report)?;
+            stored.push(segment);
             done += 1;
             (work.progress)(done, total);
         }
         work.on("sync", &folder, |files, path| files.sync_dir(path))?;
-        let last = stored
-            .last()
-            .map_or(part.log_start.0, |segment| segment.end);
+        let last = stored.last().map_or(part.log_start.0, |last| last.end);
         let partition = StoredPartition {
-            name: part.name.clone(),
+            name: part.place.name.clone(),
             log_start: part.log_start.0,
             high_watermark: part.high_watermark.map_or(last, |offset| offset.0),
             segments: stored,
         };
+        let segments = partition.segments.iter();
         report.partitions.push(BackedUp {
-            name: part.name.clone(),
+            name: part.place.name.clone(),
             log_start: partition.log_start,
             high_watermark: partition.high_watermark,
-            damaged: partition
-                .segments
-                .iter()
-                .flat_map(|one| one.damaged.clone())
-                .collect(),
+            damaged: segments.flat_map(|one| one.damaged.clone()).collect(),
         });
         partitions.push(partition);
     }
@@ -201,9 +169,9 @@ fn store(
     report: &mut BackupReport,
 ) -> Result<StoredSegment, ToolError> {
     let files = &*work.seams.files;
-    let path = part.dir.join(file_name(base, "seg"));
+    let path = part.place.segment(base);
     let failed = |error| ToolError::io("read", &path)(error);
-    let source = Salvage::new(files.open(&path, OpenMode::Read).map_err(failed)?);
+    let source = Salvage::new(part.place.open(work, base)?);
     let mut header = vec![0; SEGMENT_HEADER_BYTES as usize];
     let read = read_full(&source, &mut header, 0).map_err(failed)?;
     header[read..].fill(0);
@@ -211,45 +179,25 @@ fn store(
     let version = crc32c::crc32c(&header);
     let name = |end: u64| format!("{:020}-{end:020}-{version:08x}.seg", base.0);
     if let (Some(limit), Some(earlier)) = (limit, earlier)
-        && let Some(stored) = earlier.find(&part.name, &name(limit.0))
-        && files
-            .open(
-                &Manifest::path_of(dest, &part.name, &stored.file),
-                OpenMode::Read,
-            )
-            .and_then(|file| file.len())
-            .is_ok_and(|length| length == stored.bytes)
+        && let Some(stored) = earlier.find(&part.place.name, &name(limit.0))
+        && let path = Manifest::path_of(dest, &part.place.name, &stored.file)
+        && let Ok(file) = files.open(&path, OpenMode::Read)
+        && file.len().is_ok_and(|length| length == stored.bytes)
     {
         report.reused += 1;
         return Ok(stored.clone());
     }
-    let unfinished = Manifest::path_of(dest, &part.name, &format!("{:020}.tmp", base.0));
+    let unfinished = Manifest::path_of(dest, &part.place.name, &format!("{:020}.tmp", base.0));
     let mut copy = SegmentWriter::begin(work, &unfinished, &header)?;
-    let end = limit.unwrap_or(Offset(u64::MAX));
-    let length = source.len().map_err(failed)?;
-    let mut scan = SegmentScan::new(&source, part.identity, SEGMENT_HEADER_BYTES, length, base);
-    let mut damaged = Vec::new();
-    while scan.expected < end {
-        work.go_on()?;
-        match scan.next().map_err(failed)? {
-            Step::Batch { batch, .. } if batch.next_offset() > end => break,
-            Step::Batch { batch, .. } => copy.write(batch.bytes())?,
-            Step::Bad => {
-                let first = scan.expected;
-                if !scan.resync(end, Epoch(u64::MAX)).map_err(failed)? {
-                    break;
-                }
-                damaged.push((first.0, scan.expected.0));
-            }
-        }
-    }
-    let end = limit.unwrap_or(scan.expected);
-    if scan.expected < end {
-        damaged.push((scan.expected.0, end.0));
-    }
+    let scan = scan_segment(work, &part.place, base, limit, |batch, _| {
+        copy.write(batch.bytes())
+    })?;
+    let end = limit.unwrap_or(scan.next);
+    let lost = scan.damage.iter().map(|one| &one.lost);
+    let damaged = lost.map(|lost| (lost.start.0, lost.end.0));
     let (bytes, checksum) = copy.finish()?;
     let file = name(end.0);
-    let path = Manifest::path_of(dest, &part.name, &file);
+    let path = Manifest::path_of(dest, &part.place.name, &file);
     work.on("rename", &unfinished, |files, from| {
         files.rename(from, &path)
     })?;
@@ -261,7 +209,7 @@ fn store(
         end: end.0,
         bytes,
         checksum,
-        damaged,
+        damaged: damaged.collect(),
     })
 }
 

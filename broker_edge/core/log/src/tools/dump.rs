@@ -33,10 +33,7 @@ pub enum Dumped<'a> {
     },
 }
 
-/// Stops early when the limit is reached.
-struct Enough;
-
-/// Gives every wanted record to `take`; returns their number.
+/// Gives every wanted record to `take`, and stops at the limit; returns their number.
 pub fn dump(
     dir: &Path,
     access: Access,
@@ -62,28 +59,30 @@ pub fn dump(
             if base >= wish.offsets.end || limit.is_some_and(|end| end <= wish.offsets.start) {
                 continue;
             }
-            let ended = dump_segment(place, base, limit, wish, work, &mut count, take)?;
-            if ended.is_err() {
+            let mut is_enough = false;
+            let counts = (&mut count, &mut is_enough);
+            let dumped = dump_segment(place, (base, limit), wish, work, counts, take);
+            if is_enough {
                 return Ok(count);
             }
+            dumped?;
         }
     }
     Ok(count)
 }
 
+/// Sets the flag, and fails, when the limit is reached.
 fn dump_segment(
     place: &PartitionDir,
-    base: Offset,
-    limit: Option<Offset>,
+    (base, limit): (Offset, Option<Offset>),
     wish: &DumpWish<'_>,
     work: Work<'_>,
-    count: &mut u64,
+    (count, is_enough): (&mut u64, &mut bool),
     take: &mut dyn FnMut(Dumped<'_>) -> std::io::Result<()>,
-) -> Result<Result<(), Enough>, ToolError> {
+) -> Result<(), ToolError> {
     let (partition, name) = (place.identity.partition, &*place.name);
     let told = |error| ToolError::io("write the dump of", &place.dir)(error);
     let mut expected = base;
-    let mut is_enough = false;
     let lose = |take: &mut dyn FnMut(Dumped<'_>) -> std::io::Result<()>, lost: Range<Offset>| {
         let offsets = lost.start.max(wish.offsets.start)..lost.end.min(wish.offsets.end);
         if offsets.start >= offsets.end {
@@ -95,10 +94,7 @@ fn dump_segment(
             offsets,
         })
     };
-    let scan = scan_segment(work, place, base, limit, |batch| {
-        if is_enough {
-            return Err(ToolError::Interrupted);
-        }
+    scan_segment(work, place, base, limit, |batch, _| {
         if batch.base_offset() > expected {
             lose(take, expected..batch.base_offset()).map_err(told)?;
         }
@@ -110,7 +106,7 @@ fn dump_segment(
                 continue;
             }
             if wish.limit.is_some_and(|limit| *count >= limit) {
-                is_enough = true;
+                *is_enough = true;
                 return Err(ToolError::Interrupted);
             }
             *count += 1;
@@ -122,14 +118,9 @@ fn dump_segment(
             .map_err(told)?;
         }
         Ok(())
-    });
-    match scan {
-        Err(ToolError::Interrupted) if is_enough => return Ok(Err(Enough)),
-        Err(error) => return Err(error),
-        Ok(_) => {}
-    }
+    })?;
     if let Some(limit) = limit.filter(|limit| expected < *limit) {
         lose(take, expected..limit).map_err(told)?;
     }
-    Ok(Ok(()))
+    Ok(())
 }

@@ -1,6 +1,5 @@
 //! The folder of a log, without opening the log: by `log.meta`, or without one by the segment headers.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,11 +8,9 @@ use crate::batch::layout::Identity;
 use crate::error::OpenError;
 use crate::ids::{Class, LogId, Offset, PartitionId, Secret};
 use crate::recovery::meta::Meta;
-use crate::segment::header::{
-    HeaderFound, SEGMENT_HEADER_BYTES, SegmentHeader, base_of, file_name,
-};
-use crate::vfs::files::{File, Files, LockError, LockGuard, OpenMode, read_full};
-use crate::vfs::salvage::says_nothing_of_bytes;
+use crate::segment::header::{HeaderFound, base_of, file_name};
+use crate::segment::scan::read_header;
+use crate::vfs::files::{File, Files, LockError, LockGuard, OpenMode, existing};
 
 /// Marks a folder in which a restore has not finished.
 pub(super) const UNFINISHED: &str = "restoring";
@@ -38,8 +35,25 @@ pub(super) struct PartitionDir {
 }
 
 impl PartitionDir {
+    /// In the folder of a log; its files are not listed yet.
+    pub fn new(log: &Path, name: &str, class: Class, identity: Identity) -> Self {
+        Self {
+            name: name.to_owned(),
+            class,
+            dir: log.join(name),
+            identity,
+            bases: Vec::new(),
+            aside: Vec::new(),
+        }
+    }
+
     pub fn segment(&self, base: Offset) -> PathBuf {
         self.dir.join(file_name(base, "seg"))
+    }
+
+    pub fn open(&self, work: Work<'_>, base: Offset) -> Result<Arc<dyn File>, ToolError> {
+        let open = |files: &dyn Files, path: &Path| files.open(path, OpenMode::Read);
+        work.on("open", &self.segment(base), open)
     }
 }
 
@@ -58,20 +72,14 @@ impl Folder {
     pub fn open(dir: &Path, access: Access, work: Work<'_>) -> Result<Self, ToolError> {
         let files = &*work.seams.files;
         let names = work.on("list", dir, |files, path| files.list(path))?;
-        if !names
-            .iter()
-            .any(|name| name == "log.meta" || class_of(name).is_some())
-        {
-            return Err(ToolError::NotALog {
-                dir: dir.to_owned(),
-                reason: "it holds neither log.meta nor a partition".to_owned(),
-            });
+        let is_part = |name: &String| name == "log.meta" || class_of(name).is_some();
+        if !names.iter().any(is_part) {
+            let reason = "it holds neither log.meta nor a partition";
+            return Err(ToolError::not_a_log(dir, reason));
         }
         if is_unfinished(&names) {
-            return Err(ToolError::NotALog {
-                dir: dir.to_owned(),
-                reason: "a restore into it has not finished; run it again".to_owned(),
-            });
+            let reason = "a restore into it has not finished; run it again";
+            return Err(ToolError::not_a_log(dir, reason));
         }
         let lock = lock(files, dir, access)?;
         let meta = match Meta::load(files, dir) {
@@ -84,11 +92,10 @@ impl Folder {
             }
             Err(error) => Err(error),
         };
-        let folders = partition_folders(&names);
         let (log_id, secret, mut partitions) = match &meta {
             Ok(meta) => (meta.log_id(dir)?, meta.secret, from_meta(dir, meta)?),
             Err(_) => {
-                let (first, places) = from_headers(files, dir, &folders)?;
+                let (first, places) = from_headers(files, dir, &names)?;
                 (first.log_id, first.secret, places)
             }
         };
@@ -106,12 +113,7 @@ impl Folder {
 
     /// The segments that may be read, with the offset where the next one begins.
     pub fn readable(&self, place: &PartitionDir) -> Vec<(Offset, Option<Offset>)> {
-        let mut segments: Vec<_> = place
-            .bases
-            .iter()
-            .enumerate()
-            .map(|(at, base)| (*base, place.bases.get(at + 1).copied()))
-            .collect();
+        let mut segments = with_ends(&place.bases, None);
         if self.lock.is_none() {
             // The broker writes the last one.
             segments.pop();
@@ -120,20 +122,19 @@ impl Folder {
     }
 
     pub fn bytes(&self, work: Work<'_>) -> u64 {
-        let size = |path: PathBuf| {
-            let file = work.seams.files.open(&path, OpenMode::Read).ok()?;
-            file.len().ok()
-        };
-        self.partitions
-            .iter()
-            .flat_map(|place| {
-                self.readable(place)
-                    .into_iter()
-                    .map(|(base, _)| place.segment(base))
-            })
-            .filter_map(size)
-            .sum()
+        let sizes = self.partitions.iter().flat_map(|place| {
+            let files = self.readable(place).into_iter();
+            let files = files.filter_map(|(base, _)| place.open(work, base).ok());
+            files.filter_map(|file| file.len().ok())
+        });
+        sizes.sum()
     }
+}
+
+/// Base offsets, each with the offset where the next segment begins; `end` for the last one.
+pub(super) fn with_ends(bases: &[Offset], end: Option<Offset>) -> Vec<(Offset, Option<Offset>)> {
+    let ends = bases.iter().skip(1).copied().map(Some).chain([end]);
+    bases.iter().copied().zip(ends).collect()
 }
 
 fn lock(files: &dyn Files, dir: &Path, access: Access) -> Result<Option<LockGuard>, ToolError> {
@@ -154,13 +155,6 @@ pub(super) fn class_of(name: &str) -> Option<(Class, u32)> {
     Some((Class::from_name(class)?, number.parse().ok()?))
 }
 
-fn partition_folders(names: &[String]) -> BTreeMap<String, (Class, u32)> {
-    names
-        .iter()
-        .filter_map(|name| Some((name.clone(), class_of(name)?)))
-        .collect()
-}
-
 fn from_meta(dir: &Path, meta: &Meta) -> Result<Vec<PartitionDir>, ToolError> {
     let log_id = meta.log_id(dir)?;
     let mut places = Vec::new();
@@ -169,19 +163,13 @@ fn from_meta(dir: &Path, meta: &Meta) -> Result<Vec<PartitionDir>, ToolError> {
             ToolError::Refused(format!("class {} is unknown to this version", stored.class))
         })?;
         for number in 0..stored.partitions {
+            let identity = Identity {
+                log_id,
+                partition: PartitionId(places.len() as u32),
+                secret: meta.secret,
+            };
             let name = format!("{class}-{number}");
-            places.push(PartitionDir {
-                dir: dir.join(&name),
-                name,
-                class,
-                identity: Identity {
-                    log_id,
-                    partition: PartitionId(places.len() as u32),
-                    secret: meta.secret,
-                },
-                bases: Vec::new(),
-                aside: Vec::new(),
-            });
+            places.push(PartitionDir::new(dir, &name, class, identity));
         }
     }
     Ok(places)
@@ -191,27 +179,26 @@ fn from_meta(dir: &Path, meta: &Meta) -> Result<Vec<PartitionDir>, ToolError> {
 fn from_headers(
     files: &dyn Files,
     dir: &Path,
-    folders: &BTreeMap<String, (Class, u32)>,
+    names: &[String],
 ) -> Result<(Identity, Vec<PartitionDir>), ToolError> {
     let mut places: Vec<PartitionDir> = Vec::new();
-    for (name, (class, _)) in folders {
-        let mut place = PartitionDir {
-            name: name.clone(),
-            class: *class,
-            dir: dir.join(name),
-            identity: Identity {
-                log_id: LogId::from_bytes([0; 16]),
-                partition: PartitionId(0),
-                secret: Secret::from_bytes([0; 8]),
-            },
-            bases: Vec::new(),
-            aside: Vec::new(),
+    let mut names: Vec<&String> = names.iter().collect();
+    names.sort_unstable();
+    for name in names {
+        let Some((class, _)) = class_of(name) else {
+            continue;
         };
+        let unknown = Identity {
+            log_id: LogId::from_bytes([0; 16]),
+            partition: PartitionId(0),
+            secret: Secret::from_bytes([0; 8]),
+        };
+        let mut place = PartitionDir::new(dir, name, class, unknown);
         list(files, &mut place)?;
         let headers = place.bases.iter().filter_map(|base| {
             let file = files.open(&place.segment(*base), OpenMode::Read).ok()?;
             match read_header(&*file) {
-                Ok(HeaderFound::Good(header)) if header.class == *class => Some(header.identity),
+                Ok(HeaderFound::Good(header)) if header.class == class => Some(header.identity),
                 _ => None,
             }
         });
@@ -221,10 +208,8 @@ fn from_headers(
             continue;
         };
         let place_of = |identity: &Identity| (identity.log_id, identity.partition);
-        if let Some(other) = identities
-            .iter()
-            .find(|identity| place_of(identity) != place_of(first))
-        {
+        let is_other = |identity: &&Identity| place_of(identity) != place_of(first);
+        if let Some(other) = identities.iter().find(is_other) {
             return Err(ToolError::Refused(format!(
                 "the segments of {} name partition {} of log {} and partition {} of log {}; move those of the other log away",
                 name, first.partition, first.log_id, other.partition, other.log_id
@@ -238,10 +223,8 @@ fn from_headers(
     }
     places.sort_by_key(|place| place.identity.partition);
     let Some(first) = places.first().map(|place| place.identity) else {
-        return Err(ToolError::NotALog {
-            dir: dir.to_owned(),
-            reason: "no segment has a header that says which log it is".to_owned(),
-        });
+        let reason = "no segment has a header that says which log it is";
+        return Err(ToolError::not_a_log(dir, reason));
     };
     for other in &places {
         if other.identity.log_id != first.log_id {
@@ -265,11 +248,8 @@ fn secrets_differ(name: &str) -> ToolError {
 }
 
 fn list(files: &dyn Files, place: &mut PartitionDir) -> Result<(), ToolError> {
-    let names = match files.list(&place.dir) {
-        Ok(names) => names,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(ToolError::io("list", &place.dir)(error)),
-    };
+    let names = existing(files.list(&place.dir)).map_err(ToolError::io("list", &place.dir))?;
+    let names = names.unwrap_or_default();
     place.bases = names.iter().filter_map(|name| base_of(name)).collect();
     place.bases.sort_unstable();
     place.aside = names
@@ -278,24 +258,4 @@ fn list(files: &dyn Files, place: &mut PartitionDir) -> Result<(), ToolError> {
         .collect();
     place.aside.sort();
     Ok(())
-}
-
-/// The header of a segment; unreadable bytes count as a bad header.
-pub(super) fn read_header(file: &dyn File) -> std::io::Result<HeaderFound> {
-    let mut bytes = vec![0; SEGMENT_HEADER_BYTES as usize];
-    match read_full(file, &mut bytes, 0) {
-        Ok(read) => Ok(SegmentHeader::parse(&bytes[..read])),
-        Err(error) if says_nothing_of_bytes(&error) => Err(error),
-        Err(_) => Ok(HeaderFound::Bad),
-    }
-}
-
-pub(super) fn open_segment(
-    work: Work<'_>,
-    place: &PartitionDir,
-    base: Offset,
-) -> Result<Arc<dyn File>, ToolError> {
-    let path = place.segment(base);
-    let opened = work.seams.files.open(&path, OpenMode::Read);
-    opened.map_err(ToolError::io("open", &path))
 }

@@ -1,6 +1,5 @@
 //! The manifest of a backup: `backup.json` names its files. It is written last and replaced as a whole.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::work::{ToolError, Work};
 use crate::recovery::log_folder::sync_names_of;
 use crate::recovery::meta::Meta;
-use crate::vfs::files::{Files, read_file, replace_file};
+use crate::vfs::files::{Files, existing, read_file, replace_file};
 
 const NAME: &str = "backup.json";
 /// Names the log whose backup a folder is for, before there is a manifest.
@@ -59,17 +58,11 @@ impl Manifest {
     /// None when the folder holds no finished backup.
     pub fn load(files: &dyn Files, dir: &Path) -> Result<Option<Self>, ToolError> {
         let path = dir.join(NAME);
-        let bytes = match read_file(files, &path, MAX_BYTES) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(ToolError::io("read", &path)(error)),
+        let read = existing(read_file(files, &path, MAX_BYTES));
+        let Some(bytes) = read.map_err(ToolError::io("read", &path))? else {
+            return Ok(None);
         };
-        let damaged = || {
-            ToolError::Refused(format!(
-                "{} is damaged; take another backup",
-                path.display()
-            ))
-        };
+        let damaged = || ToolError::refused(&path, "is damaged; take another backup");
         let text = String::from_utf8(bytes).map_err(|_| damaged())?;
         let (json, rest) = text.split_once('\n').ok_or_else(damaged)?;
         if rest != format!("{:08x}\n", crc32c::crc32c(json.as_bytes())) {
@@ -112,22 +105,17 @@ pub(super) fn claim(work: Work<'_>, dir: &Path, log_id: &str) -> Result<(), Tool
     work.on("make", dir, |files, path| files.create_dir(path))?;
     let names = work.on("list", dir, |files, path| files.list(path))?;
     let path = dir.join(OWNER);
-    match read_file(files, &path, 64) {
-        Ok(owner) if owner.trim_ascii() == log_id.as_bytes() => return Ok(()),
-        Ok(_) => {
-            return Err(ToolError::Refused(format!(
-                "{} holds backups of another log; choose another folder",
-                dir.display()
-            )));
+    let owner = existing(read_file(files, &path, 64)).map_err(ToolError::io("read", &path))?;
+    if let Some(owner) = owner {
+        if owner.trim_ascii() == log_id.as_bytes() {
+            return Ok(());
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(ToolError::io("read", &path)(error)),
+        let why = "holds backups of another log; choose another folder";
+        return Err(ToolError::refused(dir, why));
     }
     if !names.iter().all(|name| name.ends_with(".tmp")) {
-        return Err(ToolError::Refused(format!(
-            "{} is neither empty nor a backup; choose another folder",
-            dir.display()
-        )));
+        let why = "is neither empty nor a backup; choose another folder";
+        return Err(ToolError::refused(dir, why));
     }
     replace_file(files, &path, format!("{log_id}\n").as_bytes())
         .and_then(|()| files.sync_dir(dir))

@@ -4,6 +4,7 @@
 //! Everything else that may hold its bytes is removed too: indexes, the list of topics, quarantined files, and stale
 //! bytes behind the batches.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,17 +15,17 @@ use super::repair::open_once;
 use super::scan::scan_segment;
 use super::segment_writer::SegmentWriter;
 use super::work::{Access, ToolError, Work};
-use crate::batch::layout::{
-    BATCH_HOLDS_PURGED, CODEC_NONE, Entry, FLAG_PURGED, FLAG_QOS, HEADER_BYTES, Header, Identity,
-};
-use crate::batch::record_batch::Batch;
+use crate::batch::assembler::{BatchAssembler, BatchStamp};
+use crate::batch::layout::{BATCH_HOLDS_PURGED, FLAG_PURGED, FLAG_QOS, Identity};
+use crate::batch::record_batch::{Batch, TopicView};
+use crate::batch::records::Records;
 use crate::batch::view::RecordView;
-use crate::ids::Offset;
+use crate::ids::{Epoch, Offset};
 use crate::route::level;
-use crate::segment::header::{HeaderFound, SegmentHeader, file_name};
+use crate::segment::header::{HeaderFound, file_name};
 use crate::vfs::files::OpenMode;
 
-#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, Serialize, PartialEq, Eq)]
 pub struct PurgeReport {
     pub records: u64,
     /// Segments that were rewritten.
@@ -50,11 +51,8 @@ const OTHER_KINDS: [&str; 2] = ["group", "snapshot"];
 
 impl PurgeWhat<'_> {
     fn matches(&self, record: &RecordView<'_>, templates: &[String]) -> bool {
-        if let Some((kind, id)) = record
-            .topic
-            .strip_prefix(STATE)
-            .and_then(|key| key.split_once('/'))
-        {
+        let state = record.topic.strip_prefix(STATE);
+        if let Some((kind, id)) = state.and_then(|key| key.split_once('/')) {
             return match self {
                 Self::Device(device) if kind == "retained" => names(id, device, templates),
                 Self::Device(device) => id == *device && !OTHER_KINDS.contains(&kind),
@@ -85,26 +83,16 @@ pub fn purge(dir: &Path, what: PurgeWhat<'_>, work: Work<'_>) -> Result<PurgeRep
         return Err(ToolError::Refused("a device has a name".to_owned()));
     }
     // Recovery first: an unfinished write might come back otherwise.
-    let folder = Folder::open(dir, Access::Alone, work)?;
-    let meta = folder.meta.as_ref().map(Clone::clone);
+    let meta = Folder::open(dir, Access::Alone, work)?.meta;
     let meta = meta.map_err(|error| ToolError::Refused(error.to_string()))?;
-    drop(folder);
-    let templates: Vec<String> = meta
-        .classes
-        .iter()
-        .filter_map(|class| class.template.clone())
-        .collect();
+    let templates = meta.classes.iter().filter_map(|one| one.template.clone());
+    let templates: Vec<String> = templates.collect();
     let matches = |record: &RecordView<'_>| what.matches(record, &templates);
     open_once(dir, &meta, work)?;
     let folder = Folder::open(dir, Access::Alone, work)?;
     let total = folder.bytes(work);
     let mut done = 0;
-    let mut report = PurgeReport {
-        records: 0,
-        segments: 0,
-        removed_files: 0,
-        partitions: Vec::new(),
-    };
+    let mut report = PurgeReport::default();
     for place in &folder.partitions {
         let mut records = 0;
         for (base, limit) in folder.readable(place) {
@@ -134,22 +122,18 @@ fn purge_segment(
     work: Work<'_>,
 ) -> Result<(u64, u64), ToolError> {
     let mut records = 0;
-    let scan = scan_segment(work, place, base, limit, |batch| {
+    let scan = scan_segment(work, place, base, limit, |batch, _| {
         records += batch.records().filter(|r| !r.purged && matches(r)).count() as u64;
         Ok(())
     })?;
     let path = place.segment(base);
     if records == 0 && scan.damage.is_empty() {
         if scan.leftover > 0 {
-            let failed = |error| ToolError::io("cut", &path)(error);
-            let file = work
-                .seams
-                .files
-                .open(&path, OpenMode::ReadWrite)
-                .map_err(failed)?;
-            file.set_len(scan.end)
-                .and_then(|()| file.sync_data())
-                .map_err(failed)?;
+            work.on("cut", &path, |files, path| {
+                let file = files.open(path, OpenMode::ReadWrite)?;
+                file.set_len(scan.end)?;
+                file.sync_data()
+            })?;
         }
         return Ok((0, scan.end));
     }
@@ -169,25 +153,16 @@ fn rewrite(
 ) -> Result<(), ToolError> {
     let epoch = match old {
         HeaderFound::Good(header) => header.epoch,
-        _ => crate::ids::Epoch(0),
+        _ => Epoch(0),
     };
     let unfinished = |base: Offset| place.dir.join(file_name(base, "seg.tmp"));
-    let begin = |base: Offset| {
-        let header = SegmentHeader {
-            identity: place.identity,
-            class: place.class,
-            recycled: false,
-            base,
-            epoch,
-            // A new time, so that a backup sees another file.
-            created_us: work.seams.clock.now_us(),
-        };
-        SegmentWriter::begin(work, &unfinished(base), &header.to_bytes())
-    };
+    // The headers have a new time, so that a backup sees another file.
+    let begin =
+        |base: Offset| SegmentWriter::begin_segment(work, &unfinished(base), place, base, epoch);
     let mut stretches = vec![base];
     let mut copy = begin(base)?;
     let mut next = base;
-    scan_segment(work, place, base, limit, |batch| {
+    scan_segment(work, place, base, limit, |batch, _| {
         if batch.base_offset() != next {
             let new = begin(batch.base_offset())?;
             std::mem::replace(&mut copy, new).finish()?;
@@ -230,115 +205,95 @@ fn clean(place: &PartitionDir, work: Work<'_>) -> Result<usize, ToolError> {
     Ok(kept_aside)
 }
 
-/// A name table of the rewritten batch: the names that are still used, and an empty one.
-#[derive(Default)]
-struct Table {
-    bytes: Vec<u8>,
-    count: u16,
-    /// New index of each old one.
-    places: Vec<Option<u16>>,
-    empty: Option<u16>,
-}
-
-impl Table {
-    fn place(&mut self, old: u16, encode: impl FnOnce(&mut Vec<u8>)) -> u16 {
-        let old = usize::from(old);
-        if self.places.len() <= old {
-            self.places.resize(old + 1, None);
-        }
-        *self.places[old].get_or_insert_with(|| {
-            encode(&mut self.bytes);
-            self.count += 1;
-            self.count - 1
-        })
-    }
-
-    /// An entry of `fixed` zero bytes: an empty name. A full table uses its first name instead.
-    fn empty(&mut self, fixed: usize) -> u16 {
-        if let Some(place) = self.empty {
-            return place;
-        }
-        if self.count == u16::MAX {
-            return 0;
-        }
-        self.bytes.extend(std::iter::repeat_n(0, fixed));
-        self.count += 1;
-        self.empty = Some(self.count - 1);
-        self.count - 1
-    }
-}
-
 /// The batch without the content of its matching records.
 fn without(
     batch: &Batch,
     is_hit: &dyn Fn(&RecordView<'_>) -> bool,
     identity: &Identity,
 ) -> Vec<u8> {
-    let (mut topics, mut clients) = (Table::default(), Table::default());
-    let (mut entries, mut extensions, mut payloads) = (Vec::new(), Vec::new(), Vec::new());
+    let mut records = Records::new();
+    // By the index in the old table.
+    let (mut topics, mut clients) = (BTreeMap::new(), BTreeMap::new());
+    let mut purged_at = Vec::new();
     for (index, record) in batch.records().enumerate() {
-        let old = batch.entry(index);
-        let (topic, client, flags) = if is_hit(&record) {
-            let flags = FLAG_PURGED | (old.flags & FLAG_QOS);
-            (topics.empty(6), clients.empty(2), flags)
+        let mut entry = batch.entry(index);
+        if is_hit(&record) {
+            entry.flags = FLAG_PURGED | (entry.flags & FLAG_QOS);
+            purged_at.push(records.entries.len());
         } else {
-            extensions.extend_from_slice(batch.extension(index));
-            payloads.extend_from_slice(record.payload);
-            let view = batch.topic(old.topic);
-            let topic = topics.place(old.topic, |bytes| {
-                let start = view.key.as_ptr() as usize - view.topic.as_ptr() as usize;
-                for number in [view.topic.len(), start, view.key.len()] {
-                    bytes.extend_from_slice(&(number as u16).to_le_bytes());
-                }
-                bytes.extend_from_slice(view.topic.as_bytes());
+            entry.topic = *topics.entry(entry.topic).or_insert_with(|| {
+                let TopicView { topic, key } = batch.topic(entry.topic);
+                let start = key.as_ptr() as usize - topic.as_ptr() as usize;
+                let key = start as u16..(start + key.len()) as u16;
+                records.topic(topic, key).expect("no more than before").0
             });
-            let client = clients.place(old.client, |bytes| {
-                bytes.extend_from_slice(&(record.client_id.len() as u16).to_le_bytes());
-                bytes.extend_from_slice(record.client_id.as_bytes());
+            entry.client = *clients.entry(entry.client).or_insert_with(|| {
+                let client = records.client(record.client_id);
+                client.expect("no more than before").0
             });
-            (topic, client, old.flags)
-        };
-        let entry = Entry {
-            topic,
-            client,
-            time_delta_us: old.time_delta_us,
-            payload_end: payloads.len() as u32,
-            extension_end: extensions.len() as u32,
-            flags,
-        };
-        entries.extend_from_slice(&entry.to_bytes());
+            records.extensions.extend_from_slice(batch.extension(index));
+            records.payloads.push(record.payload);
+        }
+        entry.payload_end = records.payloads.len() as u32;
+        entry.extension_end = records.extensions.len() as u32;
+        records.entries.extend_from_slice(&entry.to_bytes());
     }
-    let sections = [
-        &topics.bytes,
-        &clients.bytes,
-        &entries,
-        &extensions,
-        &payloads,
-    ];
-    let size: usize = sections.iter().map(|section| section.len()).sum();
-    let header = Header {
-        length: (HEADER_BYTES + size - 4) as u32,
-        checksum: 0,
+    // After the names that are kept, because a full table has no room for the empty name: its first name serves.
+    let topic = records.topic("", 0..0).map_or(0, |index| index.0);
+    let client = records.client("").map_or(0, |index| index.0);
+    for at in purged_at {
+        records.entries[at..at + 2].copy_from_slice(&topic.to_le_bytes());
+        records.entries[at + 2..at + 4].copy_from_slice(&client.to_le_bytes());
+    }
+    let stamp = BatchStamp {
         base_offset: batch.base_offset(),
         epoch: batch.epoch(),
-        base_time_us: batch.base_time_us(),
-        records: batch.len() as u32,
-        topics: topics.count,
-        clients: clients.count,
-        codec: CODEC_NONE,
         flags: batch.flags() | BATCH_HOLDS_PURGED,
-        topics_bytes: topics.bytes.len() as u32,
-        clients_bytes: clients.bytes.len() as u32,
-        extensions_bytes: extensions.len() as u32,
-        payloads_bytes: payloads.len() as u32,
-        uncompressed_bytes: size as u32,
     };
-    let mut out = header.to_bytes().to_vec();
-    for section in sections {
-        out.extend_from_slice(section);
-    }
-    let checksum = identity.checksum(&out);
-    out[4..8].copy_from_slice(&checksum.to_le_bytes());
+    let assembler = BatchAssembler::whole(&records, batch.base_time_us());
+    let out = assembler.encode(identity, &stamp, Vec::new());
     debug_assert!(Batch::decode(&Arc::new(out.clone().into()), 0, identity).is_ok());
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RecordMeta;
+    use crate::batch::record_batch::tests::identity;
+
+    #[test]
+    fn purging_from_full_tables_leaves_the_names_of_the_other_records() {
+        let mut records = Records::new();
+        for number in 0..u16::MAX {
+            let name = number.to_string();
+            let topic = records.topic(&name, 0..1).expect("room");
+            let client = records.client(&name).expect("room");
+            let meta = RecordMeta::new(topic, client, 1);
+            records.push(meta, b"payload").expect("room");
+            if number == 0 {
+                records.push(meta, b"secret").expect("room");
+            }
+        }
+        let stamp = BatchStamp {
+            base_offset: Offset(0),
+            epoch: Epoch(1),
+            flags: 0,
+        };
+        let bytes = BatchAssembler::whole(&records, 1).encode(&identity(), &stamp, Vec::new());
+        let decode = |bytes: Vec<u8>| {
+            Batch::decode(&Arc::new(bytes.into()), 0, &identity()).expect("a whole batch")
+        };
+        let is_secret = |record: &RecordView<'_>| record.payload == b"secret";
+        let left = decode(without(&decode(bytes), &is_secret, &identity()));
+        let mut names = (0..u16::MAX).map(|number| number.to_string());
+        for record in left.records() {
+            assert_eq!(record.purged, record.offset == Offset(1));
+            if !record.purged {
+                let name = names.next().expect("a record for each name");
+                assert_eq!((record.topic, record.client_id), (&*name, &*name));
+            }
+        }
+        assert_eq!(names.next(), None);
+    }
 }

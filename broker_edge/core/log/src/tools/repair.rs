@@ -8,17 +8,19 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::folder::{Folder, PartitionDir, read_header};
+use super::folder::{Folder, PartitionDir};
 use super::scan::scan_segment;
+use super::segment_writer::SegmentWriter;
 use super::verify::{VerifyReport, verify};
 use super::work::{Access, ToolError, Work};
 use crate::config::{ClassConfig, LogConfig};
-use crate::error::ReadError;
-use crate::ids::{Class, Offset};
+use crate::error::{OpenError, ReadError};
+use crate::ids::{Class, Epoch, Offset};
 use crate::log::Log;
 use crate::recovery::meta::Meta;
-use crate::segment::header::{HeaderFound, SegmentHeader, file_name};
-use crate::vfs::files::OpenMode;
+use crate::segment::header::{FORMAT, HeaderFound};
+use crate::segment::scan::read_header;
+use crate::vfs::files::{OpenMode, existing};
 
 /// Where an emptied partition begins again: above every offset that was ever given.
 const BEGIN_AGAIN: Offset = Offset(1 << 40);
@@ -33,17 +35,13 @@ pub struct RepairReport {
 }
 
 enum Action {
-    WriteMeta {
-        meta: Box<Meta>,
-        why: String,
-    },
+    /// Why `log.meta` is wrong.
+    WriteMeta(String),
     MoveAside {
         from: PathBuf,
         to: PathBuf,
     },
-    BeginAgain {
-        place: PartitionDir,
-    },
+    BeginAgain(PartitionDir),
     Open {
         rebuilt: Vec<String>,
         holes: usize,
@@ -62,14 +60,10 @@ pub fn repair(
     let folder = Folder::open(dir, Access::Alone, work)?;
     let mut actions = Vec::new();
     let (meta, why) = mended_meta(&folder, templates, work)?;
-    if let Some(why) = why {
-        let meta = Box::new(meta.clone());
-        actions.push(Action::WriteMeta { meta, why });
-    }
+    actions.extend(why.map(Action::WriteMeta));
     for place in &folder.partitions {
         if misplaced(place, &mut actions, work)? == place.bases.len() {
-            let place = place.clone();
-            actions.push(Action::BeginAgain { place });
+            actions.push(Action::BeginAgain(place.clone()));
         }
     }
     drop(folder);
@@ -86,7 +80,8 @@ pub fn repair(
         holes: before.partitions.iter().map(|check| check.gaps.len()).sum(),
         torn_bytes: before.partitions.iter().map(|check| check.torn_bytes).sum(),
     });
-    let sentences = actions.iter().flat_map(sentences).collect();
+    let told = actions.iter().flat_map(|action| sentences(action, &meta));
+    let sentences = told.collect();
     if dry_run {
         return Ok(RepairReport {
             dry_run,
@@ -124,12 +119,8 @@ fn mended_meta(
         }
         Err(error) => {
             let classes = classes_of(folder, templates)?;
-            let mut meta = Meta::new(
-                folder.log_id,
-                folder.secret,
-                work.seams.clock.now_us(),
-                &classes,
-            );
+            let now_us = work.seams.clock.now_us();
+            let mut meta = Meta::new(folder.log_id, folder.secret, now_us, &classes);
             meta.epoch = newest.max(1);
             Ok((meta, Some(error.to_string())))
         }
@@ -146,7 +137,7 @@ fn newest_epoch(folder: &Folder, work: Work<'_>) -> Result<u64, ToolError> {
                 // Epochs never decrease, so the last segment has the newest.
                 continue;
             }
-            let scan = scan_segment(work, place, base, limit, |batch| {
+            let scan = scan_segment(work, place, base, limit, |batch, _| {
                 newest = newest.max(batch.epoch().0);
                 Ok(())
             })?;
@@ -211,10 +202,11 @@ fn misplaced(
                 });
             }
             HeaderFound::NewerFormat(found) => {
-                return Err(crate::error::OpenError::NewerFormat {
+                let supported = FORMAT;
+                return Err(OpenError::NewerFormat {
                     path,
                     found,
-                    supported: crate::segment::header::FORMAT,
+                    supported,
                 }
                 .into());
             }
@@ -224,9 +216,9 @@ fn misplaced(
     Ok(actions.len() - before)
 }
 
-fn sentences(action: &Action) -> Vec<String> {
+fn sentences(action: &Action, meta: &Meta) -> Vec<String> {
     match action {
-        Action::WriteMeta { meta, why } => {
+        Action::WriteMeta(why) => {
             let class = |class: &crate::recovery::meta::MetaClass| {
                 let template = class.template.as_deref().unwrap_or("none");
                 format!(
@@ -247,7 +239,7 @@ fn sentences(action: &Action) -> Vec<String> {
             from.display(),
             to.display()
         )],
-        Action::BeginAgain { place } => vec![format!(
+        Action::BeginAgain(place) => vec![format!(
             "begin {} again, empty, at offset {BEGIN_AGAIN}",
             place.name
         )],
@@ -276,15 +268,10 @@ fn sentences(action: &Action) -> Vec<String> {
 fn apply(dir: &Path, action: &Action, meta: &Meta, work: Work<'_>) -> Result<(), ToolError> {
     let files = &*work.seams.files;
     match action {
-        Action::WriteMeta { meta, .. } => {
+        Action::WriteMeta(_) => {
             // The bad one is kept as evidence.
             let (path, aside) = (dir.join("log.meta"), dir.join("log.meta.damaged"));
-            match files.rename(&path, &aside) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(ToolError::io("rename", &path)(error));
-                }
-                _ => {}
-            }
+            existing(files.rename(&path, &aside)).map_err(ToolError::io("rename", &path))?;
             Ok(meta.save(files, dir)?)
         }
         Action::MoveAside { from, to } => {
@@ -292,7 +279,7 @@ fn apply(dir: &Path, action: &Action, meta: &Meta, work: Work<'_>) -> Result<(),
             let folder = from.parent().unwrap_or(dir);
             work.on("sync", folder, |files, path| files.sync_dir(path))
         }
-        Action::BeginAgain { place } => begin_again(place, meta, work),
+        Action::BeginAgain(place) => begin_again(place, meta, work),
         Action::Open { rebuilt, .. } => {
             for index in rebuilt {
                 // Removed so that recovery builds it again; it may be missing.
@@ -304,26 +291,17 @@ fn apply(dir: &Path, action: &Action, meta: &Meta, work: Work<'_>) -> Result<(),
 }
 
 fn begin_again(place: &PartitionDir, meta: &Meta, work: Work<'_>) -> Result<(), ToolError> {
-    let files = &*work.seams.files;
-    let failed = |error| ToolError::io("begin", &place.dir)(error);
-    files.create_dir(&place.dir).map_err(failed)?;
-    let header = SegmentHeader {
-        identity: place.identity,
-        class: place.class,
-        recycled: false,
-        base: BEGIN_AGAIN,
-        epoch: crate::ids::Epoch(meta.epoch),
-        created_us: work.seams.clock.now_us(),
-    };
+    work.on("make", &place.dir, |files, dir| files.create_dir(dir))?;
     let path = place.segment(BEGIN_AGAIN);
-    let unfinished = place.dir.join(file_name(BEGIN_AGAIN, "seg.tmp"));
-    let file = files.open(&unfinished, OpenMode::Create).map_err(failed)?;
-    file.write_all_at(&header.to_bytes(), 0).map_err(failed)?;
-    file.sync_data().map_err(failed)?;
-    files.rename(&unfinished, &path).map_err(failed)?;
-    files.sync_dir(&place.dir).map_err(failed)?;
+    let unfinished = path.with_extension("seg.tmp");
+    let epoch = Epoch(meta.epoch);
+    SegmentWriter::begin_segment(work, &unfinished, place, BEGIN_AGAIN, epoch)?.finish()?;
+    work.on("rename", &unfinished, |files, from| {
+        files.rename(from, &path)
+    })?;
+    work.on("sync", &place.dir, |files, dir| files.sync_dir(dir))?;
     let parent = place.dir.parent().unwrap_or(&place.dir);
-    files.sync_dir(parent).map_err(failed)
+    work.on("sync", parent, |files, dir| files.sync_dir(dir))
 }
 
 /// A start and a clean stop: recovery keeps bad bytes aside and builds indexes. They are saved with the lists of

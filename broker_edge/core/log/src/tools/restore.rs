@@ -8,19 +8,20 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::folder::{UNFINISHED, class_of, is_unfinished};
+use super::folder::{PartitionDir, UNFINISHED, class_of, is_unfinished};
 use super::manifest::{Manifest, StoredPartition, StoredSegment};
 use super::segment_writer::SegmentWriter;
 use super::work::{ToolError, Work};
+use crate::batch::assembler::seal;
 use crate::batch::layout::{HEADER_BYTES, Header, Identity};
 use crate::batch::record_batch::Batch;
-use crate::ids::{Class, Epoch, LogId, Offset, PartitionId, Secret};
+use crate::ids::{Epoch, Offset, PartitionId};
 use crate::index::builder::IndexBuilder;
 use crate::index::catalog_file::CatalogFileWriter;
-use crate::recovery::log_folder::{random_id, random_secret, sync_names_of};
+use crate::recovery::log_folder::{random_identity, sync_names_of};
 use crate::recovery::meta::Meta;
-use crate::segment::header::{SEGMENT_HEADER_BYTES, SegmentHeader, file_name};
-use crate::segment::scan::{SCAN_CHUNK_BYTES, SegmentScan, Step};
+use crate::segment::header::SEGMENT_HEADER_BYTES;
+use crate::segment::scan::{SCAN_CHUNK_BYTES, SegmentScan};
 use crate::vfs::files::{File, OpenMode, read_full, replace_file};
 
 /// With the same id, the old log may have gone on after the backup; its epochs must not be used again.
@@ -46,15 +47,14 @@ pub fn restore(
 ) -> Result<RestoreReport, ToolError> {
     let files = &*work.seams.files;
     let manifest = Manifest::load(files, source)?.ok_or_else(|| {
-        let text = "holds no finished backup: backup.json is not there";
-        ToolError::Refused(format!("{} {text}", source.display()))
+        ToolError::refused(source, "holds no finished backup: backup.json is not there")
     })?;
     let old_id = manifest.meta.log_id(source)?;
     let old_secret = manifest.meta.secret;
     let (id, secret) = if same_id {
         (old_id, old_secret)
     } else {
-        let made = random_id().and_then(|id| Ok((id, random_secret()?)));
+        let made = random_identity();
         made.map_err(ToolError::io("read", Path::new("/dev/urandom")))?
     };
     prepare(work, dir)?;
@@ -65,26 +65,22 @@ pub fn restore(
         records: 0,
         partitions: Vec::new(),
     };
-    let total = manifest
-        .partitions
-        .iter()
-        .flat_map(|one| &one.segments)
-        .map(|one| one.bytes)
-        .sum();
+    let segments = manifest.partitions.iter().flat_map(|one| &one.segments);
+    let total = segments.map(|one| one.bytes).sum();
     let mut done = 0;
     for (number, partition) in manifest.partitions.iter().enumerate() {
-        let (class, _) = class_of(&partition.name).ok_or_else(|| {
-            ToolError::Refused(format!(
-                "{} is no partition of this version",
-                partition.name
-            ))
-        })?;
+        let name = Path::new(&partition.name);
+        let (class, _) = class_of(&partition.name)
+            .ok_or_else(|| ToolError::refused(name, "is no partition of this version"))?;
+        let identity = |log_id, secret| Identity {
+            log_id,
+            partition: PartitionId(number as u32),
+            secret,
+        };
         let mut writer = Writer {
             work,
-            dir: dir.join(&partition.name),
-            class,
-            old: identity(old_id, old_secret, number),
-            new: identity(id, secret, number),
+            place: PartitionDir::new(dir, &partition.name, class, identity(id, secret)),
+            old: identity(old_id, old_secret),
             epoch: Epoch(manifest.meta.epoch),
             open: None,
             next: Offset(partition.log_start),
@@ -120,24 +116,14 @@ pub fn restore(
     Ok(report)
 }
 
-fn identity(log_id: LogId, secret: Secret, number: usize) -> Identity {
-    Identity {
-        log_id,
-        partition: PartitionId(number as u32),
-        secret,
-    }
-}
-
 /// Refuses a folder that holds anything but an interrupted restore, and removes the files of that.
 fn prepare(work: Work<'_>, dir: &Path) -> Result<(), ToolError> {
     let files = &*work.seams.files;
     work.on("make", dir, |files, path| files.create_dir(path))?;
     let names = work.on("list", dir, |files, path| files.list(path))?;
     if !names.is_empty() && !is_unfinished(&names) {
-        return Err(ToolError::Refused(format!(
-            "{} is not empty; restore into a folder that is not there yet",
-            dir.display()
-        )));
+        let why = "is not empty; restore into a folder that is not there yet";
+        return Err(ToolError::refused(dir, why));
     }
     let marker = dir.join(UNFINISHED);
     replace_file(files, &marker, b"log restore has not finished here\n")
@@ -156,10 +142,9 @@ fn prepare(work: Work<'_>, dir: &Path) -> Result<(), ToolError> {
 /// Writes the segments of one partition.
 struct Writer<'a> {
     work: Work<'a>,
-    dir: PathBuf,
-    class: Class,
+    /// The new partition.
+    place: PartitionDir,
     old: Identity,
-    new: Identity,
     epoch: Epoch,
     open: Option<Open>,
     /// The next expected offset.
@@ -182,9 +167,8 @@ impl Writer<'_> {
         partition: &StoredPartition,
         done: &mut dyn FnMut(u64),
     ) -> Result<(), ToolError> {
-        let files = &*self.work.seams.files;
-        self.work
-            .on("make", &self.dir, |files, path| files.create_dir(path))?;
+        let (work, dir) = (self.work, self.place.dir.clone());
+        work.on("make", &dir, |files, path| files.create_dir(path))?;
         // From the log start, so that damage there becomes a gap.
         self.begin(Offset(partition.log_start))?;
         for segment in &partition.segments {
@@ -202,11 +186,10 @@ impl Writer<'_> {
         if let Some(open) = self.open.take() {
             open.copy.finish()?;
         }
-        self.topics
-            .save(files, &self.dir, &self.new)
-            .map_err(ToolError::io("write the list of topics in", &self.dir))?;
-        self.work
-            .on("sync", &self.dir, |files, path| files.sync_dir(path))
+        work.on("write the list of topics in", &dir, |files, dir| {
+            self.topics.save(files, dir, &self.place.identity)
+        })?;
+        work.on("sync", &dir, |files, path| files.sync_dir(path))
     }
 
     fn open_base(&self) -> Offset {
@@ -216,18 +199,10 @@ impl Writer<'_> {
     /// Finishes the open file and its index, and begins a file at `base`.
     fn begin(&mut self, base: Offset) -> Result<(), ToolError> {
         self.seal()?;
-        let header = SegmentHeader {
-            identity: self.new,
-            class: self.class,
-            recycled: false,
-            base,
-            epoch: self.epoch,
-            created_us: self.work.seams.clock.now_us(),
-        };
-        let path = self.dir.join(file_name(base, "seg"));
+        let (path, epoch) = (self.place.segment(base), self.epoch);
         self.open = Some(Open {
             base,
-            copy: SegmentWriter::begin(self.work, &path, &header.to_bytes())?,
+            copy: SegmentWriter::begin_segment(self.work, &path, &self.place, base, epoch)?,
             builder: IndexBuilder::new(base),
         });
         self.next = base;
@@ -239,39 +214,28 @@ impl Writer<'_> {
             return Ok(());
         };
         open.copy.finish()?;
-        let path = self.dir.join(file_name(open.base, "idx"));
+        let path = self.place.segment(open.base).with_extension("idx");
         let index = open.builder.finish();
-        let bytes = index.to_bytes(&self.new);
+        let bytes = index.to_bytes(&self.place.identity);
         self.topics.add(&index, &bytes);
-        let file = self.work.seams.files.open(&path, OpenMode::Create);
-        file.and_then(|file| file.write_all_at(&bytes, 0))
-            .map_err(ToolError::io("write", &path))
+        self.work.on("write", &path, |files, path| {
+            files.open(path, OpenMode::Create)?.write_all_at(&bytes, 0)
+        })
     }
 
     fn copy_segment(&mut self, path: &Path, segment: &StoredSegment) -> Result<(), ToolError> {
         let failed = |error| ToolError::io("read", path)(error);
-        let file = self
-            .work
-            .seams
-            .files
-            .open(path, OpenMode::Read)
-            .map_err(failed)?;
+        let file = self.work.seams.files.open(path, OpenMode::Read);
+        let file = file.map_err(failed)?;
         let is_whole = file.len().map_err(failed)? == segment.bytes
             && checksum_of(&*file).map_err(failed)? == segment.checksum;
-        let damaged = || {
-            let text = "does not match backup.json; restore another backup";
-            ToolError::Refused(format!("{} {text}", path.display()))
-        };
+        let damaged =
+            || ToolError::refused(path, "does not match backup.json; restore another backup");
         if !is_whole {
             return Err(damaged());
         }
-        let mut scan = SegmentScan::new(
-            &*file,
-            self.old,
-            SEGMENT_HEADER_BYTES,
-            segment.bytes,
-            Offset(segment.base),
-        );
+        let (begin, end, base) = (SEGMENT_HEADER_BYTES, segment.bytes, Offset(segment.base));
+        let mut scan = SegmentScan::new(&*file, self.old, begin, end, base);
         while scan.position < segment.bytes {
             self.work.go_on()?;
             let mut head = [0; HEADER_BYTES];
@@ -282,10 +246,8 @@ impl Writer<'_> {
                 return Err(damaged());
             }
             scan.expected = base;
-            match scan.next().map_err(failed)? {
-                Step::Batch { batch, .. } => self.put(&batch)?,
-                Step::Bad => return Err(damaged()),
-            }
+            let (batch, _) = scan.next().map_err(failed)?.ok_or_else(damaged)?;
+            self.put(&batch)?;
         }
         Ok(())
     }
@@ -295,8 +257,7 @@ impl Writer<'_> {
             self.begin(batch.base_offset())?;
         }
         let mut bytes = batch.bytes().to_vec();
-        let checksum = self.new.checksum(&bytes);
-        bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
+        seal(&self.place.identity, &mut bytes);
         self.next = batch.next_offset();
         self.records += batch.len() as u64;
         let Some(open) = &mut self.open else {
@@ -304,12 +265,7 @@ impl Writer<'_> {
         };
         let position = open.copy.position();
         open.copy.write(&bytes)?;
-        let batch = Batch::decode(&Arc::new(bytes.into()), 0, &self.new).map_err(|error| {
-            ToolError::Refused(format!(
-                "a batch at offset {} came out wrong: {error}",
-                self.next
-            ))
-        })?;
+        let batch = Batch::from_encoded(Arc::new(bytes.into()), 0);
         open.builder.add(&batch, position);
         Ok(())
     }

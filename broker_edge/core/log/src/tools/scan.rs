@@ -2,14 +2,12 @@
 
 use std::ops::Range;
 
-use super::folder::{PartitionDir, open_segment, read_header};
+use super::folder::PartitionDir;
 use super::work::{ToolError, Work};
 use crate::batch::record_batch::Batch;
 use crate::ids::{Epoch, Offset};
-use crate::index::builder::IndexBuilder;
-use crate::index::model::{Hole, Index};
 use crate::segment::header::{HeaderFound, SEGMENT_HEADER_BYTES};
-use crate::segment::scan::{SegmentScan, Step, leftover_bytes};
+use crate::segment::scan::{SegmentScan, leftover_bytes, read_header};
 use crate::vfs::files::File;
 use crate::vfs::salvage::Salvage;
 
@@ -21,6 +19,7 @@ pub(super) struct Damage {
 }
 
 pub(super) struct SegmentCheck {
+    pub base: Offset,
     pub header: HeaderFound,
     pub records: u64,
     pub next: Offset,
@@ -31,57 +30,42 @@ pub(super) struct SegmentCheck {
     pub leftover: u64,
     /// Pieces that could not be read.
     pub unreadable: u64,
-    pub index: Index,
 }
 
-/// Gives each batch of a segment to `each`. The batches end at or before `limit`, where the next segment begins.
+/// Gives each batch of a segment and its position to `each`. The batches end at or before `limit`, where the next
+/// segment begins.
 pub(super) fn scan_segment(
     work: Work<'_>,
     place: &PartitionDir,
     base: Offset,
     limit: Option<Offset>,
-    mut each: impl FnMut(&Batch) -> Result<(), ToolError>,
+    mut each: impl FnMut(&Batch, u64) -> Result<(), ToolError>,
 ) -> Result<SegmentCheck, ToolError> {
     let path = place.segment(base);
     let failed = |error| ToolError::io("read", &path)(error);
-    let file = Salvage::new(open_segment(work, place, base)?);
+    let file = Salvage::new(place.open(work, base)?);
     let header = read_header(&file).map_err(failed)?;
     let length = file.len().map_err(failed)?;
     let end_of_offsets = limit.unwrap_or(Offset(u64::MAX));
     let mut scan = SegmentScan::new(&file, place.identity, SEGMENT_HEADER_BYTES, length, base);
-    let mut builder = IndexBuilder::new(base);
     let (mut records, mut next, mut end) = (0, base, SEGMENT_HEADER_BYTES);
     let mut damage = Vec::new();
     while scan.expected < end_of_offsets {
         work.go_on()?;
-        match scan.next().map_err(failed)? {
-            Step::Batch { batch, .. } if batch.next_offset() > end_of_offsets => break,
-            Step::Batch { batch, position } => {
-                each(&batch)?;
-                records += batch.len() as u64;
-                next = batch.next_offset();
-                end = scan.position;
-                builder.add(&batch, position);
-            }
-            Step::Bad => {
-                let (first, from) = (scan.expected, scan.position);
-                let is_found = scan
-                    .resync(end_of_offsets, Epoch(u64::MAX))
-                    .map_err(failed)?;
-                if !is_found {
-                    break;
-                }
-                builder.add_hole(Hole {
-                    first,
-                    next: scan.expected,
-                    resume: scan.position,
-                });
-                damage.push(Damage {
-                    lost: first..scan.expected,
-                    place: from..scan.position,
-                });
-            }
+        let found = scan.next_below(end_of_offsets, Epoch(u64::MAX));
+        let Some((batch, position)) = found.map_err(failed)? else {
+            break;
+        };
+        each(&batch, position)?;
+        if batch.base_offset() > next {
+            damage.push(Damage {
+                lost: next..batch.base_offset(),
+                place: end..position,
+            });
         }
+        records += batch.len() as u64;
+        next = batch.next_offset();
+        end = scan.position;
     }
     let leftover = leftover_bytes(&file, end).map_err(failed)?;
     if let Some(limit) = limit.filter(|limit| next < *limit) {
@@ -91,6 +75,7 @@ pub(super) fn scan_segment(
         });
     }
     Ok(SegmentCheck {
+        base,
         header,
         records,
         next,
@@ -98,6 +83,5 @@ pub(super) fn scan_segment(
         damage,
         leftover,
         unreadable: file.unreadable().map_or(0, |found| found.pieces),
-        index: builder.finish(),
     })
 }

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::folder::PartitionDir;
 use super::work::{ToolError, Work};
+use crate::ids::{Epoch, Offset};
+use crate::segment::header::SegmentHeader;
 use crate::segment::scan::SCAN_CHUNK_BYTES;
 use crate::vfs::files::{File, OpenMode};
 
@@ -28,6 +31,25 @@ impl SegmentWriter {
         };
         copy.write(header)?;
         Ok(copy)
+    }
+
+    /// Begins a segment of a partition that starts at `base`.
+    pub fn begin_segment(
+        work: Work<'_>,
+        path: &Path,
+        place: &PartitionDir,
+        base: Offset,
+        epoch: Epoch,
+    ) -> Result<Self, ToolError> {
+        let header = SegmentHeader {
+            identity: place.identity,
+            class: place.class,
+            recycled: false,
+            base,
+            epoch,
+            created_us: work.seams.clock.now_us(),
+        };
+        Self::begin(work, path, &header.to_bytes())
     }
 
     /// Position of the next byte.

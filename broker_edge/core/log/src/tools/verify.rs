@@ -9,6 +9,7 @@ use super::folder::{Folder, PartitionDir};
 use super::scan::{SegmentCheck, scan_segment};
 use super::work::{Access, ToolError, Work};
 use crate::ids::{Epoch, Offset};
+use crate::index::builder::IndexBuilder;
 use crate::index::model::Index;
 use crate::recovery::checkpoint::Checkpoint;
 use crate::segment::header::{FORMAT, HeaderFound, file_name};
@@ -130,11 +131,8 @@ fn check_partition(
     if let Some(last) = last.filter(|_| folder.lock.is_some()) {
         check_end(place, &last, work, &mut check);
     }
-    check.first_bad = check
-        .gaps
-        .iter()
-        .find(|gap| gap.reason == "damage")
-        .map(|gap| gap.start);
+    let first = check.gaps.iter().find(|gap| gap.reason == "damage");
+    check.first_bad = first.map(|gap| gap.start);
     Ok(check)
 }
 
@@ -146,11 +144,13 @@ fn check_segment(
     check: &mut PartitionCheck,
 ) -> Result<SegmentCheck, ToolError> {
     let file = file_name(base, "seg");
+    let mut index = IndexBuilder::new(base);
     let mut epoch = Epoch(check.last_epoch);
     let mut backwards = None;
     let mut purged: Vec<std::ops::Range<u64>> = Vec::new();
     let mut count = 0;
-    let scan = scan_segment(work, place, base, limit, |batch| {
+    let scan = scan_segment(work, place, base, limit, |batch, position| {
+        index.add(batch, position);
         if batch.epoch() < epoch {
             backwards.get_or_insert(batch.base_offset());
         }
@@ -188,7 +188,7 @@ fn check_segment(
     check.next_offset = limit.unwrap_or(scan.next).0;
     check.last_epoch = epoch.0;
     if check.first_epoch == 0 {
-        let first = scan.index.epochs.first();
+        let first = index.head().epochs.first();
         check.first_epoch = first.map_or(0, |(_, epoch)| epoch.0);
     }
     if let Some(offset) = backwards {
@@ -204,7 +204,7 @@ fn check_segment(
     }
     check_header(place, base, &scan.header, &file, check);
     if limit.is_some() {
-        check_index(place, base, &scan.index, work, check);
+        check_index(place, base, &index.finish(), work, check);
     }
     Ok(scan)
 }
@@ -216,23 +216,21 @@ fn check_header(
     file: &str,
     check: &mut PartitionCheck,
 ) {
-    match header {
-        HeaderFound::Good(header) if header.identity == place.identity && header.base == base => {}
+    let flaw = match header {
+        HeaderFound::Good(header) if header.identity == place.identity && header.base == base => {
+            return;
+        }
         HeaderFound::Good(header) if header.identity.secret != place.identity.secret => {
-            let text = "the header has another secret than the log";
-            check.flaws.push(format!("{file}: {text}"));
+            "the header has another secret than the log".to_owned()
         }
-        HeaderFound::Good(header) => check.flaws.push(format!(
-            "{file}: it is offset {} of partition {} of log {}, moved or renamed",
+        HeaderFound::Good(header) => format!(
+            "it is offset {} of partition {} of log {}, moved or renamed",
             header.base, header.identity.partition, header.identity.log_id
-        )),
-        HeaderFound::NewerFormat(format) => {
-            check.flaws.push(format!(
-                "{file}: format {format} is unknown to this version"
-            ));
-        }
-        HeaderFound::Bad => check.flaws.push(format!("{file}: the header is damaged")),
-    }
+        ),
+        HeaderFound::NewerFormat(format) => format!("format {format} is unknown to this version"),
+        HeaderFound::Bad => "the header is damaged".to_owned(),
+    };
+    check.flaws.push(format!("{file}: {flaw}"));
 }
 
 fn check_index(
@@ -263,27 +261,24 @@ fn check_end(
     work: Work<'_>,
     check: &mut PartitionCheck,
 ) {
-    let checkpoint = match Checkpoint::load(&*work.seams.files, &place.dir, &place.identity) {
-        Ok(checkpoint) => checkpoint,
-        Err(what) => {
-            check.flaws.push(what.to_owned());
-            None
-        }
-    };
+    let checkpoint = Checkpoint::load(&*work.seams.files, &place.dir, &place.identity);
+    let checkpoint = checkpoint.unwrap_or_else(|what| {
+        check.flaws.push(what.to_owned());
+        None
+    });
     if let Some(checkpoint) = checkpoint.filter(|checkpoint| checkpoint.next > last.next) {
         check.gaps.push(FoundGap {
             start: last.next.0,
             end: checkpoint.next.0,
             reason: "damage",
-            file: file_name(last.index.base, "seg"),
+            file: file_name(last.base, "seg"),
             position: last.end,
             bytes: checkpoint.position.saturating_sub(last.end),
         });
         check.next_offset = checkpoint.next.0;
         return;
     }
-    let is_recycled = !matches!(last.header, HeaderFound::Good(header) if !header.recycled);
-    if !is_recycled {
+    if matches!(last.header, HeaderFound::Good(header) if !header.recycled) {
         check.torn_bytes = last.leftover;
     }
 }

@@ -11,16 +11,16 @@ use crate::vfs::files::Files;
 /// Why a tool stopped. The steps before are done; the tool can be run again.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
-    #[error("{dir} is in use by process {pid}; stop it first", dir = dir.display())]
+    #[error("{dir} is in use by process {pid}; stop it first")]
     InUse { dir: PathBuf, pid: String },
-    #[error("{dir} is no log: {reason}", dir = dir.display())]
+    #[error("{dir} is no log: {reason}")]
     NotALog { dir: PathBuf, reason: String },
     /// The request cannot be done on this log.
     #[error("{0}")]
     Refused(String),
     #[error(transparent)]
     Open(#[from] OpenError),
-    #[error("cannot {action} {path}: {source}", path = path.display())]
+    #[error("cannot {action} {path}: {source}")]
     Io {
         action: &'static str,
         path: PathBuf,
@@ -31,6 +31,18 @@ pub enum ToolError {
 }
 
 impl ToolError {
+    pub(super) fn not_a_log(dir: &Path, reason: &str) -> Self {
+        Self::NotALog {
+            dir: dir.to_owned(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    /// A request that cannot be done because of a file or folder.
+    pub(super) fn refused(path: &Path, why: &str) -> Self {
+        Self::Refused(format!("{} {why}", path.display()))
+    }
+
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io {

@@ -94,6 +94,14 @@ mod tests {
             (4000, 200_000, 4096),
             (4096, 4096, 0),
             (3, 0, 7),
+            (70_000, 100, 0),
+            // Around the bounds of the pieces of a write.
+            (0, 65_536, 0),
+            (0, 65_536, 4096),
+            (65_000, 536, 4096),
+            (65_000, 537, 4095),
+            (61_440, 4095, 1),
+            (1, 131_072, 4095),
         ] {
             let file = tempfile::tempfile().expect("a file");
             file.write_all_at(&vec![7; 300_000], 0).expect("written");

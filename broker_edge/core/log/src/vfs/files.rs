@@ -120,6 +120,14 @@ pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
+/// None when there is no such file or folder.
+pub(crate) fn existing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 /// The whole of a file, which must not be larger than `max_bytes`.
 pub(crate) fn read_file(files: &dyn Files, path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
     let file = files.open(path, OpenMode::Read)?;

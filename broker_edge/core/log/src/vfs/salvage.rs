@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::vfs::files::File;
+use crate::vfs::files::{File, is_out_of_descriptors};
 
 /// Unreadable bytes are found in pieces of this size.
 const PIECE_BYTES: u64 = 4096;
@@ -93,22 +93,13 @@ impl File for Salvage {
 /// Whether an error is about this process or its rights, so that another attempt may succeed.
 pub(crate) fn says_nothing_of_bytes(error: &io::Error) -> bool {
     let passing = [
-        libc::EMFILE,
-        libc::ENFILE,
-        libc::ENOMEM,
-        libc::EAGAIN,
-        libc::EINTR,
-        libc::EACCES,
-        libc::EPERM,
-        libc::EROFS,
+        io::ErrorKind::OutOfMemory,
+        io::ErrorKind::WouldBlock,
+        io::ErrorKind::Interrupted,
+        io::ErrorKind::PermissionDenied,
+        io::ErrorKind::ReadOnlyFilesystem,
     ];
-    error
-        .raw_os_error()
-        .is_some_and(|code| passing.contains(&code))
-        || matches!(
-            error.kind(),
-            io::ErrorKind::PermissionDenied | io::ErrorKind::OutOfMemory
-        )
+    is_out_of_descriptors(error) || passing.contains(&error.kind())
 }
 
 #[cfg(test)]

@@ -51,11 +51,15 @@ impl File for fs::File {
     }
 
     fn write_padded_at(&self, bytes: &[u8], position: u64, pad: usize) -> io::Result<()> {
+        // The last piece and the zeros go in one call.
         let end = position + bytes.len() as u64;
-        let last = (end - end % PAGE_BYTES).max(position);
+        let last = (end - end % WRITE_PIECE_BYTES).max(position);
         let (whole, rest) = bytes.split_at((last - position) as usize);
         File::write_all_at(self, whole, position)?;
         let zeros = &ZEROS.0[..pad.min(PAGE_BYTES as usize)];
+        if rest.is_empty() && zeros.is_empty() {
+            return Ok(());
+        }
         let both = [io::IoSlice::new(rest), io::IoSlice::new(zeros)];
         let written = loop {
             match rustix::io::pwritev(self, &both, last) {
@@ -105,17 +109,10 @@ impl Files for SystemFiles {
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let (writes, is_new) = (mode != OpenMode::Read, mode == OpenMode::Create);
         let mut options = fs::OpenOptions::new();
-        options.read(true);
-        match mode {
-            OpenMode::Read => {}
-            OpenMode::ReadWrite => {
-                options.write(true);
-            }
-            OpenMode::Create => {
-                options.write(true).create(true).truncate(true);
-            }
-        }
+        options.read(true).write(writes);
+        options.create(is_new).truncate(is_new);
         Ok(Arc::new(options.open(path)?))
     }
 

@@ -108,13 +108,11 @@ impl Writer {
     /// Returns the records when they may be queued now, else the error.
     fn admit(&self, queue: &Queue, records: Records) -> Result<Records, AppendError> {
         let partition = self.id();
-        if !self.status.is_running() {
-            match self.status.state() {
-                PartitionState::Running => {}
-                PartitionState::Full => return Err(AppendError::Full { partition }),
-                PartitionState::Stopped(reason) => {
-                    return Err(AppendError::ReadOnly { partition, reason });
-                }
+        match self.status.state() {
+            PartitionState::Running => {}
+            PartitionState::Full => return Err(AppendError::Full { partition }),
+            PartitionState::Stopped(reason) => {
+                return Err(AppendError::ReadOnly { partition, reason });
             }
         }
         if queue.closing {
@@ -208,37 +206,23 @@ impl Writer {
             .filter(|offset| **offset >= self.status.log_start())
             .take(CANDIDATES_MAX)
         {
-            if let Some(batch) = read.find(*offset) {
-                if key.is_of(batch, *offset) {
-                    return Ok(Some(*offset));
+            if read.find(*offset).is_none() {
+                match self.reader.read(*offset, 1) {
+                    Ok(batches) => batches.into_iter().for_each(|batch| read.keep(batch)),
+                    // Gone or damaged: not kept any more, so not a repeat.
+                    Err(ReadError::OutOfRange { .. } | ReadError::Damaged { .. }) => {}
+                    Err(ReadError::Io { path, source }) => {
+                        let reason = format!("{}: {source}", path.display());
+                        return Err(AppendError::Unverified {
+                            partition: self.id(),
+                            reason,
+                        });
+                    }
                 }
-                continue;
             }
-            match self.reader.read(*offset, 1) {
-                Ok(batches) => {
-                    let batch = batches
-                        .into_iter()
-                        .next()
-                        .filter(|batch| batch.base_offset() <= *offset);
-                    let is_repeat = batch
-                        .as_ref()
-                        .is_some_and(|batch| key.is_of(batch, *offset));
-                    if let Some(batch) = batch {
-                        read.keep(batch);
-                    }
-                    if is_repeat {
-                        return Ok(Some(*offset));
-                    }
-                }
-                // Gone or damaged: not kept any more, so not a repeat.
-                Err(ReadError::OutOfRange { .. } | ReadError::Damaged { .. }) => {}
-                Err(ReadError::Io { path, source }) => {
-                    let reason = format!("{}: {source}", path.display());
-                    return Err(AppendError::Unverified {
-                        partition: self.id(),
-                        reason,
-                    });
-                }
+            let batch = read.find(*offset);
+            if batch.is_some_and(|batch| key.is_of(batch, *offset)) {
+                return Ok(Some(*offset));
             }
         }
         Ok(None)
@@ -326,6 +310,7 @@ fn check_sizes(records: &Records, limit_bytes: usize) -> Result<(), AppendError>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::record_batch::tests::fill;
     use crate::batch::records::RecordMeta;
     use crate::{Class, ClassConfig, Log, LogConfig, Seams};
 
@@ -364,13 +349,7 @@ mod tests {
             ..LogConfig::new(dir.path())
         };
         let (log, _) = Log::open(config, Seams::system()).expect("it opens");
-        let mut records = Records::new();
-        let topic = records.topic("topic", 0..5).expect("room");
-        let client = records.client("client").expect("room");
-        let meta = RecordMeta::new(topic, client, 1);
-        records
-            .push(meta, &vec![0; MAX_RECORD_BYTES + 1])
-            .expect("room");
+        let records = fill(Records::new(), [vec![0_u8; MAX_RECORD_BYTES + 1]]);
         let refused = log.partitions()[0].append(records);
         assert!(matches!(refused, Err(AppendError::TooLarge { .. })));
         assert_eq!(log.partitions()[0].next_offset(), Offset(0));

@@ -30,12 +30,6 @@ pub(crate) struct Group {
     completed: Vec<QueuedAppend>,
 }
 
-/// An encoded batch: the bytes from `start` on.
-struct Encoded {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
 /// The next batch: which part of the queue it takes.
 struct Next<'a> {
     plan: BatchAssembler<'a>,
@@ -97,27 +91,23 @@ impl Writer {
                 },
             };
             let Next { plan, ends, .. } = next;
-            let encoded = if next.stands_alone {
+            // The batch is the bytes from `start` on.
+            let (bytes, start) = if next.stands_alone {
                 let mut head = Vec::with_capacity(plan.bytes() - plan.payload_bytes());
                 plan.encode_head(&place, &mut head);
                 self.behind(&head, work)
             } else {
                 let buffer = self.tail.buffers.take(plan.bytes());
-                let bytes = plan.encode(&self.context.identity, &place, buffer);
-                Encoded { bytes, start: 0 }
+                (plan.encode(&self.context.identity, &place, buffer), 0)
             };
             for end in ends {
-                let is_done = work
-                    .front()
-                    .is_some_and(|queued| queued.records.len() == end);
-                if is_done {
-                    group.completed.extend(work.pop_front());
-                } else if let Some(queued) = work.front_mut() {
-                    queued.done = end;
+                match work.front_mut() {
+                    Some(queued) if end < queued.records.len() => queued.done = end,
+                    _ => group.completed.extend(work.pop_front()),
                 }
             }
-            group.bytes += encoded.bytes.len() - encoded.start;
-            group.batches.push(self.write_batch(active, encoded)?);
+            group.bytes += bytes.len() - start;
+            group.batches.push(self.write_batch(active, bytes, start)?);
             if group.bytes >= GROUP_BYTES_MAX {
                 self.flush(active, &mut group)?;
             }
@@ -126,11 +116,11 @@ impl Writer {
     }
 
     /// Completes a batch in the buffer of the first append's payloads.
-    fn behind(&self, head: &[u8], work: &mut VecDeque<QueuedAppend>) -> Encoded {
+    fn behind(&self, head: &[u8], work: &mut VecDeque<QueuedAppend>) -> (Vec<u8>, usize) {
         let first = work.front_mut().expect("a batch was planned from it");
         let (mut bytes, start) = std::mem::take(&mut first.records.payloads).behind(head);
         seal(&self.context.identity, &mut bytes[start..]);
-        Encoded { bytes, start }
+        (bytes, start)
     }
 
     /// How many zeros to write behind a batch that ends at `end`: up to the end of a page that is secured and not in
@@ -146,8 +136,12 @@ impl Writer {
         (page_end - end) as usize
     }
 
-    fn write_batch(&self, active: &mut Active, encoded: Encoded) -> Result<(Batch, u64), Halt> {
-        let Encoded { bytes, start } = encoded;
+    fn write_batch(
+        &self,
+        active: &mut Active,
+        bytes: Vec<u8>,
+        start: usize,
+    ) -> Result<(Batch, u64), Halt> {
         let position = active.position;
         let pad = self.pad_behind(active, position + (bytes.len() - start) as u64);
         active.unsynced = true;
@@ -219,16 +213,8 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Class, ClassConfig, Log, LogConfig, RecordMeta, Records, Seams};
-
-    fn one_record() -> Records {
-        let mut records = Records::new();
-        let topic = records.topic("topic", 0..5).expect("room");
-        let client = records.client("client").expect("room");
-        let meta = RecordMeta::new(topic, client, 1);
-        records.push(meta, b"payload").expect("room");
-        records
-    }
+    use crate::batch::record_batch::tests::fill;
+    use crate::{Class, ClassConfig, Log, LogConfig, Records, Seams};
 
     /// A reader that sees the high watermark reads up to it by the tail and the index.
     #[test]
@@ -244,7 +230,8 @@ mod tests {
         let active = partition.owners().shared.segments.active();
         let held = active.index.lock();
         let syncs = partition.stats().syncs;
-        let range = partition.append(one_record()).expect("queued");
+        let records = fill(Records::new(), ["payload"]);
+        let range = partition.append(records).expect("queued");
         while partition.stats().syncs == syncs {
             std::thread::yield_now();
         }

@@ -20,11 +20,9 @@ pub(crate) struct IdempotencyKeys {
 impl IdempotencyKeys {
     /// Of the records on disk.
     pub fn new(entries: &[KeyEntry]) -> Self {
+        let place = |entry: &KeyEntry| (entry.hash, entry.offset);
         Self {
-            places: entries
-                .iter()
-                .map(|entry| (entry.hash, entry.offset))
-                .collect(),
+            places: entries.iter().map(place).collect(),
             queued: ByName::default(),
         }
     }
@@ -45,10 +43,8 @@ impl IdempotencyKeys {
     pub fn candidates(&self, key: &str, high_watermark: Offset) -> Vec<Offset> {
         let hash = key_hash(key);
         let range = (hash, Offset(0))..(hash, high_watermark);
-        self.places
-            .range(range)
-            .map(|(_, offset)| *offset)
-            .collect()
+        let places = self.places.range(range);
+        places.map(|(_, offset)| *offset).collect()
     }
 
     /// Drops the text of keys whose records can be read by now.

@@ -53,7 +53,7 @@ impl Writer {
         match filled {
             Ok(()) => {}
             Err(error) if is_full(&error) => {
-                if !self.spare_has_room(bytes) || !has_batches {
+                if self.spare_bytes() < SEGMENT_HEADER_BYTES + bytes || !has_batches {
                     return Err(Halt::Full);
                 }
                 self.flush(active, group)?;
@@ -83,13 +83,6 @@ impl Writer {
 
     pub fn spare_bytes(&self) -> u64 {
         self.spare.lock().as_ref().map_or(0, |spare| spare.bytes)
-    }
-
-    fn spare_has_room(&self, bytes: u64) -> bool {
-        self.spare
-            .lock()
-            .as_ref()
-            .is_some_and(|spare| SEGMENT_HEADER_BYTES + bytes <= spare.bytes)
     }
 
     /// Seals the active segment, whose batches are all shown to readers, and begins a new one.

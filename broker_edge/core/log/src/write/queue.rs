@@ -133,23 +133,13 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::records::RecordMeta;
-
-    fn fill(mut records: Records, count: usize, bytes: usize) -> Records {
-        let topic = records.topic("topic", 0..5).expect("room");
-        let client = records.client("client").expect("room");
-        for _ in 0..count {
-            let meta = RecordMeta::new(topic, client, 1);
-            records.push(meta, &vec![7; bytes]).expect("room");
-        }
-        records
-    }
+    use crate::batch::record_batch::tests::fill;
 
     #[test]
     fn a_large_append_stands_alone_once_its_size_was_seen() {
         let (mut queue, buffers) = (Queue::default(), Buffers::default());
         let mut alone = |count, bytes| {
-            let records = fill(queue.take_spare(&buffers), count, bytes);
+            let records = fill(queue.take_spare(&buffers), vec![vec![7_u8; bytes]; count]);
             queue.push(records, 0);
             let queued = queue.items.pop_back().expect("just pushed");
             let is_alone = queued.stands_alone();
@@ -171,9 +161,9 @@ mod tests {
     #[test]
     fn a_buffer_much_larger_than_its_payloads_is_not_kept_with_them() {
         let (mut queue, buffers) = (Queue::default(), Buffers::default());
-        let large = fill(queue.take_spare(&buffers), 900, 1000);
+        let large = fill(queue.take_spare(&buffers), vec![[7_u8; 1000]; 900]);
         queue.push(large, 0);
-        let records = fill(queue.take_spare(&buffers), 40, 1000);
+        let records = fill(queue.take_spare(&buffers), vec![[7_u8; 1000]; 40]);
         assert!(records.head_bytes() <= records.payloads.front());
         queue.push(records, 0);
         assert!(!queue.items[1].stands_alone());

@@ -4,6 +4,7 @@
 //! `append.rs`, how records become batches `group_commit.rs`, space `preallocate.rs`.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -14,17 +15,13 @@ use crate::batch::records::Records;
 use crate::config::SyncMode;
 use crate::failpoint;
 use crate::ids::{Offset, PartitionId};
-use crate::index::catalog::TopicCatalog;
 use crate::index::model::KeyEntry;
 use crate::index::shared::Shared;
-use crate::index::store::SegmentStore;
 use crate::read::reader::Reader;
 use crate::read::tail::Tail;
 use crate::recovery::checkpoint::{Checkpoint, CheckpointKind};
 use crate::segment::header::SEGMENT_HEADER_BYTES;
-use crate::state::context::Context;
 use crate::state::disk_budget::DiskBudget;
-use crate::state::status::Status;
 use crate::write::active::{Active, Halt, SpareSegment};
 use crate::write::idempotency::IdempotencyKeys;
 use crate::write::queue::{Queue, QueuedAppend};
@@ -37,10 +34,7 @@ const IDLE: Duration = Duration::from_secs(5);
 const IDLE_CHECKPOINTS_APART: Duration = Duration::from_secs(60);
 
 pub(crate) struct Writer {
-    pub(super) context: Arc<Context>,
-    pub(super) status: Arc<Status>,
-    pub(super) segments: Arc<SegmentStore>,
-    pub(super) topics: Arc<TopicCatalog>,
+    shared: Shared,
     pub(super) reader: Arc<Reader>,
     pub(super) tail: Arc<Tail>,
     pub(super) budget: Arc<DiskBudget>,
@@ -64,6 +58,14 @@ enum Job {
     Close,
 }
 
+impl Deref for Writer {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
 impl Writer {
     pub fn new(
         shared: &Shared,
@@ -73,17 +75,8 @@ impl Writer {
         active: Active,
         keys: &[KeyEntry],
     ) -> Self {
-        let Shared {
-            context,
-            status,
-            segments,
-            topics,
-        } = shared.clone();
         Self {
-            context,
-            status,
-            segments,
-            topics,
+            shared: shared.clone(),
             reader: Arc::clone(reader),
             tail: Arc::clone(tail),
             budget: Arc::clone(budget),
@@ -151,8 +144,7 @@ impl Writer {
                     return;
                 }
             }
-            let mut queue = self.queue.lock();
-            queue.busy = false;
+            self.queue.lock().busy = false;
         }
     }
 

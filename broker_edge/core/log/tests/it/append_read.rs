@@ -34,10 +34,7 @@ fn an_append_is_read_back_at_its_offset_after_a_restart() {
 #[test]
 fn many_segments_read_like_one() {
     let dir = tempfile::tempdir().expect("a folder");
-    let config = LogConfig {
-        tail_bytes: 0,
-        ..config(dir.path())
-    };
+    let config = without_tail(dir.path());
     let mut expected = Vec::new();
     {
         let log = open_with(config.clone(), Seams::system());
@@ -367,13 +364,7 @@ fn the_queue_has_room_again_when_the_watcher_is_called() {
 #[test]
 fn a_record_larger_than_a_batch_or_a_segment_is_kept_whole() {
     let dir = tempfile::tempdir().expect("a folder");
-    let log = open_with(
-        LogConfig {
-            tail_bytes: 0,
-            ..config(dir.path())
-        },
-        Seams::system(),
-    );
+    let log = open_with(without_tail(dir.path()), Seams::system());
     let large: Vec<u8> = (0..5_000_000_u32).map(|n| (n * 7) as u8).collect();
     append(telemetry(&log), &[&b"before"[..], &large, b"after"]);
     let found = read_all(telemetry(&log));

@@ -167,13 +167,7 @@ fn the_same_id_is_kept_when_asked_and_no_epoch_is_used_twice() {
 fn damage_at_the_source_is_told_and_stays_a_gap() {
     let dir = tempfile::tempdir().expect("a folder");
     let data = dir.path().join("data");
-    let log = open_with(
-        LogConfig {
-            tail_bytes: 0,
-            ..config(&data)
-        },
-        Seams::system(),
-    );
+    let log = open_with(without_tail(&data), Seams::system());
     fill(&log, 0..200);
     let segment = data.join("telemetry-0/00000000000000000000.seg");
     for at in [4200, 20_000] {

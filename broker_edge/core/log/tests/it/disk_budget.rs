@@ -65,6 +65,32 @@ fn files_on_disk(dir: &Path) -> u64 {
     bytes
 }
 
+fn assert_counts_what_is_on_disk(log: &Log, dir: &Path) {
+    let (counted, on_disk) = (log.disk_use().used_bytes, files_on_disk(dir));
+    assert!(
+        on_disk.abs_diff(counted) < 4096,
+        "{counted} counted, {on_disk} on disk"
+    );
+}
+
+fn has_spare(dir: &Path, partition: &str) -> bool {
+    let folder = std::fs::read_dir(dir.join(partition)).expect("a folder");
+    let mut names = folder.map(|entry| entry.expect("an entry").file_name());
+    names.any(|name| name.to_string_lossy().starts_with("spare-"))
+}
+
+/// Appends until the budget is used up.
+fn use_up(partition: &Partition, bytes: usize, appends_max: usize) {
+    let mut taken = 0;
+    while let Ok(range) = partition.append(records(1, &[vec![7; bytes]])) {
+        await_that("it to be durable or the budget used up", || {
+            partition.high_watermark() >= range.end || partition.state() == PartitionState::Full
+        });
+        taken += 1;
+        assert!(taken < appends_max, "never refused");
+    }
+}
+
 #[test]
 fn telemetry_is_refused_first_and_the_rest_goes_on_until_nothing_is_left() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -138,21 +164,11 @@ fn the_level_counts_the_files_as_they_are_on_the_disk() {
     let log = open_with(budgeted(dir.path(), DiskAction::Refuse), Seams::system());
     push(&log, "telemetry-0", 700);
     log.maintain();
-    let counted = log.disk_use().used_bytes;
-    let on_disk = files_on_disk(dir.path());
-    assert!(
-        on_disk.abs_diff(counted) < 4096,
-        "{counted} counted, {on_disk} on disk"
-    );
+    assert_counts_what_is_on_disk(&log, dir.path());
     drop(log);
     let log = open_with(budgeted(dir.path(), DiskAction::Refuse), Seams::system());
     log.maintain();
-    let counted = log.disk_use().used_bytes;
-    let on_disk = files_on_disk(dir.path());
-    assert!(
-        on_disk.abs_diff(counted) < 4096,
-        "{counted} counted, {on_disk} on disk"
-    );
+    assert_counts_what_is_on_disk(&log, dir.path());
 }
 
 #[test]
@@ -176,25 +192,25 @@ fn trimming_removes_the_oldest_telemetry_and_nothing_else() {
     assert_eq!(removed.records, telemetry.log_start().0);
 }
 
+/// The internal partition needs its spare to save state; for every other one it only saves work.
 #[test]
-fn the_spare_of_the_internal_partition_is_kept_when_space_is_short() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let log = open_with(budgeted(dir.path(), DiskAction::Refuse), Seams::system());
-    let internal = named(&log, "internal-0");
-    for _ in 0..200 {
-        append(internal, &[vec![7; 1024]]);
+fn the_file_of_a_removed_segment_is_given_back_when_space_is_short_unless_state_needs_it() {
+    for (name, is_kept) in [("internal-0", true), ("control-0", false)] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let log = open_with(budgeted(dir.path(), DiskAction::Refuse), Seams::system());
+        let partition = named(&log, name);
+        for _ in 0..200 {
+            append(partition, &[vec![7; 1024]]);
+        }
+        // The file of a removed segment becomes the spare.
+        partition.advance_log_start(partition.high_watermark());
+        assert!(has_spare(dir.path(), name), "{name}");
+        log.maintain();
+        assert!(has_spare(dir.path(), name), "{name}: there is room");
+        push(&log, "telemetry-0", 10_000);
+        assert_eq!(log.disk_use().level, DiskLevel::Acting, "{name}");
+        assert_eq!(has_spare(dir.path(), name), is_kept, "{name}");
     }
-    // The file of a removed segment becomes the spare.
-    internal.advance_log_start(internal.high_watermark());
-    let has_spare = || {
-        let folder = std::fs::read_dir(dir.path().join("internal-0")).expect("a folder");
-        let mut names = folder.map(|entry| entry.expect("an entry").file_name());
-        names.any(|name| name.to_string_lossy().starts_with("spare-"))
-    };
-    assert!(has_spare());
-    push(&log, "telemetry-0", 10_000);
-    assert_eq!(log.disk_use().level, DiskLevel::Acting);
-    assert!(has_spare());
 }
 
 /// Holds everything of every partition.
@@ -256,14 +272,7 @@ fn what_is_prepared_between_two_looks_at_the_disk_counts_at_once() {
     let log = open_with(config, Seams::system());
     log.maintain();
     let partition = named(&log, "telemetry-0");
-    let mut taken = 0;
-    while let Ok(range) = partition.append(records(1, &[vec![7; 16 << 10]])) {
-        await_that("it to be durable or the budget used up", || {
-            partition.high_watermark() >= range.end || partition.state() == PartitionState::Full
-        });
-        taken += 1;
-        assert!(taken < 1000, "never refused");
-    }
+    use_up(partition, 16 << 10, 1000);
     assert!(files_on_disk(dir.path()) <= BUDGET);
 }
 
@@ -279,22 +288,11 @@ fn a_segment_that_grows_takes_its_space_out_of_the_budget() {
     let log = open_with(config, Seams::system());
     log.maintain();
     let partition = named(&log, "telemetry-0");
-    let mut taken = 0;
-    while let Ok(range) = partition.append(records(1, &[vec![7; 256 << 10]])) {
-        await_that("it to be durable or the budget used up", || {
-            partition.high_watermark() >= range.end || partition.state() == PartitionState::Full
-        });
-        taken += 1;
-        assert!(taken < 100, "never refused");
-    }
+    use_up(partition, 256 << 10, 100);
     let on_disk = files_on_disk(dir.path());
     assert!(on_disk <= 2 * BUDGET, "{on_disk} bytes");
     assert!(on_disk > BUDGET, "it has grown");
-    let counted = log.disk_use().used_bytes;
-    assert!(
-        on_disk.abs_diff(counted) < 4096,
-        "{counted} counted, {on_disk} on disk"
-    );
+    assert_counts_what_is_on_disk(&log, dir.path());
 }
 
 #[test]
@@ -304,11 +302,7 @@ fn the_internal_partition_takes_new_segments_also_when_the_budget_is_used_up() {
     config.sync = SyncMode::Always;
     let log = open_with(config, Seams::system());
     let telemetry = named(&log, "telemetry-0");
-    while let Ok(range) = telemetry.append(records(1, &[vec![7; 16 << 10]])) {
-        await_that("it to be durable or the budget used up", || {
-            telemetry.high_watermark() >= range.end || telemetry.state() == PartitionState::Full
-        });
-    }
+    use_up(telemetry, 16 << 10, 1000);
     let internal = named(&log, "internal-0");
     let (before, used_before) = (internal.file_bytes(), log.disk_use().used_bytes);
     for _ in 0..20 {
@@ -323,26 +317,4 @@ fn the_internal_partition_takes_new_segments_also_when_the_budget_is_used_up() {
     assert!(grown > 200 << 10, "no spare: {grown}");
     let counted = log.disk_use().used_bytes - used_before;
     assert_eq!(counted, grown, "others are refused the earlier");
-}
-
-/// For every other partition it is only kept to save work.
-#[test]
-fn the_file_of_a_removed_segment_is_given_back_when_space_is_short() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let log = open_with(budgeted(dir.path(), DiskAction::Refuse), Seams::system());
-    let control = named(&log, "control-0");
-    for _ in 0..200 {
-        append(control, &[vec![7; 1024]]);
-    }
-    control.advance_log_start(control.high_watermark());
-    let has_spare = || {
-        let folder = std::fs::read_dir(dir.path().join("control-0")).expect("a folder");
-        let mut names = folder.map(|entry| entry.expect("an entry").file_name());
-        names.any(|name| name.to_string_lossy().starts_with("spare-"))
-    };
-    log.maintain();
-    assert!(has_spare(), "there is room");
-    push(&log, "telemetry-0", 10_000);
-    assert_eq!(log.disk_use().level, DiskLevel::Acting);
-    assert!(!has_spare());
 }

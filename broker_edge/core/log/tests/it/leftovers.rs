@@ -39,8 +39,7 @@ fn made(clean: bool) -> (MemoryFiles, Vec<Found>, Vec<PathBuf>) {
 }
 
 fn opened(files: &MemoryFiles) -> (Log, PartitionReport) {
-    let (log, report) = Log::open(settings(), files.seams()).expect("it starts");
-    (log, report.partitions.into_iter().next().expect("one"))
+    reopen_with(settings(), files.seams())
 }
 
 fn base_of(path: &Path) -> u64 {

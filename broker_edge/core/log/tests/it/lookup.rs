@@ -11,13 +11,7 @@ use headwater_log::{
 
 /// Ten devices in turn, one record per batch, every fifth retained. Several segments, nothing in memory.
 fn fleet(dir: &std::path::Path, clock: &std::sync::Arc<HandClock>, rounds: usize) -> Log {
-    let log = open_with(
-        LogConfig {
-            tail_bytes: 0,
-            ..config(dir)
-        },
-        with_clock(clock),
-    );
+    let log = open_with(without_tail(dir), with_clock(clock));
     let partition = telemetry(&log);
     for round in 0..rounds {
         for device in 0..10 {
@@ -306,10 +300,7 @@ fn the_epoch_before_an_offset_is_that_of_the_start_that_wrote_it() {
 #[test]
 fn a_key_is_appended_once_whether_its_record_is_queued_stored_or_of_an_earlier_start() {
     let dir = tempfile::tempdir().expect("a folder");
-    let config = LogConfig {
-        tail_bytes: 0,
-        ..config(dir.path())
-    };
+    let config = without_tail(dir.path());
     {
         let log = open_with(config.clone(), Seams::system());
         let partition = telemetry(&log);

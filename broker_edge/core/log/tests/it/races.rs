@@ -8,20 +8,14 @@ use std::time::{Duration, Instant};
 use crate::support::sim::{Fault, SimFiles};
 use crate::support::*;
 use headwater_log::{
-    AppendError, Class, ClassConfig, LogConfig, Offset, Partition, PartitionState,
+    AppendError, Class, ClassConfig, Log, LogConfig, Offset, Partition, PartitionState,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn with_class(class: Class, retention_bytes: Option<u64>) -> LogConfig {
-    let mut class = ClassConfig::new(class);
-    class.retention_bytes = retention_bytes;
-    LogConfig {
-        segment_bytes: 16 << 10,
-        maintain_every: None,
-        classes: vec![class],
-        ..LogConfig::new("/data")
-    }
+/// One partition with segments of two records of 9 kB.
+fn small(class: Class) -> LogConfig {
+    with_class(ClassConfig::new(class), 16 << 10)
 }
 
 /// The writer has taken the spare but not renamed it yet when the next spare is created. With the same name, the
@@ -29,7 +23,7 @@ fn with_class(class: Class, retention_bytes: Option<u64>) -> LogConfig {
 #[test]
 fn a_spare_that_the_writer_is_about_to_use_is_not_made_anew() {
     let files = SimFiles::new(1);
-    let config = || with_class(Class::Internal, None);
+    let config = || small(Class::Internal);
     let log = open_with(config(), files.seams());
     let internal = log.partitions()[0].clone();
     log.maintain();
@@ -62,7 +56,9 @@ fn a_spare_that_the_writer_is_about_to_use_is_not_made_anew() {
 fn two_that_look_for_old_segments_at_once_remove_no_more_than_one_would() {
     let files = SimFiles::new(2);
     let limit = 40 << 10;
-    let log = open_with(with_class(Class::Telemetry, Some(limit)), files.seams());
+    let mut config = small(Class::Telemetry);
+    config.classes[0].retention_bytes = Some(limit);
+    let log = open_with(config, files.seams());
     let partition = log.partitions()[0].clone();
     while partition.size_bytes() <= limit {
         append(&partition, &[vec![7; 3000]]);
@@ -107,7 +103,7 @@ fn a_reader_that_holds_a_segment_does_not_see_what_its_file_becomes() {
     let files = SimFiles::new(3);
     let config = LogConfig {
         tail_bytes: 0,
-        ..with_class(Class::Telemetry, None)
+        ..small(Class::Telemetry)
     };
     let log = open_with(config, files.seams());
     let partition = log.partitions()[0].clone();
@@ -146,7 +142,7 @@ fn a_reader_that_holds_a_segment_does_not_see_what_its_file_becomes() {
 
 /// Segments that hold all of a test and are sealed when they are an hour old.
 fn with_age() -> LogConfig {
-    let mut config = with_class(Class::Telemetry, None);
+    let mut config = small(Class::Telemetry);
     config.segment_bytes = 16 << 20;
     config.classes[0].retention_age = Some(4 * HOUR);
     config
@@ -231,7 +227,7 @@ fn what_a_caller_appends_behind_records_that_find_no_space_stays_behind_them() {
 #[test]
 fn what_is_queued_behind_an_inline_append_is_written_when_that_is_done() {
     let files = SimFiles::new(11);
-    let log = open_with(with_class(Class::Telemetry, None), files.seams());
+    let log = open_with(small(Class::Telemetry), files.seams());
     let partition = &log.partitions()[0];
     files.hold("sync_data", ".seg");
     std::thread::scope(|scope| {
@@ -244,10 +240,23 @@ fn what_is_queued_behind_an_inline_append_is_written_when_that_is_done() {
     });
 }
 
+/// Shuts the log down on another thread, and returns when it takes no more appends.
+fn begin_stop(log: &Log) -> std::thread::JoinHandle<()> {
+    let stop = {
+        let log = log.clone();
+        std::thread::spawn(move || log.shutdown())
+    };
+    await_that("appends to be refused", || {
+        let refused = log.partitions()[0].append(records(1, &[] as &[&str]));
+        matches!(refused, Err(AppendError::ReadOnly { .. }))
+    });
+    stop
+}
+
 #[test]
 fn a_stop_that_meets_an_inline_append_waits_for_it_and_ends() {
     let files = SimFiles::new(5);
-    let log = open_with(with_class(Class::Telemetry, None), files.seams());
+    let log = open_with(small(Class::Telemetry), files.seams());
     let partition = log.partitions()[0].clone();
     files.hold("sync_data", ".seg");
     let inline = {
@@ -255,14 +264,7 @@ fn a_stop_that_meets_an_inline_append_waits_for_it_and_ends() {
         std::thread::spawn(move || partition.append_inline(records(1, &["in flight"])))
     };
     files.await_held();
-    let stop = {
-        let log = log.clone();
-        std::thread::spawn(move || log.shutdown())
-    };
-    await_that("appends to be refused", || {
-        let refused = partition.append(records(1, &[] as &[&str]));
-        matches!(refused, Err(AppendError::ReadOnly { .. }))
-    });
+    let stop = begin_stop(&log);
     files.let_go();
     let range = inline.join().expect("no panic").expect("durable");
     assert_eq!(partition.high_watermark(), range.end);
@@ -274,7 +276,7 @@ fn a_stop_that_meets_an_inline_append_waits_for_it_and_ends() {
 #[test]
 fn what_is_queued_when_the_log_is_shut_down_is_still_written() {
     let files = SimFiles::new(10);
-    let log = open_with(with_class(Class::Telemetry, None), files.seams());
+    let log = open_with(small(Class::Telemetry), files.seams());
     let partition = log.partitions()[0].clone();
     files.hold("sync_data", ".seg");
     partition
@@ -282,14 +284,7 @@ fn what_is_queued_when_the_log_is_shut_down_is_still_written() {
         .expect("queued");
     files.await_held();
     let queued = partition.append(records(1, &["behind it"]));
-    let stop = {
-        let log = log.clone();
-        std::thread::spawn(move || log.shutdown())
-    };
-    await_that("appends to be refused", || {
-        let refused = partition.append(records(1, &[] as &[&str]));
-        matches!(refused, Err(AppendError::ReadOnly { .. }))
-    });
+    let stop = begin_stop(&log);
     files.let_go();
     stop.join().expect("no panic");
     assert_eq!(partition.high_watermark(), queued.expect("queued").end);
@@ -347,7 +342,7 @@ fn an_old_segment_is_not_sealed_once_its_sync_has_failed() {
 #[test]
 fn a_file_that_is_gone_because_it_is_no_longer_written_stops_nothing() {
     let files = SimFiles::new(8);
-    let log = open_with(with_class(Class::Telemetry, None), files.seams());
+    let log = open_with(small(Class::Telemetry), files.seams());
     let partition = &log.partitions()[0];
     append(partition, &[vec![1; 9000]]);
     let first = "telemetry-0/00000000000000000000.seg";
@@ -368,7 +363,7 @@ fn a_file_that_is_gone_because_it_is_no_longer_written_stops_nothing() {
 #[test]
 fn a_spare_is_not_made_beside_one_that_a_removed_segment_became_meanwhile() {
     let files = SimFiles::new(21);
-    let log = open_with(with_class(Class::Internal, None), files.seams());
+    let log = open_with(small(Class::Internal), files.seams());
     let internal = &log.partitions()[0];
     for _ in 0..4 {
         append(internal, &[vec![1; 9000]]);

@@ -3,34 +3,25 @@
 use std::fs;
 use std::path::Path;
 
+use crate::support::segment::batches;
 use crate::support::*;
-use headwater_log::{Log, LogConfig, Offset, RecoveryReport, Seams};
+use headwater_log::{Log, LogConfig, Offset, PartitionReport, Seams};
 
-fn reopen(dir: &Path) -> (Log, RecoveryReport) {
-    Log::open(config(dir), Seams::system()).expect("the log opens")
+fn reopen(dir: &Path) -> (Log, PartitionReport) {
+    reopen_with(config(dir), Seams::system())
 }
 
-fn report_of(report: &RecoveryReport) -> &headwater_log::PartitionReport {
-    report
-        .partitions
-        .iter()
-        .find(|partition| partition.name == "telemetry-0")
-        .expect("reported")
-}
-
-/// Position and length of each batch of a segment file.
-fn batches(bytes: &[u8]) -> Vec<(usize, usize)> {
-    let mut at = 4096;
-    let mut found = Vec::new();
-    while at + 64 <= bytes.len() {
-        let length = u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes")) as usize;
-        if length == 0 {
-            break;
-        }
-        found.push((at, length + 4));
-        at += length + 4;
+/// Appends batches of some hundred bytes, enough for several segments.
+fn fill(log: &Log, count: u32) {
+    for n in 0..count {
+        append(telemetry(log), &[format!("{n}").repeat(200)]);
     }
-    found
+}
+
+/// Position and length of a batch.
+fn place(bytes: &[u8], number: usize) -> (usize, usize) {
+    let batch = batches(bytes)[number].clone();
+    (batch.start, batch.len())
 }
 
 /// A stopped log of `count` batches of one record; the mark is removed unless it is to be kept.
@@ -59,12 +50,11 @@ fn a_torn_tail_is_cut_and_kept_aside() {
     let segment = files_of(dir.path(), ".seg").remove(0);
     let mut torn = Vec::new();
     change(&segment, |bytes| {
-        let (at, length) = batches(bytes)[4];
+        let (at, length) = place(bytes, 4);
         bytes[at + length - 3..at + length].fill(0);
         torn = bytes[at..at + length].to_vec();
     });
     let (log, report) = reopen(dir.path());
-    let report = report_of(&report);
     assert_eq!((report.high_watermark, report.gaps.len()), (Offset(4), 0));
     assert_eq!(report.torn_bytes, torn.len() as u64);
     assert_eq!(
@@ -91,7 +81,7 @@ fn a_batch_cut_anywhere_leaves_the_ones_before_it() {
     log_of(dir.path(), 3, false);
     let segment = files_of(dir.path(), ".seg").remove(0);
     let whole = fs::read(&segment).expect("a file");
-    let (at, length) = batches(&whole)[2];
+    let (at, length) = place(&whole, 2);
     for cut in (0..length).step_by(7) {
         let copy = tempfile::tempdir().expect("a folder");
         log_of(copy.path(), 0, false);
@@ -108,11 +98,7 @@ fn a_batch_cut_anywhere_leaves_the_ones_before_it() {
             |bytes| bytes[at + cut..].fill(0),
         );
         let (log, report) = reopen(copy.path());
-        assert_eq!(
-            report_of(&report).high_watermark,
-            Offset(2),
-            "cut after {cut} bytes"
-        );
+        assert_eq!(report.high_watermark, Offset(2), "cut after {cut} bytes");
         assert_eq!(read_all(telemetry(&log)).len(), 2);
     }
 }
@@ -123,12 +109,11 @@ fn damage_in_the_middle_is_a_gap_and_is_never_served() {
     log_of(dir.path(), 6, false);
     let segment = files_of(dir.path(), ".seg").remove(0);
     change(&segment, |bytes| {
-        let (at, length) = batches(bytes)[2];
+        let (at, length) = place(bytes, 2);
         bytes[at + length - 1] ^= 1;
     });
     for _ in 0..2 {
         let (log, report) = reopen(dir.path());
-        let report = report_of(&report);
         assert_eq!(report.high_watermark, Offset(6));
         assert_eq!(report.gaps.len(), 1);
         assert_eq!(report.gaps[0].range, Offset(2)..Offset(3));
@@ -160,11 +145,11 @@ fn damage_to_a_header_is_a_gap_too() {
     log_of(dir.path(), 6, false);
     let segment = files_of(dir.path(), ".seg").remove(0);
     change(&segment, |bytes| {
-        let (at, _) = batches(bytes)[1];
+        let at = batches(bytes)[1].start;
         bytes[at..at + 40].fill(0xff);
     });
     let (log, report) = reopen(dir.path());
-    assert_eq!(report_of(&report).gaps[0].range, Offset(1)..Offset(2));
+    assert_eq!(report.gaps[0].range, Offset(1)..Offset(2));
     let (found, _) = read_from(telemetry(&log), Offset(0));
     assert_eq!(found.len(), 5);
 }
@@ -176,14 +161,13 @@ fn a_bad_end_is_kept_aside_also_when_a_damaged_header_hides_whether_the_file_was
     let segment = files_of(dir.path(), ".seg").remove(0);
     let mut torn = Vec::new();
     change(&segment, |bytes| {
-        let (at, length) = batches(bytes)[4];
+        let (at, length) = place(bytes, 4);
         bytes[0] ^= 1;
         // The batch no longer even looks like one.
         bytes[at] ^= 1;
         torn = bytes[at..at + length].to_vec();
     });
     let (_log, report) = reopen(dir.path());
-    let report = report_of(&report);
     assert_eq!((report.high_watermark, report.gaps.len()), (Offset(4), 0));
     let kept = fs::read(&files_of(dir.path(), ".torn")[0]).expect("kept");
     assert!(
@@ -206,16 +190,15 @@ fn what_follows_damage_up_to_the_mark_is_kept_aside_although_its_own_header_is_b
     let mut behind = Vec::new();
     change(&segment, |bytes| {
         let found = batches(bytes);
-        bytes[found[4].0 + 60] ^= 1;
-        bytes[found[5].0] ^= 1;
-        bytes[found[6].0] ^= 1;
-        behind = bytes[found[5].0..].to_vec();
+        bytes[found[4].start + 60] ^= 1;
+        bytes[found[5].start] ^= 1;
+        bytes[found[6].start] ^= 1;
+        behind = bytes[found[5].start..].to_vec();
     });
     // The bytes after the batches are zeros.
     let end = behind.iter().rposition(|byte| *byte != 0).expect("records");
     behind.truncate(end + 1);
     let (_log, report) = reopen(dir.path());
-    let report = report_of(&report);
     assert_eq!(report.high_watermark, Offset(5));
     assert_eq!(report.gaps[0].range, Offset(4)..Offset(5));
     let torn = &files_of(dir.path(), ".torn")[0];
@@ -229,12 +212,11 @@ fn a_bad_end_before_the_mark_is_damage_and_its_offsets_are_not_given_again() {
     log_of(dir.path(), 5, true);
     let segment = files_of(dir.path(), ".seg").remove(0);
     change(&segment, |bytes| {
-        let (at, _) = batches(bytes)[3];
+        let at = batches(bytes)[3].start;
         bytes[at..].fill(0);
     });
     for _ in 0..2 {
         let (log, report) = reopen(dir.path());
-        let report = report_of(&report);
         assert_eq!((report.high_watermark, report.torn_bytes), (Offset(5), 0));
         assert_eq!(report.gaps.len(), 1);
         assert_eq!(report.gaps[0].range, Offset(3)..Offset(5));
@@ -250,18 +232,12 @@ fn a_bad_end_before_the_mark_is_damage_and_its_offsets_are_not_given_again() {
 #[test]
 fn damage_while_running_is_reported_and_the_rest_is_served() {
     let dir = tempfile::tempdir().expect("a folder");
-    let config = LogConfig {
-        tail_bytes: 0,
-        ..config(dir.path())
-    };
-    let log = open_with(config, Seams::system());
-    for n in 0..300 {
-        append(telemetry(&log), &[format!("{n}").repeat(200)]);
-    }
+    let log = open_with(without_tail(dir.path()), Seams::system());
+    fill(&log, 300);
     let segments = files_of(dir.path(), ".seg");
     assert!(segments.len() >= 3);
     change(&segments[1], |bytes| {
-        let (at, _) = batches(bytes)[3];
+        let at = batches(bytes)[3].start;
         bytes[at + 100] ^= 4;
     });
     for _ in 0..2 {
@@ -281,18 +257,12 @@ fn damage_while_running_is_reported_and_the_rest_is_served() {
 #[test]
 fn damage_at_the_end_of_a_segment_is_told_to_each_reader_of_a_topic() {
     let dir = tempfile::tempdir().expect("a folder");
-    let config = LogConfig {
-        tail_bytes: 0,
-        ..config(dir.path())
-    };
-    let log = open_with(config, Seams::system());
-    for n in 0..300 {
-        append(telemetry(&log), &[format!("{n}").repeat(200)]);
-    }
+    let log = open_with(without_tail(dir.path()), Seams::system());
+    fill(&log, 300);
     log.maintain();
     let segments = files_of(dir.path(), ".seg");
     change(&segments[1], |bytes| {
-        let (at, _) = *batches(bytes).last().expect("a batch");
+        let at = batches(bytes).last().expect("a batch").start;
         bytes[at + 100] ^= 4;
     });
     for _ in 0..2 {
@@ -318,16 +288,11 @@ fn damage_at_the_end_of_a_segment_is_told_to_each_reader_of_a_topic() {
 #[test]
 fn a_missing_segment_is_a_gap() {
     let dir = tempfile::tempdir().expect("a folder");
-    {
-        let log = open(dir.path());
-        for n in 0..300 {
-            append(telemetry(&log), &[format!("{n}").repeat(200)]);
-        }
-    }
+    fill(&open(dir.path()), 300);
     let segments = files_of(dir.path(), ".seg");
     fs::remove_file(&segments[1]).expect("removed");
     let (log, report) = reopen(dir.path());
-    let gap = report_of(&report).gaps[0].range.clone();
+    let gap = report.gaps[0].range.clone();
     let (found, damaged) = read_from(telemetry(&log), Offset(0));
     assert_eq!(damaged, vec![gap.clone()]);
     assert_eq!(found.len() as u64, 300 - (gap.end.0 - gap.start.0));
@@ -336,23 +301,13 @@ fn a_missing_segment_is_a_gap() {
 #[test]
 fn a_damaged_segment_header_costs_no_record() {
     let dir = tempfile::tempdir().expect("a folder");
-    {
-        let log = open(dir.path());
-        for n in 0..200 {
-            append(telemetry(&log), &[format!("{n}").repeat(200)]);
-        }
-    }
+    fill(&open(dir.path()), 200);
     for segment in files_of(dir.path(), ".seg") {
         change(&segment, |bytes| bytes[..64].fill(0));
         let _ = fs::remove_file(segment.with_extension("idx"));
     }
     let (log, report) = reopen(dir.path());
-    assert!(
-        report_of(&report)
-            .notes
-            .iter()
-            .any(|note| note.contains("header"))
-    );
+    assert!(report.notes.iter().any(|note| note.contains("header")));
     assert_eq!(read_all(telemetry(&log)).len(), 200);
 }
 
@@ -361,9 +316,7 @@ fn an_index_that_is_missing_short_or_of_another_segment_is_made_again() {
     let dir = tempfile::tempdir().expect("a folder");
     let expected = {
         let log = open(dir.path());
-        for n in 0..300 {
-            append(telemetry(&log), &[format!("{n}").repeat(200)]);
-        }
+        fill(&log, 300);
         log.maintain();
         read_all(telemetry(&log))
     };
@@ -383,22 +336,14 @@ fn an_index_that_is_missing_short_or_of_another_segment_is_made_again() {
         let indexes = files_of(dir.path(), ".idx");
         assert!(indexes.len() >= 2);
         damage(&indexes[0]);
-        let config = LogConfig {
-            tail_bytes: 0,
-            ..config(dir.path())
-        };
-        let (log, report) = Log::open(config, Seams::system()).expect("the log opens");
-        assert_eq!(report_of(&report).rebuilt_indexes, 1, "damage {at}");
+        let (log, report) = reopen_with(without_tail(dir.path()), Seams::system());
+        assert_eq!(report.rebuilt_indexes, 1, "damage {at}");
         assert_eq!(read_all(telemetry(&log)), expected);
         assert_eq!(telemetry(&log).topics().expect("topics").len(), 1);
         log.maintain();
     }
     let (_, report) = reopen(dir.path());
-    assert_eq!(
-        report_of(&report).rebuilt_indexes,
-        0,
-        "what was made again is saved"
-    );
+    assert_eq!(report.rebuilt_indexes, 0, "what was made again is saved");
 }
 
 /// A log killed while its active segment is a recycled file with stale batches after the live ones; and its number of
@@ -419,7 +364,7 @@ fn killed_in_a_recycled_segment(dir: &Path) -> (LogConfig, u64) {
     let ends_on_page = |count: u64| {
         let (bytes, is_last) = (active_bytes(dir), |base| base == count - 1);
         let mut batches = batches(&bytes).into_iter();
-        batches.any(|(at, size)| is_last(base_at(&bytes, at)) && (at + size) % 4096 == 0)
+        batches.any(|batch| is_last(base_at(&bytes, batch.start)) && batch.end % 4096 == 0)
     };
     while !ends_on_page(count) {
         append(telemetry(&log), &[format!("{count:05}").repeat(80)]);
@@ -443,7 +388,9 @@ fn base_at(bytes: &[u8], at: usize) -> u64 {
 fn bases_of_active(dir: &Path) -> Vec<(u64, usize)> {
     let bytes = active_bytes(dir);
     let places = batches(&bytes).into_iter();
-    places.map(|(at, _)| (base_at(&bytes, at), at)).collect()
+    places
+        .map(|batch| (base_at(&bytes, batch.start), batch.start))
+        .collect()
 }
 
 #[test]
@@ -456,8 +403,7 @@ fn stale_bytes_of_a_recycled_segment_never_pass() {
         bases.windows(2).any(|pair| pair[1].0 < pair[0].0),
         "whole stale batches follow: {bases:?}"
     );
-    let (log, report) = Log::open(config, Seams::system()).expect("the log opens");
-    let report = report_of(&report);
+    let (log, report) = reopen_with(config, Seams::system());
     assert_eq!(
         (report.high_watermark, report.torn_bytes, report.gaps.len()),
         (Offset(count), 0, 0)
@@ -488,8 +434,7 @@ fn a_flip_anywhere_in_the_last_header_of_a_recycled_segment_does_not_pass_for_st
         bytes[last + byte] ^= 1 << (byte % 8);
         fs::write(&segment, bytes).expect("written");
         fs::write(dir.path().join("log.meta"), &meta).expect("written");
-        let (log, report) = Log::open(config.clone(), Seams::system()).expect("the log opens");
-        let report = report_of(&report);
+        let (log, report) = reopen_with(config.clone(), Seams::system());
         assert_eq!(report.high_watermark, Offset(count - 1), "byte {byte}");
         assert!(report.torn_bytes > 0, "byte {byte}");
         drop(log);

@@ -18,19 +18,13 @@ fn fill(log: &Log, count: usize) {
 }
 
 fn sized(dir: &std::path::Path, bytes: u64) -> LogConfig {
-    let mut config = LogConfig {
-        tail_bytes: 0,
-        ..config(dir)
-    };
+    let mut config = without_tail(dir);
     config.classes[1].retention_bytes = Some(bytes);
     config
 }
 
 fn aged(dir: &std::path::Path, age: Duration) -> LogConfig {
-    let mut config = LogConfig {
-        tail_bytes: 0,
-        ..config(dir)
-    };
+    let mut config = without_tail(dir);
     config.classes[1].retention_age = Some(age);
     config
 }
@@ -173,13 +167,7 @@ fn a_hook_is_asked_first_and_can_postpone() {
 #[test]
 fn advancing_the_log_start_removes_whole_segments_only() {
     let dir = tempfile::tempdir().expect("a folder");
-    let log = open_with(
-        LogConfig {
-            tail_bytes: 0,
-            ..config(dir.path())
-        },
-        Seams::system(),
-    );
+    let log = open_with(without_tail(dir.path()), Seams::system());
     fill(&log, 300);
     let partition = telemetry(&log);
     partition.advance_log_start(Offset(1));
@@ -234,13 +222,7 @@ fn removed_records_are_not_served_from_memory_either() {
 #[test]
 fn a_key_whose_record_was_removed_is_fresh_again() {
     let dir = tempfile::tempdir().expect("a folder");
-    let log = open_with(
-        LogConfig {
-            tail_bytes: 0,
-            ..config(dir.path())
-        },
-        Seams::system(),
-    );
+    let log = open_with(without_tail(dir.path()), Seams::system());
     let partition = telemetry(&log);
     partition.append_unique(keyed("k", b"x")).expect("taken");
     fill(&log, 300);

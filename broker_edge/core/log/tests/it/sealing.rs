@@ -9,15 +9,6 @@ use headwater_log::{
     Class, ClassConfig, LogConfig, Offset, PartitionState, RecordMeta, Records, SyncMode,
 };
 
-/// The settings with one partition of this class.
-fn with_class(class: Class, segment_bytes: u64) -> LogConfig {
-    LogConfig {
-        segment_bytes,
-        classes: vec![ClassConfig::new(class)],
-        ..with_room()
-    }
-}
-
 fn segment(partition: &str, base: u64) -> PathBuf {
     Path::new("/data").join(format!("{partition}/{base:020}.seg"))
 }
@@ -40,7 +31,10 @@ fn is_recycled(files: &SimFiles, path: &Path) -> bool {
 #[test]
 fn the_size_of_the_files_is_known_after_each_change_of_them() {
     let files = SimFiles::new(1);
-    let log = open_with(with_class(Class::Telemetry, 512 << 10), files.seams());
+    let log = open_with(
+        with_class(ClassConfig::new(Class::Telemetry), 512 << 10),
+        files.seams(),
+    );
     let partition = telemetry(&log);
     for n in 1..=40 {
         append(partition, &[vec![1; 60 << 10]]);
@@ -61,7 +55,7 @@ fn without_syncs_the_size_of_the_files_is_never_told_too_small() {
     let files = SimFiles::new(2);
     let config = LogConfig {
         sync: SyncMode::Never,
-        ..with_class(Class::Telemetry, 512 << 10)
+        ..with_class(ClassConfig::new(Class::Telemetry), 512 << 10)
     };
     let log = open_with(config, files.seams());
     for _ in 0..20 {
@@ -79,7 +73,10 @@ fn without_syncs_the_size_of_the_files_is_never_told_too_small() {
 fn a_segment_that_ends_early_gives_back_what_was_prepared_for_it() {
     const MIB: usize = 1 << 20;
     let files = SimFiles::new(3);
-    let log = open_with(with_class(Class::Telemetry, 6 << 20), files.seams());
+    let log = open_with(
+        with_class(ClassConfig::new(Class::Telemetry), 6 << 20),
+        files.seams(),
+    );
     let partition = telemetry(&log);
     append(partition, &[vec![1; 5 * MIB]]);
     append(partition, &[vec![1; 5 * MIB]]);
@@ -112,7 +109,10 @@ fn a_segment_that_ends_early_gives_back_what_was_prepared_for_it() {
 fn a_segment_of_very_many_topics_ends_early() {
     const TOPICS: u32 = 200_000;
     let files = MemoryFiles::default();
-    let log = open_with(with_class(Class::Telemetry, 64 << 20), files.seams());
+    let log = open_with(
+        with_class(ClassConfig::new(Class::Telemetry), 64 << 20),
+        files.seams(),
+    );
     let partition = telemetry(&log);
     let append_topics = |numbers: std::ops::Range<u32>| {
         let mut records = Records::new();
@@ -141,7 +141,10 @@ fn a_segment_of_very_many_topics_ends_early() {
 #[test]
 fn a_batch_that_the_spare_can_not_hold_waits_for_space() {
     let files = SimFiles::new(4);
-    let log = open_with(with_class(Class::Telemetry, 1 << 20), files.seams());
+    let log = open_with(
+        with_class(ClassConfig::new(Class::Telemetry), 1 << 20),
+        files.seams(),
+    );
     let partition = telemetry(&log);
     let kib = |size: usize| [vec![7; size << 10]];
     // Segments 0 to 2, the second of them a smaller file.
@@ -170,7 +173,7 @@ fn a_batch_that_the_spare_can_not_hold_waits_for_space() {
 #[test]
 fn an_empty_segment_does_not_give_way_to_the_spare() {
     let files = SimFiles::new(5);
-    let config = || with_class(Class::Internal, 32 << 10);
+    let config = || with_class(ClassConfig::new(Class::Internal), 32 << 10);
     let log = open_with(config(), files.seams());
     files.kill();
     drop(log);
@@ -200,7 +203,10 @@ fn an_empty_segment_does_not_give_way_to_the_spare() {
 #[test]
 fn only_a_segment_that_is_made_of_a_removed_one_says_so() {
     let files = SimFiles::new(6);
-    let log = open_with(with_class(Class::Internal, 16 << 10), files.seams());
+    let log = open_with(
+        with_class(ClassConfig::new(Class::Internal), 16 << 10),
+        files.seams(),
+    );
     let internal = &log.partitions()[0];
     for _ in 0..2 {
         append(internal, &[vec![1; 9000]]);
@@ -224,7 +230,10 @@ fn spares(files: &SimFiles) -> Vec<PathBuf> {
 #[test]
 fn a_file_of_a_very_different_size_is_not_used_again() {
     let files = SimFiles::new(7);
-    let log = open_with(with_class(Class::Telemetry, 1 << 20), files.seams());
+    let log = open_with(
+        with_class(ClassConfig::new(Class::Telemetry), 1 << 20),
+        files.seams(),
+    );
     let partition = telemetry(&log);
     append(partition, &[vec![1; 900 << 10]]);
     append(partition, &[vec![1; 6 << 20]]);
@@ -244,7 +253,10 @@ fn a_file_of_a_very_different_size_is_not_used_again() {
 #[test]
 fn a_spare_that_finds_no_space_leaves_nothing() {
     let files = SimFiles::new(8);
-    let log = open_with(with_class(Class::Internal, 64 << 10), files.seams());
+    let log = open_with(
+        with_class(ClassConfig::new(Class::Internal), 64 << 10),
+        files.seams(),
+    );
     files.set_free(Some(32 << 10));
     log.maintain();
     assert!(spares(&files).is_empty());
@@ -258,7 +270,10 @@ fn a_removed_segment_that_fails_to_become_a_spare_leaves_nothing() {
     for what in ["sync_dir", "write_all_at", "sync_data"] {
         let made = || {
             let files = SimFiles::new(9);
-            let log = open_with(with_class(Class::Telemetry, 64 << 10), files.seams());
+            let log = open_with(
+                with_class(ClassConfig::new(Class::Telemetry), 64 << 10),
+                files.seams(),
+            );
             for _ in 0..3 {
                 append(telemetry(&log), &[vec![1; 50 << 10]]);
             }
@@ -289,7 +304,10 @@ fn a_removed_segment_that_fails_to_become_a_spare_leaves_nothing() {
 #[test]
 fn a_segment_that_fails_to_grow_stops_the_partition() {
     let files = SimFiles::new(10);
-    let log = open_with(with_class(Class::Telemetry, 16 << 20), files.seams());
+    let log = open_with(
+        with_class(ClassConfig::new(Class::Telemetry), 16 << 20),
+        files.seams(),
+    );
     let partition = telemetry(&log);
     append(partition, &[vec![1; 3 << 20]]);
     files.fail_call(1, Fault::Error);

@@ -1,17 +1,23 @@
 //! Candidate ranges: where wanted topics may lie, found from the indexes alone.
 
-use crate::support::*;
-use headwater_log::{Log, LogConfig, Offset, Seams, TopicFilter, TopicSelection};
+use std::path::Path;
 
-/// One record of 9 KB per offset, each with its own topic: a few per block, some blocks per segment.
-fn one_topic_each(dir: &std::path::Path, count: u32) -> Log {
-    let config = LogConfig {
-        tail_bytes: 0,
+use crate::support::sim::SimFiles;
+use crate::support::*;
+use headwater_log::{Log, LogConfig, Offset, ReadError, Seams, TopicFilter, TopicSelection};
+
+/// Segments of some blocks, read from the files.
+fn some_blocks(dir: &Path) -> LogConfig {
+    LogConfig {
         segment_bytes: 512 << 10,
         maintain_every: None,
-        ..config(dir)
-    };
-    let log = open_with(config, Seams::system());
+        ..without_tail(dir)
+    }
+}
+
+/// One record of 9 KB per offset, each with its own topic: a few per block, some blocks per segment.
+fn one_topic_each(dir: &Path, count: u32) -> Log {
+    let log = open_with(some_blocks(dir), Seams::system());
     append_one_topic_each(&log, 0..count);
     log.maintain();
     log
@@ -194,4 +200,33 @@ fn one_question_reads_few_indexes_and_none_of_a_segment_without_a_topic_that_is_
     };
     assert!(range.contains(&Offset(350)), "{found:?}");
     assert!((20..200).contains(&selection.memory()), "one name");
+}
+
+/// Until the topics could be read, a selection covers nothing: noted as covered after an error, it would never learn
+/// them, and every index of the range would be read in place of those of the wanted topic.
+#[test]
+fn a_selection_whose_topics_could_not_be_read_learns_them_with_the_next_question() {
+    let files = SimFiles::new(1);
+    let config = || some_blocks(Path::new("/data"));
+    let log = open_with(config(), files.seams());
+    append_one_topic_each(&log, 0..130);
+    // Saves the indexes, so that the next start has none in memory.
+    log.maintain();
+    log.shutdown();
+    drop(log);
+    let log = open_with(config(), files.seams());
+    let ask = |selection: &mut TopicSelection| {
+        let wanted = TopicFilter::Topics(&["devices/3/telemetry"]);
+        telemetry(&log).candidate_ranges(Offset(0), Offset(130), 8, selection, wanted)
+    };
+    let mut selection = TopicSelection::default();
+    files.set_no_descriptors(true);
+    let refused = ask(&mut selection).expect_err("no index can be opened");
+    assert!(matches!(refused, ReadError::Io { .. }), "{refused}");
+    assert_eq!(selection.memory(), 0, "nothing is known yet");
+    files.set_no_descriptors(false);
+    let found = ask(&mut selection).expect("an answer");
+    let is_there = found.ranges.iter().any(|range| range.contains(&Offset(3)));
+    assert!(is_there, "{found:?}");
+    assert!(selection.memory() > 0, "the topic is kept by name");
 }

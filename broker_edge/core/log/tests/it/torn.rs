@@ -46,8 +46,7 @@ fn killed_with(count: usize, sync: SyncMode) -> (SimFiles, Vec<usize>) {
 }
 
 fn reopened(files: &SimFiles, sync: SyncMode) -> (Log, PartitionReport) {
-    let (log, report) = Log::open(settings(sync), files.seams()).expect("the log opens");
-    (log, report.partitions.into_iter().next().expect("one"))
+    reopen_with(settings(sync), files.seams())
 }
 
 fn flip(files: &SimFiles, position: usize) {

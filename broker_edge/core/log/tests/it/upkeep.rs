@@ -37,12 +37,7 @@ fn five_idle_seconds_leave_a_mark_that_tells_damage_from_a_torn_tail() {
     drop(log);
     let segment = Path::new(TELEMETRY);
     files.with_bytes(segment, |bytes| bytes[4096..].fill(0));
-    let (log, report) = headwater_log::Log::open(config(), seams()).expect("the log opens");
-    let report = report
-        .partitions
-        .into_iter()
-        .find(|partition| partition.name == "telemetry-0")
-        .expect("reported");
+    let (log, report) = reopen_with(config(), seams());
     assert_eq!(
         report.gaps.len(),
         1,

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use headwater_log::{
-    Batch, Class, ClassConfig, Clock, Log, LogConfig, Offset, Partition, PartitionState, ReadError,
-    RecordMeta, Records, Seams, SystemClock,
+    Batch, Class, ClassConfig, Clock, Log, LogConfig, Offset, Partition, PartitionReport,
+    PartitionState, ReadError, RecordMeta, Records, Seams, SystemClock,
 };
 
 /// Offset and payload of a record.
@@ -35,7 +35,24 @@ pub fn config(dir: &Path) -> LogConfig {
     }
 }
 
-/// The same on a simulated disk, with segments large enough for a whole test and no maintenance.
+/// The same, with reads that come from the files.
+pub fn without_tail(dir: &Path) -> LogConfig {
+    LogConfig {
+        tail_bytes: 0,
+        ..config(dir)
+    }
+}
+
+/// One partition of this class on a simulated disk, without maintenance.
+pub fn with_class(class: ClassConfig, segment_bytes: u64) -> LogConfig {
+    LogConfig {
+        segment_bytes,
+        classes: vec![class],
+        ..with_room()
+    }
+}
+
+/// On a simulated disk, with segments large enough for a whole test and no maintenance.
 pub fn with_room() -> LogConfig {
     LogConfig {
         segment_bytes: 16 << 20,
@@ -55,6 +72,14 @@ pub fn open(dir: &Path) -> Log {
 
 pub fn open_with(config: LogConfig, seams: Seams) -> Log {
     Log::open(config, seams).expect("the log opens").0
+}
+
+/// Opens it, with what the start reports of the telemetry partition.
+pub fn reopen_with(config: LogConfig, seams: Seams) -> (Log, PartitionReport) {
+    let (log, report) = Log::open(config, seams).expect("the log opens");
+    let mut partitions = report.partitions.into_iter();
+    let telemetry = partitions.find(|partition| partition.name == "telemetry-0");
+    (log, telemetry.expect("there is a telemetry partition"))
 }
 
 pub fn telemetry(log: &Log) -> &Partition {

@@ -235,7 +235,6 @@ impl SimFiles {
     }
 
     /// A disk that reports every sync as done but does none, for negative controls.
-    #[allow(dead_code, reason = "for a negative control by hand")]
     pub fn lie_about_syncs(&self) {
         self.0.state.lock().lies_about_syncs = true;
     }
