@@ -56,107 +56,124 @@ fn a_property_of_another_packet_is_refused() {
     assert_eq!(subscribe_with("23 0001"), MALFORMED);
 }
 
-#[test]
-fn an_unknown_or_padded_identifier_is_malformed() {
-    for id in [
-        "00 01",
-        "04 01",
-        "7f 01",
-        "8001 01",
-        "ffffff7f 01",
-        "8080808001 01",
-    ] {
-        assert_eq!(publish_with(id), MALFORMED, "{id}");
+/// The properties of a PUBLISH, of a SUBSCRIBE, or a whole packet.
+enum In {
+    Publish(&'static str),
+    Subscribe(&'static str),
+    Packet(&'static str),
+}
+use In::{Packet, Publish, Subscribe};
+
+/// Each rule with what breaks it and what keeps it, and the expected reason.
+fn check(cases: &[(&str, In, Option<ReasonCode>)]) {
+    for (case, given, expected) in cases {
+        let (bytes, reason) = match given {
+            Publish(bytes) => (bytes, publish_with(bytes)),
+            Subscribe(bytes) => (bytes, subscribe_with(bytes)),
+            Packet(bytes) => (bytes, refused(Version::V5, bytes)),
+        };
+        assert_eq!(reason, *expected, "{case}: {bytes}");
     }
-    assert_eq!(
-        publish_with("8200 00000001"),
-        MALFORMED,
-        "identifier 2 in two bytes"
-    );
 }
 
 #[test]
-fn only_user_properties_repeat() {
-    assert_eq!(publish_with("26 0001 61 0000 26 0001 61 0000"), None);
-    assert_eq!(publish_with("01 01 01 01"), PROTOCOL);
-    assert_eq!(publish_with("03 0000 03 0000"), PROTOCOL);
-    assert_eq!(subscribe_with("0b 01 0b 02"), PROTOCOL);
+fn properties_that_do_not_parse_are_malformed() {
+    check(&[
+        ("identifier 0", Publish("00 01"), MALFORMED),
+        ("identifier 4", Publish("04 01"), MALFORMED),
+        ("identifier 127", Publish("7f 01"), MALFORMED),
+        ("identifier 128", Publish("8001 01"), MALFORMED),
+        ("the largest identifier", Publish("ffffff7f 01"), MALFORMED),
+        (
+            "an identifier of five bytes",
+            Publish("8080808001 01"),
+            MALFORMED,
+        ),
+        (
+            "identifier 2 in two bytes",
+            Publish("8200 00000001"),
+            MALFORMED,
+        ),
+        ("no expiry", Publish("02"), MALFORMED),
+        ("three bytes of an expiry", Publish("02 000000"), MALFORMED),
+        ("a cut content type", Publish("03 0005 61"), MALFORMED),
+        ("half a length", Publish("09 00"), MALFORMED),
+        ("a key without a value", Publish("26 0001 61"), MALFORMED),
+        ("a cut value", Publish("26 0001 61 0002 61"), MALFORMED),
+        ("half an alias", Publish("23 00"), MALFORMED),
+        ("no format", Publish("01"), MALFORMED),
+        (
+            "properties longer than the packet",
+            Packet("30 05 0001 61 05 41"),
+            MALFORMED,
+        ),
+        (
+            "subscription identifier 0 in two bytes",
+            Subscribe("0b 8000"),
+            MALFORMED,
+        ),
+        (
+            "a subscription identifier of five bytes",
+            Subscribe("0b 8080808001"),
+            MALFORMED,
+        ),
+        ("U+0000", Publish("03 0001 00"), MALFORMED),
+        ("a surrogate", Publish("26 0003 eda080 0000"), MALFORMED),
+        (
+            "a control character",
+            Publish("26 0001 61 0001 07"),
+            MALFORMED,
+        ),
+    ]);
 }
 
 #[test]
-fn values_out_of_range_are_refused() {
-    assert_eq!(
-        publish_with("01 02"),
-        PROTOCOL,
-        "a flag that is neither 0 nor 1"
-    );
-    assert_eq!(publish_with("23 0000"), Some(ReasonCode::TopicAliasInvalid));
-    assert_eq!(
-        publish_with("08 0003 612f23"),
-        PROTOCOL,
-        "a wildcard in the response topic"
-    );
-    assert_eq!(
-        subscribe_with("0b 00"),
-        PROTOCOL,
-        "subscription identifier 0"
-    );
-    assert_eq!(subscribe_with("0b 8000"), MALFORMED, "zero in two bytes");
-    assert_eq!(subscribe_with("0b 8080808001"), MALFORMED, "five bytes");
-    assert_eq!(subscribe_with("0b ffffff7f"), None, "the largest");
-}
-
-#[test]
-fn a_value_may_not_pass_the_end_of_the_properties() {
-    for properties in [
-        "02",
-        "02 000000",
-        "03 0005 61",
-        "09 00",
-        "26 0001 61",
-        "26 0001 61 0002 61",
-        "23 00",
-        "01",
-    ] {
-        assert_eq!(publish_with(properties), MALFORMED, "{properties}");
-    }
-    assert_eq!(
-        refused(Version::V5, "30 05 0001 61 05 41"),
-        MALFORMED,
-        "properties longer than the packet"
-    );
-}
-
-#[test]
-fn text_is_checked_in_every_property() {
-    assert_eq!(publish_with("03 0001 00"), MALFORMED, "U+0000");
-    assert_eq!(
-        publish_with("26 0003 eda080 0000"),
-        MALFORMED,
-        "a surrogate"
-    );
-    assert_eq!(
-        publish_with("26 0001 61 0001 07"),
-        MALFORMED,
-        "a control character"
-    );
-    assert_eq!(
-        publish_with("09 0002 0000"),
-        None,
-        "correlation data is not text"
-    );
-}
-
-#[test]
-fn authentication_data_needs_a_method() {
-    assert_eq!(refused(Version::V5, "f0 09 18 07 15 0001 61 16 0000"), None);
-    assert_eq!(refused(Version::V5, "f0 06 18 04 15 0001 61"), None);
-    assert_eq!(refused(Version::V5, "f0 05 18 03 16 0000"), PROTOCOL);
-    assert_eq!(
-        refused(Version::V5, "f0 02 18 00"),
-        PROTOCOL,
-        "an AUTH without a method"
-    );
+fn properties_that_break_a_rule_are_refused_with_its_reason() {
+    const ALIAS: Option<ReasonCode> = Some(ReasonCode::TopicAliasInvalid);
+    check(&[
+        (
+            "user properties repeat",
+            Publish("26 0001 61 0000 26 0001 61 0000"),
+            None,
+        ),
+        ("two formats", Publish("01 01 01 01"), PROTOCOL),
+        ("two content types", Publish("03 0000 03 0000"), PROTOCOL),
+        (
+            "two subscription identifiers",
+            Subscribe("0b 01 0b 02"),
+            PROTOCOL,
+        ),
+        ("a flag that is neither 0 nor 1", Publish("01 02"), PROTOCOL),
+        ("topic alias 0", Publish("23 0000"), ALIAS),
+        (
+            "a wildcard in the response topic",
+            Publish("08 0003 612f23"),
+            PROTOCOL,
+        ),
+        ("subscription identifier 0", Subscribe("0b 00"), PROTOCOL),
+        (
+            "the largest subscription identifier",
+            Subscribe("0b ffffff7f"),
+            None,
+        ),
+        (
+            "correlation data is not text",
+            Publish("09 0002 0000"),
+            None,
+        ),
+        (
+            "authentication data with a method",
+            Packet("f0 09 18 07 15 0001 61 16 0000"),
+            None,
+        ),
+        ("a method alone", Packet("f0 06 18 04 15 0001 61"), None),
+        (
+            "authentication data alone",
+            Packet("f0 05 18 03 16 0000"),
+            PROTOCOL,
+        ),
+        ("an AUTH without a method", Packet("f0 02 18 00"), PROTOCOL),
+    ]);
 }
 
 #[test]
