@@ -5,7 +5,7 @@
 //! use numbers from `reserve_from` on. A quarter of this reserve is for Flight and a quarter for admin HTTP; the other
 //! half is only for the log, its service and its tools.
 
-/// The reserve is the limit divided by this, within bounds.
+/// The reserve is the limit of open files divided by this, but at least `RESERVE_MIN` and at most `RESERVE_MAX`.
 const RESERVE_PART: u64 = 8;
 const RESERVE_MIN: u64 = 16;
 pub const RESERVE_MAX: u64 = 256;

@@ -121,7 +121,7 @@ pub struct Extras {
     pub releases: WaitingIds,
     /// Shared groups that the session is a member of, or has deliveries of.
     groups: Vec<GroupId>,
-    /// Counted bytes of filters, will and client id (`session_bytes`); few sessions have enough of them.
+    /// Counted bytes of filters, will and client id (`session_bytes`); zero for most sessions.
     pub counted_bytes: u64,
 }
 

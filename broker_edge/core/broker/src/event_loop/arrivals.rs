@@ -62,7 +62,7 @@ pub struct Arrivals {
     limits: Limits,
     /// See [`Arrivals::share`].
     room: usize,
-    /// In order of opening, which is the order of the deadlines; some may be gone.
+    /// Arrivals in order of opening, which is also the order of their deadlines; some may be gone.
     by_age: VecDeque<ArrivalKey>,
     ready: VecDeque<ArrivalKey>,
     /// Arrivals whose next step may be part of a TLS handshake.

@@ -85,7 +85,7 @@ impl CommandSender {
 }
 
 impl Commands {
-    /// The next command. When all senders are gone, the loop has to stop.
+    /// The next command; `Stop` when all senders are gone.
     pub fn take(&mut self) -> Option<Command> {
         self.next.take().or_else(|| self.receive())
     }

@@ -266,41 +266,39 @@ mod tests {
     }
 
     #[test]
-    fn a_group_without_a_commit_for_the_idle_time_holds_nothing() {
+    fn a_group_holds_nothing_when_it_has_been_idle_for_too_long() {
+        let known_at = |now_us: i64| {
+            let group = Group {
+                touched_us: NOW_US,
+                ..Group::default()
+            };
+            Activity::new(Some(7 * DAY), &[("g".to_owned(), group)], now_us)
+        };
+        let second = Duration::from_secs(1);
+        for (name, activity, after_start, is_idle) in [
+            ("no commit for 6 days", activity(0), 6 * DAY, false),
+            ("no commit for 7 days", activity(0), 7 * DAY, true),
+            ("away with the broker", activity(30), GRACE - second, false),
+            ("away, and an hour is over", activity(30), GRACE, true),
+            ("6 days before a restart", activity(6), DAY - second, false),
+            ("6 days before it, 1 after", activity(6), DAY, true),
+            ("no clock at the start", known_at(0), 6 * DAY, false),
+            (
+                "no idle time",
+                Activity::new(None, &[], NOW_US),
+                10_000 * DAY,
+                false,
+            ),
+        ] {
+            assert_eq!(activity.is_idle("g", after_start), is_idle, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_commit_brings_an_idle_group_back() {
         let mut activity = activity(0);
-        assert!(!activity.is_idle("g", 6 * DAY));
         assert!(activity.is_idle("g", 7 * DAY));
         activity.touch("g", 7 * DAY);
-        assert!(!activity.is_idle("g", 13 * DAY), "a commit brings it back");
-    }
-
-    #[test]
-    fn a_group_that_was_away_with_the_broker_gets_an_hour_to_come_back() {
-        let activity = activity(30);
-        assert!(!activity.is_idle("g", Duration::from_secs(3599)));
-        assert!(activity.is_idle("g", GRACE));
-    }
-
-    #[test]
-    fn days_before_a_restart_count() {
-        let activity = activity(6);
-        assert!(!activity.is_idle("g", DAY - Duration::from_secs(1)));
-        assert!(activity.is_idle("g", DAY));
-    }
-
-    #[test]
-    fn a_clock_that_was_not_set_at_the_start_makes_nobody_idle() {
-        let group = Group {
-            touched_us: NOW_US,
-            ..Group::default()
-        };
-        let activity = Activity::new(Some(7 * DAY), &[("g".to_owned(), group)], 0);
-        assert!(!activity.is_idle("g", 6 * DAY));
-    }
-
-    #[test]
-    fn without_an_idle_time_a_group_holds_until_it_is_removed() {
-        let activity = Activity::new(None, &[], NOW_US);
-        assert!(!activity.is_idle("g", 10_000 * DAY));
+        assert!(!activity.is_idle("g", 13 * DAY));
     }
 }

@@ -192,7 +192,7 @@ fn a_slow_subscriber_holds_nobody_up_and_misses_nothing() {
     let mut publisher = Client::connect(broker.mqtt_address(), Version::V311, "p");
     let text = |n: usize| format!("{n}:{}", "x".repeat(4096));
     for n in 0..2000 {
-        publisher.publish("t", &text(n));
+        publisher.publish("t", text(n));
         assert!(
             quick.message().text() == text(n),
             "the quick one gets each as it comes"
@@ -219,7 +219,7 @@ fn a_small_receive_maximum_is_kept_and_everything_still_arrives_in_order() {
     narrow.subscribe("devices/d/+", 1);
     let mut publisher = Client::connect(broker.mqtt_address(), Version::V5, "p");
     for n in 0..50 {
-        publisher.publish(&format!("devices/d/{}", n % 3), &n.to_string());
+        publisher.publish(&format!("devices/d/{}", n % 3), n.to_string());
     }
     let first = narrow.message_unacked();
     let second = narrow.message_unacked();
@@ -275,7 +275,7 @@ fn a_subscription_begins_at_the_offset_it_names_and_goes_on_live() {
     let broker = start(dir.path());
     let mut publisher = Client::connect(broker.mqtt_address(), Version::V5, "p");
     for n in 0..40 {
-        publisher.publish("devices/d/telemetry", &n.to_string());
+        publisher.publish("devices/d/telemetry", n.to_string());
     }
     let at = |value| {
         [Property::UserProperty {
@@ -346,7 +346,7 @@ fn the_position_counts_only_when_the_session_does_not_hold_the_subscription_yet(
     let mut broker = start(dir.path());
     let mut publisher = Client::connect(broker.mqtt_address(), Version::V311, "p");
     for n in 0..5 {
-        publisher.publish("t", &n.to_string());
+        publisher.publish("t", n.to_string());
     }
     let (mut client, _) = Client::resume(broker.mqtt_address(), Version::V311, "c");
     client.subscribe("$at/earliest/t", 1);

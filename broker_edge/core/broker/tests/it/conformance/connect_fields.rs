@@ -16,29 +16,39 @@ fn with_flags(v: u8, flags: u8, fields: &[&[u8]]) -> Vec<u8> {
     packet(0x10, &[&head, &fields.concat()])
 }
 
-/// v5: 3.1.2-9 3.1.3-1
-/// v311: 3.1.2-9 3.1.3-1
+/// v5: 3.1.2-9 3.1.3-1 3.1.2-11 3.1.2-13 3.1.2-16 3.1.2-18 3.1.2-17 3.1.2-19 3.1.3-12
+/// v311: 3.1.2-9 3.1.3-1 3.1.2-11 3.1.2-13 3.1.2-15 3.1.2-18 3.1.2-20 3.1.2-19 3.1.2-21 3.1.2-22
 #[test]
-fn a_will_flag_needs_topic_and_payload() {
+fn the_fields_are_those_that_the_flags_announce() {
     for v in BOTH {
         let will = properties(v, &[]);
-        refused(v, &with_flags(v, 6, &[]), 0x81);
-        refused(v, &with_flags(v, 6, &[&will, &text("t")]), 0x81);
-        refused(v, &with_flags(v, 6, &[&will, &text("t"), &[0, 9, 1]]), 0x81);
-    }
-}
-
-/// v5: 3.1.2-11 3.1.2-13
-/// v311: 3.1.2-11 3.1.2-13 3.1.2-15
-#[test]
-fn without_a_will_there_is_no_will_qos_and_no_will_retain() {
-    for v in BOTH {
-        for flags in [0x0a, 0x12, 0x1a, 0x22] {
-            refused(v, &with_flags(v, flags, &[]), 0x81);
+        let (topic, user, secret) = (text("t"), text("user"), text("secret"));
+        let cases: &[(&str, u8, &[&[u8]])] = &[
+            ("a will without topic and payload", 0x06, &[]),
+            ("a will without a payload", 0x06, &[&will, &topic]),
+            (
+                "a will with a cut payload",
+                0x06,
+                &[&will, &topic, &[0, 9, 1]],
+            ),
+            ("a will QoS 1 without a will", 0x0a, &[]),
+            ("a will QoS 2 without a will", 0x12, &[]),
+            ("a will QoS 3 without a will", 0x1a, &[]),
+            ("a will retain without a will", 0x22, &[]),
+            ("a will that no flag announces", 0x02, &[&topic, &text("x")]),
+            ("a name that no flag announces", 0x02, &[&user]),
+            ("a password that no flag announces", 0x82, &[&user, &secret]),
+            ("no name", 0x82, &[]),
+            ("no password", 0xc2, &[&user]),
+            ("a cut password", 0xc2, &[&user, &[0, 3, b'a']]),
+        ];
+        for (case, flags, fields) in cases {
+            eprintln!("MQTT {v}: {case}");
+            refused(v, &with_flags(v, *flags, fields), 0x81);
         }
-        // A will that no flag announces.
-        refused(v, &with_flags(v, 2, &[&text("t"), &text("x")]), 0x81);
     }
+    eprintln!("MQTT 4: a password without a name");
+    refused(4, &with_flags(4, 0x42, &[&text("secret")]), 0x81);
 }
 
 /// v5: 3.1.2-12
@@ -51,41 +61,6 @@ fn a_will_has_qos_0_1_or_2() {
         connect.extra_flags = 0x18;
         connect.refused(0x81);
     }
-}
-
-/// v5: 3.1.2-16 3.1.2-18
-/// v311: 3.1.2-18 3.1.2-20
-#[test]
-fn a_name_or_password_that_no_flag_announces_is_refused() {
-    for v in BOTH {
-        refused(v, &with_flags(v, 2, &[&text("user")]), 0x81);
-        refused(
-            v,
-            &with_flags(v, 0x82, &[&text("user"), &text("secret")]),
-            0x81,
-        );
-    }
-}
-
-/// v5: 3.1.2-17 3.1.2-19 3.1.3-12
-/// v311: 3.1.2-19 3.1.2-21
-#[test]
-fn a_name_or_password_that_is_announced_must_be_there() {
-    for v in BOTH {
-        refused(v, &with_flags(v, 0x82, &[]), 0x81);
-        refused(v, &with_flags(v, 0xc2, &[&text("user")]), 0x81);
-        refused(
-            v,
-            &with_flags(v, 0xc2, &[&text("user"), &[0, 3, b'a']]),
-            0x81,
-        );
-    }
-}
-
-/// v311: 3.1.2-22
-#[test]
-fn in_3_1_1_a_password_needs_a_user_name() {
-    refused(4, &with_flags(4, 0x42, &[&text("secret")]), 0x81);
 }
 
 /// v5: 3.1.2-19

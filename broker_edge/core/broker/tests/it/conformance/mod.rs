@@ -35,7 +35,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use headwater_broker::Broker;
-use headwater_broker::config::Config;
 
 /// The address of this suite's broker. The next run empties its folder, because a static is never dropped.
 fn address() -> SocketAddr {
@@ -43,15 +42,7 @@ fn address() -> SocketAddr {
     let broker = BROKER.get_or_init(|| {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conformance");
         let _ = std::fs::remove_dir_all(&dir);
-        let mut config = Config {
-            data_dir: dir,
-            ..Config::default()
-        };
-        let free = SocketAddr::from(([127, 0, 0, 1], 0));
-        config.listeners.mqtt.bind.0 = vec![free];
-        config.listeners.flight.bind.0 = free;
-        config.listeners.admin.bind.0 = free;
-        Broker::start(config).expect("the broker starts on an empty folder")
+        crate::common::start(&dir)
     });
     broker.mqtt_address()
 }

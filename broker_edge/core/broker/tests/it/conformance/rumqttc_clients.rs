@@ -1,14 +1,14 @@
 //! Unmodified rumqttc clients in both protocol versions: each QoS in both directions, retained messages, wills,
 //! sessions, large payloads, properties and offsets. A test of the codec compares its codec with ours.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rumqttc::v5::mqttbytes::v5 as packets;
 use rumqttc::{Client, Connection, Event, LastWill, MqttOptions, Packet, QoS, v5};
 
+use crate::common::DEADLINE;
 use crate::conformance::{address, fresh};
 
-const DEADLINE: Duration = Duration::from_secs(60);
 const EACH_QOS: [QoS; 3] = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce];
 
 fn options(client_id: &str, clean: bool) -> MqttOptions {

@@ -6,10 +6,8 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
-/// The longest time that a test waits for an expected event.
-const DEADLINE: Duration = Duration::from_secs(60);
+use crate::common::tcp;
 
 pub const CONNACK: u8 = 2;
 pub const PUBLISH: u8 = 3;
@@ -256,13 +254,8 @@ pub struct Peer {
 impl Peer {
     /// Opens a connection and sends nothing.
     pub fn open(address: SocketAddr, version: u8) -> Self {
-        let stream = TcpStream::connect(address).expect("the broker listens");
-        stream
-            .set_read_timeout(Some(DEADLINE))
-            .expect("a timeout above zero");
-        stream.set_nodelay(true).expect("an open socket");
         Self {
-            stream,
+            stream: tcp(address),
             version,
             received: Vec::new(),
             aside: VecDeque::new(),

@@ -8,8 +8,8 @@ use headwater_broker::config::units::Age;
 use headwater_mqtt::encode::{self, ConnectFields};
 use headwater_mqtt::{ReasonCode, Version};
 
+use crate::common::http::{json, text};
 use crate::common::{Client, DEADLINE, Got, start, start_with};
-use crate::operate::http::{json, text};
 
 /// Long enough for a whole request on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(2);

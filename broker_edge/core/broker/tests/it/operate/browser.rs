@@ -1,30 +1,14 @@
 //! What a web page can make a browser do to the admin listener.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use headwater_broker::Broker;
 
-use crate::common::{DEADLINE, start, start_with};
-
-/// The complete answer to a request with these headers.
-fn ask(admin: SocketAddr, line: &str, headers: &[&str]) -> String {
-    let mut stream = TcpStream::connect(admin).expect("the listener takes connections");
-    stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-    let headers: String = headers.iter().map(|one| format!("{one}\r\n")).collect();
-    let request = format!("{line} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("it is taken");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers");
-    answer
-}
+use crate::common::http::{self, ask};
+use crate::common::{start, start_with};
 
 fn status(broker: &Broker, line: &str, headers: &[&str]) -> u16 {
-    let answer = ask(broker.admin_address(), line, headers);
-    let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
-    code.unwrap_or_else(|| panic!("no status in {answer:?}"))
+    http::status(&ask(broker.admin_address(), line, headers))
 }
 
 #[test]

@@ -4,8 +4,8 @@ use headwater_mqtt::encode::ConnectFields;
 use headwater_mqtt::{ReasonCode, Version};
 use serde_json::Value;
 
+use crate::common::http::json;
 use crate::common::{Client, Got, start};
-use crate::operate::http::json;
 
 fn ids(page: &Value) -> Vec<&str> {
     let rows = page["clients"].as_array().expect("a list");

@@ -6,8 +6,8 @@ use std::path::Path;
 use headwater_mqtt::Version;
 use headwater_mqtt::encode::{self, ConnectFields};
 
+use crate::common::http::text;
 use crate::common::{Client, Got, start_with};
-use crate::operate::http::text;
 
 /// Metrics of a TLS listener, which this broker does not have.
 const WITH_TLS: [&str; 1] = ["headwater_tls_certificate_expiry_seconds"];

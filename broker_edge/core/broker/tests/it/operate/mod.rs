@@ -4,5 +4,4 @@ mod admin;
 mod browser;
 mod clients;
 mod figures;
-mod http;
 mod talk;

@@ -1,13 +1,14 @@
 //! The broker's log on stderr: connects and disconnects, and never the contents of client messages.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
 use headwater_mqtt::encode::{self, ConnectFields, WillFields};
 use headwater_mqtt::{QoS, Version};
 use serde_json::Value;
 
+use crate::common::http::ask;
 use crate::common::{Client, Got};
 
 const SECRETS: [&str; 5] = [
@@ -89,11 +90,9 @@ fn use_it(mqtt: SocketAddr, admin: SocketAddr) {
     // A packet of the reserved type.
     client.send(|out| out.extend_from_slice(&[0x00, 0x00]));
     while client.next() != Got::Closed {}
-    let mut stream = TcpStream::connect(admin).expect("the admin listener");
-    let request = "GET /api/v1/clients HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic aGVsbG86cGFzcy00NzEx\r\nConnection: close\r\n\r\n";
-    stream.write_all(request.as_bytes()).expect("it is taken");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers");
+    let authorization = format!("Authorization: Basic {}", SECRETS[4]);
+    let headers = ["Host: localhost", &authorization];
+    let answer = ask(admin, "GET /api/v1/clients", &headers);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 

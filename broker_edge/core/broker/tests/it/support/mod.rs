@@ -1,9 +1,6 @@
 //! A broker on free ports with its own folder, and a plain Flight client.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int8Type, Int32Type, Int64Type, TimestampMicrosecondType};
@@ -21,8 +18,8 @@ use tempfile::TempDir;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-/// The timeout of everything in this module.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub use crate::common::DEADLINE;
+use crate::common::http::text;
 
 /// A broker that a test owns. It may be restarted on the same folder.
 pub struct TestBroker {
@@ -91,25 +88,7 @@ impl TestBroker {
 
     /// Status code and body of a GET from the admin listener.
     pub fn http(&self, path: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(self.broker().admin_address()).expect("admin accepts");
-        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        )
-        .expect("a request");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let status = answer
-            .split(' ')
-            .nth(1)
-            .and_then(|code| code.parse().ok())
-            .expect("a status line");
-        let body = answer
-            .split_once("\r\n\r\n")
-            .map(|(_, body)| body.to_owned())
-            .unwrap_or_default();
-        (status, body)
+        text(self.broker().admin_address(), "GET", path)
     }
 }
 

@@ -4,11 +4,13 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use headwater_mqtt::Version;
+
 use super::wires::{
-    Authority, Identity, Mqtt, answer, client_config, connect_packet, expect_failures, http,
-    http_as_ann, password_of_ann, tcp, tls, tls_settings,
+    ACCEPTED, Authority, Identity, answer, client_config, connect, connect_packet, expect_failures,
+    http, http_as_ann, password_of_ann, tls, tls_settings, try_connect,
 };
-use crate::common::start_with;
+use crate::common::{Client, start_with, tcp};
 
 fn free(host: &str) -> SocketAddr {
     format!("{host}:0").parse().expect("an address")
@@ -26,7 +28,7 @@ fn a_listener_takes_connections_on_all_its_addresses_of_ipv4_and_ipv6() {
     let connected = addresses
         .into_iter()
         .enumerate()
-        .map(|(index, address)| Mqtt::connect(tcp(address), &format!("c{index}")));
+        .map(|(index, address)| connect(tcp(address), &format!("c{index}")));
     let mut clients: Vec<_> = connected.collect();
     clients
         .iter_mut()
@@ -54,28 +56,28 @@ fn a_proxys_header_names_the_client_and_is_required_where_it_is_configured() {
         config.listeners.mqtts.tls = settings;
     });
     // The header and the CONNECT in one piece, and byte by byte.
-    let mut whole = Mqtt::over(tcp(broker.mqtt_address()));
-    whole.send(&[HEADER, &connect_packet("whole")].concat());
-    assert_eq!(whole.packet().expect("a CONNACK"), [0x20, 2, 0, 0]);
-    let mut bytes = Mqtt::over(tcp(broker.mqtt_address()));
+    let mut whole = Client::open(broker.mqtt_address(), Version::V311);
+    whole.send(|out| out.extend([HEADER, &connect_packet("whole")].concat()));
+    assert_eq!(whole.packet().expect("a CONNACK"), ACCEPTED);
+    let mut bytes = Client::open(broker.mqtt_address(), Version::V311);
     for byte in [HEADER, &connect_packet("bytes")].concat() {
-        bytes.send(&[byte]);
+        bytes.send(|out| out.push(byte));
     }
-    assert_eq!(bytes.packet().expect("a CONNACK"), [0x20, 2, 0, 0]);
+    assert_eq!(bytes.packet().expect("a CONNACK"), ACCEPTED);
     // Before TLS.
     let mut stream = tcp(broker.addresses("mqtts")[0]);
     stream.write_all(HEADER).expect("the broker reads");
-    let _secure = Mqtt::connect(tls(stream, &client_config(&authority, None)), "secure");
+    let _secure = connect(tls(stream, &client_config(&authority, None)), "secure");
     // The proxy itself.
-    let mut local = Mqtt::over(tcp(broker.mqtt_address()));
-    local.send(&[LOCAL, &connect_packet("local")].concat());
-    assert_eq!(local.packet().expect("a CONNACK"), [0x20, 2, 0, 0]);
+    let mut local = Client::open(broker.mqtt_address(), Version::V311);
+    local.send(|out| out.extend([LOCAL, &connect_packet("local")].concat()));
+    assert_eq!(local.packet().expect("a CONNACK"), ACCEPTED);
 
     let clients = http_as_ann(&broker, "/api/v1/clients");
     assert_eq!(clients.matches("192.0.2.7:12345").count(), 3, "{clients}");
     assert!(clients.contains("127.0.0.1:"), "{clients}");
 
-    assert!(Mqtt::try_connect(tcp(broker.mqtt_address()), "bare").is_none());
+    assert!(try_connect(tcp(broker.mqtt_address()), "bare").is_none());
     expect_failures(&broker, "proxy", 1.0);
 }
 

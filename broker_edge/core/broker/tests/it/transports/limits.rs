@@ -11,10 +11,10 @@ use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 
 use super::wires::{
-    Authority, Mqtt, answer, client_config, connect_packet, expect_failures, metric, tcp, tls,
-    tls_settings,
+    Authority, answer, client_config, connect, connect_packet, expect_failures, metric, tls,
+    tls_settings, try_connect,
 };
-use crate::common::{DEADLINE, start_with};
+use crate::common::{DEADLINE, start_with, tcp};
 
 #[test]
 fn a_connect_byte_by_byte_ends_at_the_deadline() {
@@ -46,7 +46,7 @@ fn a_connect_byte_by_byte_ends_at_the_deadline() {
     // The broker's clock has whole milliseconds.
     assert!(begun.elapsed() >= LIMIT - Duration::from_millis(1));
     expect_failures(&broker, "timeout", 1.0);
-    Mqtt::connect(tcp(broker.mqtt_address()), "quick");
+    connect(tcp(broker.mqtt_address()), "quick");
 }
 
 #[test]
@@ -62,8 +62,8 @@ fn a_connect_larger_than_the_bound_is_refused_before_its_body_comes() {
     assert_eq!((connack[0], connack[3]), (0x20, 0x95));
     expect_failures(&broker, "too_large", 1.0);
     let fits = "i".repeat(2000);
-    Mqtt::connect(tcp(broker.mqtt_address()), &fits).publish("t", &[0; 100_000]);
-    assert!(Mqtt::try_connect(tcp(broker.mqtt_address()), &"i".repeat(2040)).is_none());
+    connect(tcp(broker.mqtt_address()), &fits).publish("t", [0_u8; 100_000]);
+    assert!(try_connect(tcp(broker.mqtt_address()), &"i".repeat(2040)).is_none());
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn too_many_that_say_nothing_give_way_to_one_that_speaks() {
         config.broker.max_pending_connections = 3;
     });
     let mut silent: Vec<TcpStream> = (0..3).map(|_| tcp(broker.mqtt_address())).collect();
-    let mut client = Mqtt::connect(tcp(broker.mqtt_address()), "speaks");
+    let mut client = connect(tcp(broker.mqtt_address()), "speaks");
     assert_eq!(answer(&mut silent[0]), b"", "the oldest was closed");
     expect_failures(&broker, "pending", 1.0);
     client.publish("t", b"x");
@@ -90,9 +90,9 @@ fn those_that_say_nothing_give_way_before_all_connections_are_taken() {
     let broker = start_with(dir.path(), |config| {
         config.broker.max_connections = 20;
     });
-    let _first = Mqtt::connect(tcp(broker.mqtt_address()), "first");
+    let _first = connect(tcp(broker.mqtt_address()), "first");
     let mut silent: Vec<TcpStream> = (0..19).map(|_| tcp(broker.mqtt_address())).collect();
-    let mut client = Mqtt::connect(tcp(broker.mqtt_address()), "speaks");
+    let mut client = connect(tcp(broker.mqtt_address()), "speaks");
     assert_eq!(answer(&mut silent[0]), b"", "the oldest was closed");
     expect_failures(&broker, "limit", 0.0);
     client.publish("t", b"x");
@@ -104,14 +104,14 @@ fn an_address_has_no_more_connections_than_configured() {
     let broker = start_with(dir.path(), |config| {
         config.broker.max_connections_per_ip = Some(2);
     });
-    let connect = |id: &str| Mqtt::try_connect(tcp(broker.mqtt_address()), id);
-    let _first = connect("first").expect("there is room");
-    let mut second = connect("second").expect("there is room");
-    assert!(connect("third").is_none());
+    let enter = |id: &str| try_connect(tcp(broker.mqtt_address()), id);
+    let _first = enter("first").expect("there is room");
+    let mut second = enter("second").expect("there is room");
+    assert!(enter("third").is_none());
     expect_failures(&broker, "per_ip", 1.0);
-    second.send(&[0xe0, 0]);
+    second.send(|out| out.extend([0xe0, 0]));
     assert!(second.packet().is_none());
-    while connect("third").is_none() {}
+    while enter("third").is_none() {}
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn connections_beyond_the_rate_wait_and_are_served() {
     let broker = start_with(dir.path(), |config| config.broker.max_connect_rate = 10);
     let begun = Instant::now();
     let clients: Vec<_> = (0..14)
-        .map(|n| Mqtt::connect(tcp(broker.mqtt_address()), &format!("c{n}")))
+        .map(|n| connect(tcp(broker.mqtt_address()), &format!("c{n}")))
         .collect();
     // Ten at once, four at their turns.
     assert!(begun.elapsed() >= Duration::from_millis(300));
@@ -179,7 +179,7 @@ impl Drop for Process {
 fn claims_of_256_mib_on_2000_half_open_connections_leave_memory_flat_and_others_served() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let process = Process::start(dir.path());
-    let mut live = Mqtt::connect(tcp(process.mqtt), "live");
+    let mut live = connect(tcp(process.mqtt), "live");
     live.publish("t", b"before");
     let before_kib = process.memory_kib();
     let claims: [&[u8]; 3] = [
@@ -200,7 +200,7 @@ fn claims_of_256_mib_on_2000_half_open_connections_leave_memory_flat_and_others_
     }
     let grown_kib = process.memory_kib().saturating_sub(before_kib);
     assert!(grown_kib < 8 << 10, "memory grew by {grown_kib} KiB");
-    Mqtt::connect(tcp(process.mqtt), "another").publish("t", b"after");
+    connect(tcp(process.mqtt), "another").publish("t", b"after");
     live.publish("t", b"after");
 }
 
@@ -231,7 +231,7 @@ fn handshakes_that_nobody_finishes_give_way_to_those_that_are() {
         .collect();
     answer(&mut stuck[0]);
     expect_failures(&broker, "pending", 1.0);
-    Mqtt::connect(tls(tcp(address), &config), "finishes");
+    connect(tls(tcp(address), &config), "finishes");
     expect_failures(&broker, "pending", 2.0);
     assert_eq!(metric(&broker, "headwater_tls_handshakes_total"), 1.0);
 }

@@ -7,9 +7,10 @@ use headwater_mqtt::Version;
 use headwater_mqtt::encode::{self, ConnectFields};
 
 use super::wires::{
-    Authority, Mqtt, answer, client_config, connect_packet, expect_failures, tcp, tls, tls_settings,
+    Authority, answer, client_config, connect, connect_packet, expect_failures, tls, tls_settings,
+    try_connect,
 };
-use crate::common::start_with;
+use crate::common::{start_with, tcp};
 
 #[test]
 fn the_wrong_protocol_is_answered_and_counted_by_kind() {
@@ -39,7 +40,7 @@ fn the_wrong_protocol_is_answered_and_counted_by_kind() {
     // TLS on a port without TLS.
     for address in [mqtt, ws] {
         let config = client_config(&authority, None);
-        assert!(Mqtt::try_connect(tls(tcp(address), &config), "c").is_none());
+        assert!(try_connect(tls(tcp(address), &config), "c").is_none());
     }
     expect_failures(&broker, "tls_on_plain", 2.0);
 
@@ -69,5 +70,5 @@ fn the_wrong_protocol_is_answered_and_counted_by_kind() {
     expect_failures(&broker, "other", 1.0);
 
     // A client with the right protocol is served.
-    Mqtt::connect(tcp(mqtt), "right").publish("t", b"x");
+    connect(tcp(mqtt), "right").publish("t", b"x");
 }

@@ -11,9 +11,10 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::wires::{
-    Authority, Identity, Mqtt, client_config, expect_failures, metric, tcp, tls, tls_settings,
+    Authority, Identity, client_config, connect, expect_failures, metric, tls, tls_settings,
+    try_connect,
 };
-use crate::common::{start_with, try_start_with};
+use crate::common::{start_with, tcp, try_start_with};
 
 fn start(dir: &Path, settings: TlsSettings) -> Broker {
     start_with(dir, |config| listen(config, settings))
@@ -35,13 +36,13 @@ fn large_messages_travel_whole_in_both_directions() {
     let settings = tls_settings(dir.path(), &authority.sign("broker", None), None);
     let broker = start(dir.path(), settings);
     let config = client_config(&authority, None);
-    let mut reader = Mqtt::connect(tls(tcp(address(&broker)), &config), "reader");
-    let mut writer = Mqtt::connect(tls(tcp(address(&broker)), &config), "writer");
-    reader.subscribe("t");
+    let mut reader = connect(tls(tcp(address(&broker)), &config), "reader");
+    let mut writer = connect(tls(tcp(address(&broker)), &config), "writer");
+    reader.subscribe("t", 0);
     let payload: Vec<u8> = (0..900_000u32).map(|n| (n * 7) as u8).collect();
     for size in [0, 1, 5_000, 40_000, 70_000, 300_000, 900_000] {
         writer.publish("t", &payload[..size]);
-        assert!(reader.message() == payload[..size], "{size} bytes");
+        assert!(reader.message().payload == payload[..size], "{size} bytes");
     }
     assert_eq!(metric(&broker, "headwater_tls_handshakes_total"), 2.0);
 }
@@ -59,18 +60,18 @@ fn a_required_certificate_lets_only_those_in_whom_the_authority_signed() {
         dir.path(),
         tls_settings(dir.path(), &server, Some(&clients)),
     );
-    let connect = |identity: Option<&Identity>| {
+    let enter = |identity: Option<&Identity>| {
         let wire = tls(tcp(address(&broker)), &client_config(&authority, identity));
-        Mqtt::try_connect(wire, "c")
+        try_connect(wire, "c")
     };
     let good = clients.sign("dev-7", Some("urn:device:7"));
-    connect(Some(&good)).expect("signed").publish("t", b"x");
-    assert!(connect(None).is_none());
-    assert!(connect(Some(&others.sign("dev-7", None))).is_none());
+    enter(Some(&good)).expect("signed").publish("t", b"x");
+    assert!(enter(None).is_none());
+    assert!(enter(Some(&others.sign("dev-7", None))).is_none());
     let expired = clients.sign_until("dev-7", None, Some(2001));
-    assert!(connect(Some(&expired)).is_none());
+    assert!(enter(Some(&expired)).is_none());
     expect_failures(&broker, "certificate", 3.0);
-    connect(Some(&good)).expect("others are still served");
+    enter(Some(&good)).expect("others are still served");
 }
 
 #[test]
@@ -85,9 +86,9 @@ fn an_optional_certificate_may_be_left_out_but_not_be_wrong() {
     let wire = |identity: Option<&Identity>| {
         tls(tcp(address(&broker)), &client_config(&authority, identity))
     };
-    Mqtt::connect(wire(None), "without");
-    Mqtt::connect(wire(Some(&clients.sign("with", None))), "with");
-    assert!(Mqtt::try_connect(wire(Some(&authority.sign("no", None))), "no").is_none());
+    connect(wire(None), "without");
+    connect(wire(Some(&clients.sign("with", None))), "with");
+    assert!(try_connect(wire(Some(&authority.sign("no", None))), "no").is_none());
 }
 
 #[test]
@@ -100,8 +101,8 @@ fn certificates_are_replaced_while_connections_go_on() {
     );
     let broker = start(dir.path(), tls_settings(dir.path(), &first, None));
     let config = client_config(&authority, None);
-    let connect = |id: &str| Mqtt::connect(tls(tcp(address(&broker)), &config), id);
-    let mut early = connect("early");
+    let enter = |id: &str| connect(tls(tcp(address(&broker)), &config), id);
+    let mut early = enter("early");
 
     // A key that does not match: everything stays as it is.
     fs::write(dir.path().join("key.pem"), &second.key).expect("a file");
@@ -110,12 +111,12 @@ fn certificates_are_replaced_while_connections_go_on() {
         refused.to_string().contains("is not the key of"),
         "{refused}"
     );
-    connect("between").publish("t", b"x");
+    enter("between").publish("t", b"x");
 
     fs::write(dir.path().join("cert.pem"), &second.cert).expect("a file");
     broker.reload_certificates().expect("they fit again");
-    let late = connect("late");
-    let shown = late.wire.conn.peer_certificates().expect("a certificate")[0].clone();
+    let late = enter("late");
+    let shown = late.stream.conn.peer_certificates().expect("a certificate")[0].clone();
     let expected = CertificateDer::from_pem_slice(second.cert.as_bytes()).expect("PEM");
     assert_eq!(shown, expected);
     early.publish("t", b"the connection from before goes on");
@@ -174,7 +175,7 @@ fn a_storm_of_handshakes_is_served_and_those_who_are_connected_too() {
     let settings = tls_settings(dir.path(), &authority.sign("broker", None), None);
     let broker = start(dir.path(), settings);
     let config = client_config(&authority, None);
-    let mut live = Mqtt::connect(tcp(broker.mqtt_address()), "live");
+    let mut live = connect(tcp(broker.mqtt_address()), "live");
     let (done, waits) = mpsc::channel();
     for storm in 0..4 {
         let (done, config, address) = (done.clone(), config.clone(), address(&broker));
@@ -182,7 +183,7 @@ fn a_storm_of_handshakes_is_served_and_those_who_are_connected_too() {
             // All sockets first, so that the handshakes start together.
             let sockets: Vec<_> = (0..40).map(|_| tcp(address)).collect();
             for (index, socket) in sockets.into_iter().enumerate() {
-                Mqtt::connect(tls(socket, &config), &format!("s{storm}-{index}"));
+                connect(tls(socket, &config), &format!("s{storm}-{index}"));
             }
             done.send(()).expect("the test waits");
         });

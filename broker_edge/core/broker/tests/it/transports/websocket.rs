@@ -14,10 +14,10 @@ use tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tungstenite::{Message, WebSocket};
 
 use super::wires::{
-    Authority, Mqtt, Wire, answer, client_config, connect_packet, expect_failures, password_of_ann,
-    publish_packet, tcp, tls, tls_settings,
+    ACCEPTED, Authority, Wire, answer, client_config, connect, connect_packet, expect_failures,
+    password_of_ann, publish_packet, tls, tls_settings,
 };
-use crate::common::start_with;
+use crate::common::{Client, start_with, tcp};
 
 fn start(dir: &Path) -> (Broker, Authority) {
     let authority = Authority::new("ca");
@@ -84,12 +84,12 @@ fn open_from<S: Wire>(stream: S, host: &str, origin: Option<&'static str>) -> Ws
     }
 }
 
-fn exchange<S: Wire>(mut reader: Mqtt<WsWire<S>>, mut writer: Mqtt<WsWire<S>>) {
-    reader.subscribe("t");
+fn exchange<S: Wire>(mut reader: Client<WsWire<S>>, mut writer: Client<WsWire<S>>) {
+    reader.subscribe("t", 0);
     let payload: Vec<u8> = (0..900_000u32).map(|n| (n * 7) as u8).collect();
     for size in [0, 1, 110, 130, 66_000, 300_000, 900_000] {
         writer.publish("t", &payload[..size]);
-        assert!(reader.message() == payload[..size], "{size} bytes");
+        assert!(reader.message().payload == payload[..size], "{size} bytes");
     }
 }
 
@@ -97,10 +97,10 @@ fn exchange<S: Wire>(mut reader: Mqtt<WsWire<S>>, mut writer: Mqtt<WsWire<S>>) {
 fn messages_of_all_sizes_travel_whole_with_and_without_tls() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (broker, authority) = start(dir.path());
-    let ws = |id| Mqtt::connect(open(tcp(broker.addresses("ws")[0])), id);
+    let ws = |id| connect(open(tcp(broker.addresses("ws")[0])), id);
     exchange(ws("reader"), ws("writer"));
     let config = client_config(&authority, None);
-    let wss = |id| Mqtt::connect(open(tls(tcp(broker.addresses("wss")[0]), &config)), id);
+    let wss = |id| connect(open(tls(tcp(broker.addresses("wss")[0]), &config)), id);
     exchange(wss("secure reader"), wss("secure writer"));
 }
 
@@ -108,27 +108,27 @@ fn messages_of_all_sizes_travel_whole_with_and_without_tls() {
 fn a_packet_may_span_frames_and_a_frame_may_hold_many() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (broker, _) = start(dir.path());
-    let mut client = Mqtt::over(open(tcp(broker.addresses("ws")[0])));
+    let mut client = Client::over(open(tcp(broker.addresses("ws")[0])), Version::V311);
     let binary = |bytes: &[u8], begins: bool, ends: bool| {
         let data = if begins { Data::Binary } else { Data::Continue };
         Message::Frame(Frame::message(bytes.to_vec(), OpCode::Data(data), ends))
     };
-    let connect = connect_packet("c");
+    let packet = connect_packet("c");
     for (frame, ping) in [
-        (binary(&connect[..3], true, false), true),
-        (binary(&connect[3..4], false, true), false),
-        (binary(&connect[4..], true, true), true),
+        (binary(&packet[..3], true, false), true),
+        (binary(&packet[3..4], false, true), false),
+        (binary(&packet[4..], true, true), true),
     ] {
-        client.wire.0.send(frame).expect("it reads");
+        client.stream.0.send(frame).expect("it reads");
         if ping {
             let ping = Message::Ping(b"are you there".to_vec().into());
-            client.wire.0.send(ping).expect("it reads");
+            client.stream.0.send(ping).expect("it reads");
         }
     }
-    assert_eq!(client.packet().expect("a CONNACK"), [0x20, 2, 0, 0]);
+    assert_eq!(client.packet().expect("a CONNACK"), ACCEPTED);
     let many = publish_packet("t", b"x").repeat(50);
     client
-        .wire
+        .stream
         .0
         .send(binary(&many, true, true))
         .expect("it reads");
@@ -141,11 +141,7 @@ fn a_packet_may_span_frames_and_a_frame_may_hold_many() {
 fn text_is_refused_with_its_code_and_a_goodbye_is_returned() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (broker, _) = start(dir.path());
-    let connect = |id| {
-        Mqtt::connect(open(tcp(broker.addresses("ws")[0])), id)
-            .wire
-            .0
-    };
+    let socket = |id| connect(open(tcp(broker.addresses("ws")[0])), id).stream.0;
     let closed_with = |mut socket: WebSocket<TcpStream>| loop {
         match socket.read() {
             Ok(Message::Close(frame)) => return frame.map(|frame| frame.code),
@@ -153,10 +149,10 @@ fn text_is_refused_with_its_code_and_a_goodbye_is_returned() {
             Err(error) => panic!("{error}"),
         }
     };
-    let mut text = connect("text");
+    let mut text = socket("text");
     text.send(Message::text("hello")).expect("it reads");
     assert_eq!(closed_with(text), Some(CloseCode::Unsupported));
-    let mut goodbye = connect("goodbye");
+    let mut goodbye = socket("goodbye");
     goodbye.close(None).expect("it reads");
     assert_eq!(closed_with(goodbye), None);
 }
@@ -191,15 +187,13 @@ fn a_request_for_something_else_gets_an_answer_of_http() {
 /// The code in the CONNACK for a page.
 fn code_of(broker: &Broker, host: &str, origin: Option<&'static str>, password: bool) -> u8 {
     let wire = open_from(tcp(broker.addresses("ws")[0]), host, origin);
-    let mut client = Mqtt::over(wire);
+    let mut client = Client::over(wire, Version::V311);
     let mut fields = ConnectFields::new(Version::V311, "page");
     if password {
         fields.username = Some("ann");
         fields.password = Some(b"pw");
     }
-    let mut packet = Vec::new();
-    encode::connect(&mut packet, &fields);
-    client.send(&packet);
+    client.send(|out| encode::connect(out, &fields));
     let connack = client.packet().expect("an answer");
     assert_eq!(connack[..3], [0x20, 2, 0]);
     connack[3]

@@ -1,8 +1,8 @@
-//! Certificates made for a test, and a small blocking MQTT client over any stream.
+//! Certificates made for a test, streams with TLS, and clients over them.
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,14 +12,14 @@ use base64::engine::general_purpose::STANDARD;
 use headwater_broker::Broker;
 use headwater_broker::config::{ClientAuth, TlsSettings};
 use headwater_mqtt::encode::{self, ConnectFields, PublishFields};
-use headwater_mqtt::packet::subscribe::{Subscription, SubscriptionOptions};
-use headwater_mqtt::{Frame, PacketId, QoS, Version, frame};
+use headwater_mqtt::{PacketId, QoS, Version};
 use rcgen::{CertificateParams, CertifiedIssuer, DnType, KeyPair, SanType};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::common::DEADLINE;
+use crate::common::http::ask;
+use crate::common::{Client, DEADLINE};
 
 /// The authority that signs the certificates of a test.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -112,24 +112,14 @@ impl<T: Read + Write + Send> Wire for T {}
 
 pub type TlsWire = StreamOwned<ClientConnection, TcpStream>;
 
-pub fn tcp(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).expect("the broker listens");
-    stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-    stream.set_nodelay(true).expect("an open socket");
-    stream
-}
-
 pub fn tls(stream: TcpStream, config: &Arc<ClientConfig>) -> TlsWire {
     let name = ServerName::try_from("localhost").expect("a name");
     let connection = ClientConnection::new(Arc::clone(config), name).expect("settings");
     StreamOwned::new(connection, stream)
 }
 
-/// MQTT 3.1.1 over a stream.
-pub struct Mqtt<W> {
-    pub wire: W,
-    received: Vec<u8>,
-}
+/// The CONNACK of a new session.
+pub const ACCEPTED: [u8; 4] = [0x20, 2, 0, 0];
 
 pub fn connect_packet(client_id: &str) -> Vec<u8> {
     let mut out = Vec::new();
@@ -153,84 +143,16 @@ pub fn publish_packet(topic: &str, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-impl<W: Wire> Mqtt<W> {
-    /// Opens it without sending anything.
-    pub fn over(wire: W) -> Self {
-        Self {
-            wire,
-            received: Vec::new(),
-        }
-    }
-
-    pub fn connect(wire: W, client_id: &str) -> Self {
-        Self::try_connect(wire, client_id).expect("the broker takes the client")
-    }
-
-    /// `None` if the connection is closed or refused instead.
-    pub fn try_connect(wire: W, client_id: &str) -> Option<Self> {
-        let mut client = Self::over(wire);
-        client.wire.write_all(&connect_packet(client_id)).ok()?;
-        client.wire.flush().ok()?;
-        let connack = client.packet()?;
-        (connack == [0x20, 2, 0, 0]).then_some(client)
-    }
-
-    pub fn send(&mut self, bytes: &[u8]) {
-        self.wire.write_all(bytes).expect("the broker reads");
-        self.wire.flush().expect("the broker reads");
-    }
-
-    /// A QoS 1 publish, with its PUBACK.
-    pub fn publish(&mut self, topic: &str, payload: &[u8]) {
-        self.send(&publish_packet(topic, payload));
-        loop {
-            let packet = self.packet().expect("the connection is open");
-            if packet == [0x40, 2, 0, 1] {
-                return;
-            }
-        }
-    }
-
-    pub fn subscribe(&mut self, filter: &str) {
-        let mut out = Vec::new();
-        let options = SubscriptionOptions::new(QoS::AtMostOnce);
-        let id = PacketId::new(9).expect("not zero");
-        let subscriptions = [Subscription { filter, options }];
-        encode::subscribe(&mut out, Version::V311, id, &[], &subscriptions);
-        self.send(&out);
-        assert_eq!(self.packet().expect("a SUBACK")[..4], [0x90, 3, 0, 9]);
-    }
-
-    /// The next complete packet; `None` at the end of the connection.
-    pub fn packet(&mut self) -> Option<Vec<u8>> {
-        let mut buffer = [0; 16 << 10];
-        loop {
-            if let Ok(Frame::Whole { total_len, .. }) = frame::next(&self.received, 1 << 28) {
-                return Some(self.received.drain(..total_len).collect());
-            }
-            match self.wire.read(&mut buffer) {
-                Ok(0) | Err(_) => return None,
-                Ok(count) => self.received.extend_from_slice(&buffer[..count]),
-            }
-        }
-    }
-
-    /// The payload of the next QoS 0 message.
-    pub fn message(&mut self) -> Vec<u8> {
-        loop {
-            let packet = self.packet().expect("the connection is open");
-            if packet[0] >> 4 == 3 {
-                let body = &packet[packet.len() - body_len(&packet)..];
-                let topic = usize::from(u16::from_be_bytes([body[0], body[1]]));
-                return body[2 + topic..].to_vec();
-            }
-        }
-    }
+/// A clean session of MQTT 3.1.1.
+pub fn connect<W: Wire>(wire: W, client_id: &str) -> Client<W> {
+    try_connect(wire, client_id).expect("the broker takes the client")
 }
 
-fn body_len(packet: &[u8]) -> usize {
-    let bytes = packet[1..].iter().take_while(|byte| *byte & 0x80 != 0);
-    packet.len() - 2 - bytes.count()
+/// `None` if the connection is closed or refused instead.
+pub fn try_connect<W: Wire>(wire: W, client_id: &str) -> Option<Client<W>> {
+    let mut client = Client::over(wire, Version::V311);
+    client.try_send(&connect_packet(client_id)).ok()?;
+    (client.packet()? == ACCEPTED).then_some(client)
 }
 
 /// The value of a metric by its full name with labels.
@@ -260,22 +182,17 @@ pub fn expect_failures(broker: &Broker, reason: &str, count: f64) {
 }
 
 pub fn http(broker: &Broker, path: &str) -> String {
-    ask(broker, path, "")
+    ask(
+        broker.admin_address(),
+        &format!("GET {path}"),
+        &["Host: localhost"],
+    )
 }
 
 pub fn http_as_ann(broker: &Broker, path: &str) -> String {
-    let shown = STANDARD.encode("ann:pw");
-    ask(broker, path, &format!("Authorization: Basic {shown}\r\n"))
-}
-
-fn ask(broker: &Broker, path: &str, header: &str) -> String {
-    let mut stream = tcp(broker.admin_address());
-    let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{header}");
-    let request = format!("{head}Connection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("it reads");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("it answers");
-    text
+    let shown = format!("Authorization: Basic {}", STANDARD.encode("ann:pw"));
+    let headers = ["Host: localhost", &shown];
+    ask(broker.admin_address(), &format!("GET {path}"), &headers)
 }
 
 /// A password file with the user ann, whose password is fast to check.

@@ -1,33 +1,41 @@
-//! A plain HTTP request to the admin listener.
+//! Plain HTTP requests to the admin listener.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 
 use serde_json::Value;
 
-use crate::common::DEADLINE;
+use super::tcp;
 
-/// Status and body.
-pub fn text(admin: SocketAddr, method: &str, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(admin).expect("the admin listener takes connections");
-    stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-    let request =
-        format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+/// The complete answer to a request with these headers.
+pub fn ask(admin: SocketAddr, line: &str, headers: &[&str]) -> String {
+    let mut stream = tcp(admin);
+    let headers: String = headers.iter().map(|one| format!("{one}\r\n")).collect();
+    let request = format!("{line} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("it is taken");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
+pub fn status(answer: &str) -> u16 {
+    let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+    code.unwrap_or_else(|| panic!("no status in {answer:?}"))
+}
+
+/// Status and body.
+pub fn text(admin: SocketAddr, method: &str, path: &str) -> (u16, String) {
+    let answer = ask(admin, &format!("{method} {path}"), &["Host: localhost"]);
     let (head, body) = answer
         .split_once("\r\n\r\n")
         .unwrap_or_else(|| panic!("no head in {answer:?}"));
-    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-    let status = status.unwrap_or_else(|| panic!("no status in {head:?}"));
     let is_chunked = head.to_lowercase().contains("transfer-encoding: chunked");
     let body = if is_chunked {
         dechunk(body)
     } else {
         body.to_owned()
     };
-    (status, body)
+    (status(head), body)
 }
 
 fn dechunk(mut rest: &str) -> String {

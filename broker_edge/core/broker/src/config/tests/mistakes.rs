@@ -1,0 +1,158 @@
+//! One sentence for each mistake.
+
+use super::{from_text, sentence, with_set, with_variable};
+use crate::config::{Config, Source};
+
+#[test]
+fn an_unknown_key_is_named_with_its_line_and_the_nearest_name() {
+    let text = sentence(from_text(
+        "data_dir: x\nlisteners:\n  mqqt:\n    bind: 127.0.0.1:1\n",
+    ));
+    assert_eq!(
+        text,
+        "configuration, line 3: unknown key `mqqt`; did you mean `mqtt`?"
+    );
+    let text = sentence(from_text("colour: red\n"));
+    assert!(
+        text.starts_with("configuration, line 1: unknown key `colour`; known here: data_dir,"),
+        "{text}"
+    );
+    let text = sentence(with_set(&["listeners.mqtt.bin=127.0.0.1:1"]));
+    assert!(
+        text.ends_with("unknown key `listeners.mqtt.bin`; did you mean `listeners.mqtt.bind`?"),
+        "{text}"
+    );
+    let text = sentence(with_variable(
+        "HEADWATER_LISTENERS__MQT__BIND",
+        "127.0.0.1:1",
+    ));
+    assert!(
+        text.ends_with("unknown key `listeners.mqt.bind`; did you mean `listeners.mqtt.bind`?"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_value_outside_its_limits_is_refused_with_the_limits() {
+    assert_eq!(
+        sentence(with_set(&["log.segment_bytes=1KiB"])),
+        "log.segment_bytes: 1KiB is out of range; write a value between 64KiB and 4GiB"
+    );
+    assert_eq!(
+        sentence(from_text("log: {classes: {control: {partitions: 0}}}")),
+        "log.classes.control.partitions: 0 is out of range; write a value between 1 and 1024"
+    );
+    assert!(
+        sentence(with_set(&["mqtt.max_packet_bytes=200MiB"]))
+            .starts_with("mqtt.receive_budget_bytes: 64MiB is below")
+    );
+}
+
+#[test]
+fn limits_of_space_that_contradict_each_other_are_refused() {
+    assert_eq!(
+        sentence(with_set(&["log.disk.warn_at=96"])),
+        "log.disk.warn_at: 96 is above log.disk.act_at (95): the warning would come too late"
+    );
+    let text = sentence(with_set(&["log.classes.telemetry.retention.bytes=20GiB"]));
+    assert_eq!(
+        text,
+        "log.classes.telemetry.retention.hard_bytes: 16GiB is below retention.bytes (20GiB): nothing could ever be held"
+    );
+    let unbounded = [
+        "log.classes.telemetry.retention.bytes=20GiB",
+        "log.classes.telemetry.retention.hard_bytes=",
+    ];
+    assert!(with_set(&unbounded).is_ok(), "no hard limit is none");
+}
+
+#[test]
+fn a_value_of_the_wrong_kind_is_refused_with_an_example() {
+    assert!(
+        sentence(from_text("log:\n  tail_bytes: many\n")).contains("line 2"),
+        "the line is named"
+    );
+    assert!(sentence(with_set(&["log.tail_bytes=many"])).contains("for example 64MiB"));
+    assert!(sentence(with_set(&["mqtt.connect_timeout=1 fortnight"])).contains("for example 1d"));
+    assert!(
+        sentence(with_set(&["listeners.mqtt.bind=1883"])).contains("for example 127.0.0.1:1883")
+    );
+    assert!(sentence(with_set(&["log.id=mine"])).contains("write a UUID"));
+    assert!(
+        sentence(with_set(&["log.classes.telemetry.template=devices/#"]))
+            .contains("exactly one level")
+    );
+    assert!(
+        sentence(with_set(&["log.classes.telemetry.filters=[a/#/b]"]))
+            .contains("not a topic filter")
+    );
+    assert!(sentence(with_set(&["log.sync=sometimes"])).contains("sometimes"));
+    assert!(sentence(with_set(&["broker.loops"])).contains("write key=value"));
+}
+
+#[test]
+fn tls_settings_that_do_not_fit_together_are_refused() {
+    let with_tls = |tls: &str| {
+        let text = format!("listeners: {{mqtts: {{bind: '127.0.0.1:0', tls: {{{tls}}}}}}}");
+        sentence(from_text(&text))
+    };
+    for (tls, reason) in [
+        ("", "cert and key are needed"),
+        ("cert: a", "key is needed"),
+        ("key: a", "cert is needed"),
+        (
+            "cert: a, key: b, client_auth: required",
+            "client_auth needs client_ca",
+        ),
+        (
+            "cert: a, key: b, client_ca: c",
+            "client_ca has no effect with `client_auth: none`",
+        ),
+    ] {
+        let text = with_tls(tls);
+        assert!(
+            text.starts_with(&format!("listeners.mqtts.tls: {reason}")),
+            "{text}"
+        );
+    }
+    assert!(with_tls("cert: a, key: b, min_version: 1.1").contains("write 1.2 or 1.3"));
+    let good = "listeners: {wss: {bind: '[::1]:0', tls: {cert: a, key: b, min_version: 1.3}}}";
+    let config = from_text(good).unwrap();
+    assert_eq!(config.listeners.wss.tls.min_version.name(), "1.3");
+}
+
+#[test]
+fn nothing_is_reachable_from_another_host_unless_anonymous_is_allowed() {
+    let open = "listeners.mqtt.bind=0.0.0.0:1883";
+    let text = sentence(with_set(&[open]));
+    assert!(
+        text.starts_with("listeners.mqtt.bind: 0.0.0.0:1883 can be reached from other hosts"),
+        "{text}"
+    );
+    assert!(with_set(&[open, "auth.allow_anonymous=true"]).is_ok());
+    for proof in [
+        "auth.password_file=users",
+        "auth.token.keys_file=keys.json",
+        "auth.certificate.user=common_name",
+    ] {
+        assert!(with_set(&[open, proof]).is_ok(), "{proof}");
+    }
+    // Rules alone prove nothing about who somebody is.
+    assert!(with_set(&[open, "auth.acl_file=acl"]).is_err());
+    assert!(
+        with_set(&[
+            "listeners.flight.bind=[::1]:0",
+            "listeners.admin.bind=localhost:0"
+        ])
+        .is_ok()
+    );
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let source = Source {
+        file: Some("no/such/broker.yaml".into()),
+        ..Source::default()
+    };
+    assert!(sentence(Config::load(&source)).starts_with("cannot read no/such/broker.yaml: "));
+}

@@ -1,0 +1,5 @@
+//! Flight's promises to producers and consumer groups.
+
+mod groups;
+mod requests;
+mod rows;
