@@ -21,8 +21,8 @@ BIN     := $(CORE)/target/$(PROFILE)/headwaterd
 # gives the dependencies other features, and builds them again.
 RUST    := --manifest-path $(CORE)/Cargo.toml --profile $(PROFILE) --workspace --features $(PYTHON_FEATURES)
 ARGS    ?=
-# Of pytest: half of the time a test waits for a disk, a process or a clock, so that two share two cores well.
-WORKERS ?= 2
+# Of pytest: most of the time a test waits for a disk, a process or a clock, so that three share two cores well.
+WORKERS ?= 3
 
 PYTHON  ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(if $(shell $(p) -c 'import sys, venv; print(sys.version_info >= (3, 11))' 2>/dev/null | grep True),$(p))))
 RUST_SOURCES := $(shell find $(CORE) -path $(CORE)/target -prune -o \( -name '*.rs' -o -name 'Cargo.*' \) -print 2>/dev/null)
@@ -100,12 +100,12 @@ torture: build faults-build ## inject faults into a broker and check what was ac
 
 .PHONY: test
 test: setup $(CACHE)/faults.stamp ## format, lints, types and every test
-	@# Everything is compiled first. Then the tests in Python, which wait for half of their time, run beside the rest.
-	@$(CARGO) test --quiet $(RUST) --no-run
+	@# The tests in Python wait for most of their time: the tests of the crates are compiled and run beside them.
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line lint-and-test-rust pytest
 
 .PHONY: lint-and-test-rust
 lint-and-test-rust:
+	@$(CARGO) test --quiet $(RUST) --no-run
 	@$(MAKE) --no-print-directory lint-rust
 	@$(MAKE) --no-print-directory lint-python
 	@$(MAKE) --no-print-directory test-rust

@@ -19,12 +19,13 @@ from support.flight_server import FlightServer
 LONG = (
     "spark/test_telemetry_kill.py",
     "spark/test_jobs_run.py",
+    "integration/test_rollout_fleet.py",
     "integration/test_demo.py",
+    "integration/test_notebooks.py",
     "faults/test_torture.py",
     "spark/test_bronze.py",
     "spark/test_silver.py",
-    "packaging/test_wheel.py",
-    "integration/test_notebooks.py",
+    "integration/test_rollout_ota.py",
     "spark/test_source_connect.py",
     "spark/test_telemetry_job.py",
 )
