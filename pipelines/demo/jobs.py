@@ -79,7 +79,7 @@ class Jobs:
                 continue
             error = query.exception()
             found = own_error(error) if error is not None else None
-            reason = found[1] if found is not None else str(error or "without an error").strip()
+            reason = found[1] if found is not None else str(error or "it reports no error").strip()
             raise JobError(f"the query {query.name} ended: {reason}")
 
     def stop(self) -> None:

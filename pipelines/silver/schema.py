@@ -170,7 +170,9 @@ class MessageSchema(Section):
             for other in self.fields:
                 mine, its = self.path_of(field), self.path_of(other)
                 if mine != its and its[: len(mine)] == mine and field.type != "json":
-                    raise ValueError(f"{other.name} is inside {field.name}, which therefore cannot be {field.type}")
+                    raise ValueError(
+                        f"{other.name} is inside {field.name}, so {field.name} must be json, not {field.type}"
+                    )
         return self
 
     def _check_alias(self, field: SchemaField) -> None:

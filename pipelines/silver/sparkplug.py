@@ -156,7 +156,7 @@ def _fields(message: bytes) -> Iterator[Field]:
         tag, at = _varint(message, at)
         number, wire = tag >> 3, tag & 7
         if number == 0:
-            raise SparkplugError("a field has number 0")
+            raise SparkplugError("field number 0 does not exist in protobuf")
         if wire == _VARINT:
             value, at = _varint(message, at)
             yield number, wire, value

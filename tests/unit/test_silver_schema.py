@@ -64,7 +64,7 @@ def test_what_is_no_filter_is_refused(topic_filter: str) -> None:
         ("name: a\ntopics: [a]\nfields: [{name: x, type: 'decimal(3,5)'}]\n", "has an invalid precision or scale"),
         (
             "name: a\ntopics: [a]\nfields: [{name: x, type: int}, {name: y, path: x.z, type: int}]\n",
-            "y is inside x, which therefore cannot be int",
+            "y is inside x, so x must be json, not int",
         ),
         (
             "name: a\ntopics: [a]\nformat: sparkplug_b\nfields: [{name: x, path: aliases.flow, type: int}]\n",
