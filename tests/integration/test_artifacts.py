@@ -184,6 +184,18 @@ def test_downloads_beyond_the_limit_are_told_to_come_back(
     assert ask(broker, "/artifacts/fw/1", Range="bytes=0-9").status == 206
 
 
+def test_downloads_one_after_another_never_meet_the_limit(start_broker: StartBroker, image: Path) -> None:
+    broker = start_broker("one", {"flight.max_reads": "1"})
+    with Client(flight(broker)) as client:
+        push(client, image, "fw", "1", chunk_size=CHUNK)
+    link = http.client.HTTPConnection(*broker.admin, timeout=20)
+    for _ in range(300):
+        link.request("GET", "/artifacts/fw/1")
+        answer = link.getresponse()
+        assert (answer.status, len(answer.read())) == (200, SIZE)
+    link.close()
+
+
 def test_the_command_pushes_lists_verifies_and_removes(
     broker: BrokerProcess, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ use axum::routing::get;
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::Shared;
@@ -222,7 +223,7 @@ fn send(
         found,
         bytes,
         chunks,
-        _permits: (permit, of_user),
+        permits: Some((permit, of_user)),
     };
     tokio::task::spawn_blocking(move || sending.run(&Handle::current()));
     Ok(Body::from_stream(ReceiverStream::new(stream)))
@@ -235,7 +236,7 @@ struct Sending {
     found: FoundArtifact,
     bytes: Range<u64>,
     chunks: mpsc::Sender<Result<Bytes, String>>,
-    _permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
+    permits: Option<(OwnedSemaphorePermit, Option<OwnedSemaphorePermit>)>,
 }
 
 impl Sending {
@@ -245,7 +246,10 @@ impl Sending {
             self.bytes.start / chunk_size,
             self.bytes.end.div_ceil(chunk_size),
         );
+        let chunks = self.chunks.clone();
         for index in first..end {
+            let place = runtime.block_on(async { timeout(STALL, chunks.reserve()).await });
+            let Ok(Ok(place)) = place else { return };
             let chunk = self.chunk(index).map_err(|reason| {
                 tracing::warn!(
                     topic = self.found.chunks_topic,
@@ -256,9 +260,13 @@ impl Sending {
                 // The connection ends before the announced length, so the client knows that bytes are missing.
                 reason
             });
-            let is_last = chunk.is_err();
-            let sent = runtime.block_on(self.chunks.send_timeout(chunk, STALL));
-            if sent.is_err() || is_last || *self.shared.stopping.borrow() {
+            let is_last = chunk.is_err() || index + 1 == end;
+            if is_last {
+                // Before the last bytes leave: a client that has them all may begin its next download at once.
+                self.permits = None;
+            }
+            place.send(chunk);
+            if is_last || *self.shared.stopping.borrow() {
                 return;
             }
         }
