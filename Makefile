@@ -116,6 +116,7 @@ test-long: setup $(CACHE)/faults.stamp ## long kill loops, models and fuzzing; t
 	HEADWATER_FUZZ_SECONDS=300 $(CARGO) test --quiet $(RUST) --test fuzz
 	@$(MAKE) --no-print-directory fuzz ARGS='--executions 10000000'
 	HEADWATER_FAULT_CYCLES=200 $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile tests/faults
+	HEADWATER_KILLS=all $(PY) -m pytest tests/spark/test_telemetry_kill.py
 	HEADWATER_LONG_DOCS=1 $(PY) -m pytest tests/integration/test_docs_pages.py -k tutorial
 	.ci/targets
 

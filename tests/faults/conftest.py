@@ -1,6 +1,6 @@
 """Shared by fault tests: brokers and loop images that are removed afterwards, seeds, and the reports at the end.
 
-HEADWATER_FAULT_CYCLES sets the number of crashes (default 20), HEADWATER_FAULT_SEED repeats the random choices of a
+HEADWATER_FAULT_CYCLES sets the number of crashes (default 10), HEADWATER_FAULT_SEED repeats the random choices of a
 run. If the machine lacks something that a test needs, the test fails where CI is set and is skipped elsewhere, with the
 reason.
 """
@@ -63,7 +63,7 @@ def seed() -> int:
 
 @pytest.fixture
 def cycles() -> int:
-    return int(os.environ.get("HEADWATER_FAULT_CYCLES", "20"))
+    return int(os.environ.get("HEADWATER_FAULT_CYCLES", "10"))
 
 
 @pytest.fixture

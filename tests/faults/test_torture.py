@@ -1,6 +1,6 @@
 """`headwater torture` in a short form: no acknowledged record is lost, whatever happens (I1 to I5).
 
-HEADWATER_FAULT_CYCLES sets the number of kills and power cuts (default 20 each), HEADWATER_FAULT_SEED repeats a run.
+HEADWATER_FAULT_CYCLES sets the number of kills and power cuts (default 10 each), HEADWATER_FAULT_SEED repeats a run.
 """
 
 from __future__ import annotations
