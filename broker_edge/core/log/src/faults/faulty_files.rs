@@ -85,6 +85,14 @@ impl File for FaultyFile {
         self.write(half, || self.inner.write_padded_at(bytes, position, pad))
     }
 
+    fn write_direct_at(&self, before: &[u8], parts: &[&[u8]], position: u64) -> io::Result<()> {
+        let half = || {
+            let whole = parts.concat();
+            self.inner.write_all_at(&whole[..whole.len() / 2], position)
+        };
+        self.write(half, || self.inner.write_direct_at(before, parts, position))
+    }
+
     fn fill_zeros(&self, from: u64, to: u64) -> io::Result<()> {
         let half = || self.inner.fill_zeros(from, from + (to - from) / 2);
         self.write(half, || self.inner.fill_zeros(from, to))

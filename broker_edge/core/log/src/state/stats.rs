@@ -227,6 +227,12 @@ impl File for CountedFile {
         self.file.write_padded_at(bytes, position, pad)
     }
 
+    fn write_direct_at(&self, before: &[u8], parts: &[&[u8]], position: u64) -> io::Result<()> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        self.counters.written(self.kind, bytes as u64);
+        self.file.write_direct_at(before, parts, position)
+    }
+
     fn fill_zeros(&self, from: u64, to: u64) -> io::Result<()> {
         self.counters.written(self.kind, to.saturating_sub(from));
         self.file.fill_zeros(from, to)

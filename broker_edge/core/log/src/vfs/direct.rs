@@ -1,59 +1,147 @@
-//! Writes zeros past the page cache: they need no pages and no copies, and the pages of the batches that are written
-//! over them go to the disk only once. Where the file system has no direct writes, nothing is done here.
+//! Writes past the page cache. Batches that are synced at once cost half as much this way as through the cache, and the
+//! zeros ahead of them need no pages. Where the file system has no direct writes, nothing is done here.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IoSlice};
+use std::iter;
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
-use crate::vfs::files::ZEROS;
+use crate::vfs::files::{PAGE_BYTES, ZEROS};
 
 /// Most slices in one call.
 const SLICES: usize = 64;
-/// Below this a direct write costs more than one into the cache.
-const BYTES_MIN: u64 = 64 << 10;
+/// Below this, zeros cost less in the cache: nothing waits for them.
+const ZEROS_MIN: u64 = 64 << 10;
+/// Bytes of parts in one call; more go in several. A thread keeps a buffer of at most this size.
+const BUFFER_BYTES: usize = 1 << 20;
+const PIECE_BYTES: usize = 16 << 10;
+
+/// Page-aligned, as direct writes require.
+#[repr(align(4096))]
+struct Piece([u8; PIECE_BYTES]);
+
+/// Gathers parts in aligned memory.
+#[derive(Default)]
+struct Gather {
+    pieces: Vec<Piece>,
+    bytes: usize,
+}
+
+thread_local! {
+    static GATHER: RefCell<Gather> = RefCell::default();
+}
+
+/// Writes `before` and `parts` one after the other, and zeros up to the end of the last page, so that `parts` begin at
+/// `position`. False when the file system refuses: the caller then writes all parts through the cache.
+pub(crate) fn write(
+    file: &File,
+    before: &[u8],
+    parts: &[&[u8]],
+    position: u64,
+) -> io::Result<bool> {
+    let written = directly(file, || {
+        GATHER.with_borrow_mut(|gather| {
+            gather.bytes = 0;
+            let mut position = position - before.len() as u64;
+            for mut part in iter::once(before).chain(parts.iter().copied()) {
+                while !part.is_empty() {
+                    part = gather.take(part);
+                    if gather.bytes == BUFFER_BYTES && !gather.write(file, &mut position)? {
+                        return Ok(false);
+                    }
+                }
+            }
+            let pad = gather.bytes.next_multiple_of(PAGE_BYTES as usize) - gather.bytes;
+            gather.take(&ZEROS.0[..pad]);
+            gather.write(file, &mut position)
+        })
+    });
+    written.map(|written| written == Some(true))
+}
+
+impl Gather {
+    /// Copies the front of `part`, up to the end of a piece; returns the rest.
+    fn take<'a>(&mut self, part: &'a [u8]) -> &'a [u8] {
+        let (piece, start) = (self.bytes / PIECE_BYTES, self.bytes % PIECE_BYTES);
+        if piece == self.pieces.len() {
+            self.pieces.push(Piece([0; PIECE_BYTES]));
+        }
+        let (taken, rest) = part.split_at(part.len().min(PIECE_BYTES - start));
+        self.pieces[piece].0[start..start + taken.len()].copy_from_slice(taken);
+        self.bytes += taken.len();
+        rest
+    }
+
+    /// False when the file system refuses.
+    fn write(&mut self, file: &File, position: &mut u64) -> io::Result<bool> {
+        let mut slices = [IoSlice::new(&[]); BUFFER_BYTES / PIECE_BYTES];
+        let mut left = self.bytes;
+        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+            *slice = IoSlice::new(&piece.0[..left.min(PIECE_BYTES)]);
+            left -= slice.len();
+        }
+        let written = write_slices(file, &slices, *position)?;
+        let is_whole = written == self.bytes;
+        *position += written as u64;
+        self.bytes = 0;
+        Ok(is_whole)
+    }
+}
+
+/// Runs `write` with direct writes switched on; `None` when the file system has none. No other flag is ever set on the
+/// file of a writer.
+fn directly<T>(file: &File, write: impl FnOnce() -> io::Result<T>) -> io::Result<Option<T>> {
+    if fcntl_setfl(file, OFlags::DIRECT).is_err() {
+        return Ok(None);
+    }
+    let written = write();
+    fcntl_setfl(file, OFlags::empty())?;
+    written.map(Some)
+}
+
+/// How many bytes were written: 0 when the file system refuses writes of this shape.
+fn write_slices(file: &File, slices: &[IoSlice<'_>], position: u64) -> io::Result<usize> {
+    loop {
+        match rustix::io::pwritev(file, slices, position) {
+            Err(Errno::INTR) => {}
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(0),
+            written => return Ok(written?),
+        }
+    }
+}
 
 /// Writes zeros from `from` towards `to`, both page-aligned; returns how far it came. The caller writes the rest.
 pub(crate) fn fill_zeros(file: &File, from: u64, to: u64) -> io::Result<u64> {
-    if to.saturating_sub(from) < BYTES_MIN {
+    if to.saturating_sub(from) < ZEROS_MIN {
         return Ok(from);
     }
-    let flags = fcntl_getfl(file)?;
-    if fcntl_setfl(file, flags | OFlags::DIRECT).is_err() {
-        return Ok(from);
-    }
-    let filled = write_zeros(file, from, to);
-    fcntl_setfl(file, flags)?;
-    filled
-}
-
-fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<u64> {
-    let mut position = from;
-    while position < to {
-        let mut slices = [IoSlice::new(&[]); SLICES];
-        let mut left = (to - position).min(SLICES as u64 * ZEROS.0.len() as u64) as usize;
-        for slice in &mut slices {
-            *slice = IoSlice::new(&ZEROS.0[..left.min(ZEROS.0.len())]);
-            left -= slice.len();
+    let filled = directly(file, || {
+        let mut position = from;
+        while position < to {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let mut left = (to - position).min(SLICES as u64 * ZEROS.0.len() as u64) as usize;
+            for slice in &mut slices {
+                *slice = IoSlice::new(&ZEROS.0[..left.min(ZEROS.0.len())]);
+                left -= slice.len();
+            }
+            match write_slices(file, &slices, position)? {
+                0 => break,
+                written => position += written as u64,
+            }
         }
-        match rustix::io::pwritev(file, &slices, position) {
-            Ok(0) => return Ok(position),
-            Ok(written) => position += written as u64,
-            Err(Errno::INTR) => {}
-            // No direct writes here, or not of this shape: the caller writes through the cache.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(position),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(position)
+        Ok(position)
+    })?;
+    Ok(filled.unwrap_or(from))
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Seek, Write};
 
-    use crate::vfs::files::File as _;
+    use crate::vfs::files::{File as _, read_full};
 
     /// On any file system, with or without direct writes.
     #[test]
@@ -117,6 +205,49 @@ mod tests {
             };
             let wrong = (0..found.len()).find(|at| found[*at] != expected(*at));
             assert_eq!(wrong, None, "{bytes} bytes at {position}, {pad} behind");
+        }
+    }
+
+    /// On any file system, with or without direct writes.
+    #[test]
+    fn parts_stand_one_behind_the_other_between_what_was_before_and_zeros() {
+        for (before, parts) in [
+            (0, vec![10]),
+            (0, vec![4096]),
+            (1, vec![4095]),
+            (4095, vec![1]),
+            (100, vec![0, 3000, 2000]),
+            (0, vec![16 << 10, 1]),
+            (7, vec![600_000, 5, 600_000]),
+            (0, vec![1 << 20]),
+            (4000, vec![96, (1 << 20) - 4096, 1]),
+        ] {
+            let file = tempfile::tempfile().expect("a file");
+            let size = 2 << 20;
+            file.write_all_at(&vec![7; size], 0).expect("written");
+            let position = 8192 + before;
+            let bytes: Vec<Vec<u8>> = parts
+                .iter()
+                .zip(1..)
+                .map(|(n, byte)| vec![byte; *n])
+                .collect();
+            let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+            file.write_direct_at(&vec![7; before as usize], &slices, position)
+                .expect("written");
+            // Not a direct write any more: it is not on a page.
+            file.write_all_at(&[8; 3], 1).expect("written");
+            let mut found = vec![0; size];
+            read_full(&file, &mut found, 0).expect("read");
+            let mut wanted = vec![7; size];
+            wanted[1..4].fill(8);
+            let (start, end) = (position as usize, position as usize + bytes.concat().len());
+            wanted[start..end].copy_from_slice(&bytes.concat());
+            let page_end = end.next_multiple_of(4096);
+            let padded = found[end..page_end].iter().all(|byte| *byte == 0);
+            if padded {
+                wanted[end..page_end].fill(0);
+            }
+            assert!(found == wanted, "{before} {parts:?}");
         }
     }
 }

@@ -29,6 +29,22 @@ pub trait File: Send + Sync {
         self.write_all_at(bytes, position)
     }
 
+    /// Writes `parts` one after the other, past the page cache where the file system can; a sync follows at once. Only
+    /// the sole writer of the file may call it. `before` is what the file holds between the start of the page of
+    /// `position` and `position`; the bytes behind the parts, up to the end of their page, may become zeros.
+    fn write_direct_at(
+        &self,
+        _before: &[u8],
+        parts: &[&[u8]],
+        mut position: u64,
+    ) -> io::Result<()> {
+        for part in parts {
+            self.write_all_at(part, position)?;
+            position += part.len() as u64;
+        }
+        Ok(())
+    }
+
     /// Writes zeros over `[from, to)`, most of which was never written. Only the sole writer of the file may call it.
     fn fill_zeros(&self, from: u64, to: u64) -> io::Result<()> {
         write_zeros(self, from, to)

@@ -72,6 +72,17 @@ impl File for fs::File {
         File::write_all_at(self, left, last + written as u64)
     }
 
+    fn write_direct_at(&self, before: &[u8], parts: &[&[u8]], mut position: u64) -> io::Result<()> {
+        if direct::write(self, before, parts, position)? {
+            return Ok(());
+        }
+        for part in parts {
+            File::write_all_at(self, part, position)?;
+            position += part.len() as u64;
+        }
+        Ok(())
+    }
+
     fn fill_zeros(&self, from: u64, to: u64) -> io::Result<()> {
         let first = from.next_multiple_of(PAGE_BYTES).min(to);
         write_zeros(self, from, first)?;

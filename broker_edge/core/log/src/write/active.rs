@@ -9,7 +9,7 @@ use crate::ids::Offset;
 use crate::index::segment::Segment;
 use crate::recovery::rewrite::ActiveFile;
 use crate::state::context::Context;
-use crate::vfs::files::File;
+use crate::vfs::files::{File, PAGE_BYTES};
 
 /// The segment that is written. One thread at a time owns it.
 pub(crate) struct Active {
@@ -21,6 +21,7 @@ pub(crate) struct Active {
     pub filled: u64,
     /// The pages of the file that this process has written whole end here.
     pub whole_to: u64,
+    pub last_page: LastPage,
     /// Base offset of the next batch.
     pub next: Offset,
     /// Topics that its index holds in memory.
@@ -33,6 +34,37 @@ pub(crate) struct Active {
     pub is_checkpointed: bool,
     /// When idleness was noted last.
     pub idle_noted_at: Option<Duration>,
+}
+
+/// The bytes of the page that the next batch completes: a direct write writes them once more.
+#[derive(Default)]
+pub(crate) struct LastPage {
+    bytes: Vec<u8>,
+    end: u64,
+}
+
+impl LastPage {
+    /// The bytes between the start of the page and `position`; `None` when they are unknown, as after a start.
+    pub fn before(&self, position: u64) -> Option<&[u8]> {
+        match position % PAGE_BYTES {
+            0 => Some(&[]),
+            _ => (self.end == position).then_some(&self.bytes),
+        }
+    }
+
+    /// Notes what was written at `position`.
+    pub fn note(&mut self, part: &[u8], position: u64) {
+        let end = position + part.len() as u64;
+        let length = (end % PAGE_BYTES) as usize;
+        if part.len() >= length {
+            self.bytes.clear();
+        } else if self.before(position).is_none() {
+            return;
+        }
+        self.bytes
+            .extend_from_slice(&part[part.len().saturating_sub(length)..]);
+        self.end = end;
+    }
 }
 
 /// A segment file that is ready but for its header, under an unfinished name: removed by a start.
@@ -63,6 +95,7 @@ impl Active {
             position: from.position,
             filled: from.filled,
             whole_to: 0,
+            last_page: LastPage::default(),
             next: from.next,
             topics: 0,
             unsynced: false,
@@ -77,5 +110,35 @@ impl Active {
 impl Halt {
     pub fn failed(doing: &str, error: &io::Error) -> Self {
         Self::Failed(format!("{doing} failed: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_page_is_known_once_a_write_has_begun_it() {
+        let file: Vec<u8> = (0..60_000_u32).map(|at| (at % 251) as u8).collect();
+        let mut page = LastPage::default();
+        let mut position = 5000;
+        assert!(page.before(position).is_none(), "as after a start");
+        for length in [
+            100, 2000, 3000, 96, 1, 4095, 4096, 9000, 0, 3000, 1096, 20, 12_288,
+        ] {
+            let part = &file[position as usize..][..length];
+            page.note(part, position);
+            position += length as u64;
+            let start = position - position % PAGE_BYTES;
+            let expected = &file[start as usize..position as usize];
+            match page.before(position) {
+                Some(before) => assert_eq!(before, expected, "{position}"),
+                None => assert!(position < 2 * PAGE_BYTES, "{position}"),
+            }
+        }
+        assert!(
+            page.before(position - 1).is_none(),
+            "the end of another write"
+        );
     }
 }

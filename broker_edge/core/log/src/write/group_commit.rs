@@ -1,9 +1,9 @@
-//! A group commit: queued appends become batches, which are written one after the other, synced once and then shown to
-//! readers.
+//! A group commit: queued appends become batches, which are written together, synced once and then shown to readers.
 //!
 //! Small appends share a batch; a large append becomes a batch in its own buffer.
 
 use std::collections::VecDeque;
+use std::io;
 
 use crate::batch::assembler::{BatchAssembler, BatchStamp, seal};
 use crate::batch::buffers::Chunk;
@@ -20,7 +20,7 @@ use crate::write::writer::Writer;
 /// Bytes of the batches of one sync; further appends wait for the next.
 const GROUP_BYTES_MAX: usize = 8 << 20;
 
-/// Batches that are written but not yet shown to readers.
+/// Batches that have a place in the active segment but are not yet shown to readers.
 #[derive(Default)]
 pub(crate) struct Group {
     /// With their positions.
@@ -107,7 +107,7 @@ impl Writer {
                 }
             }
             group.bytes += bytes.len() - start;
-            group.batches.push(self.write_batch(active, bytes, start)?);
+            group.batches.push(self.place_batch(active, bytes, start));
             if group.bytes >= GROUP_BYTES_MAX {
                 self.flush(active, &mut group)?;
             }
@@ -136,38 +136,54 @@ impl Writer {
         (page_end - end) as usize
     }
 
-    fn write_batch(
-        &self,
-        active: &mut Active,
-        bytes: Vec<u8>,
-        start: usize,
-    ) -> Result<(Batch, u64), Halt> {
-        let position = active.position;
-        let pad = self.pad_behind(active, position + (bytes.len() - start) as u64);
-        active.unsynced = true;
-        active.is_checkpointed = false;
-        active
-            .file
-            .write_padded_at(&bytes[start..], position, pad)
-            .map_err(|error| Halt::failed("writing the active segment", &error))?;
-        failpoint!("batch-written");
+    /// Gives a batch its place behind the last one.
+    fn place_batch(&self, active: &mut Active, bytes: Vec<u8>, start: usize) -> (Batch, u64) {
         let batch = Batch::from_encoded(Chunk::new(bytes, &self.tail.buffers), start);
         debug_assert_eq!(batch.base_offset(), active.next);
+        let position = active.position;
         active.position += batch.bytes_len() as u64;
         active.next = batch.next_offset();
-        active.wrote_at = self.context.steady();
-        active.segment.note_write(active.wrote_at);
+        active.unsynced = true;
         self.context
             .counters
             .batch(batch.bytes_len(), batch.payloads().len());
-        Ok((batch, position))
+        (batch, position)
     }
 
-    /// Syncs as the settings say, and shows the batches of `group` to readers.
+    /// Writes the batches of `group`, which lie one behind the other up to the active position.
+    fn write_group(&self, active: &mut Active, group: &Group) -> io::Result<()> {
+        let position = group.batches[0].1;
+        let is_secured = active.position.next_multiple_of(PAGE_BYTES) <= active.filled;
+        let before = active.last_page.before(position);
+        match before.filter(|_| is_secured && self.context.sync == SyncMode::Always) {
+            Some(before) => {
+                let parts: Vec<&[u8]> = group.batches.iter().map(|(one, _)| one.bytes()).collect();
+                active.file.write_direct_at(before, &parts, position)?;
+            }
+            None => {
+                for (batch, position) in &group.batches {
+                    let pad = self.pad_behind(active, position + batch.bytes_len() as u64);
+                    active.file.write_padded_at(batch.bytes(), *position, pad)?;
+                }
+            }
+        }
+        for (batch, position) in &group.batches {
+            active.last_page.note(batch.bytes(), *position);
+        }
+        Ok(())
+    }
+
+    /// Writes and syncs as the settings say, and shows the batches of `group` to readers.
     pub(super) fn flush(&self, active: &mut Active, group: &mut Group) -> Result<(), Halt> {
         if group.batches.is_empty() {
             return Ok(());
         }
+        active.is_checkpointed = false;
+        self.write_group(active, group)
+            .map_err(|error| Halt::failed("writing the active segment", &error))?;
+        failpoint!("batch-written");
+        active.wrote_at = self.context.steady();
+        active.segment.note_write(active.wrote_at);
         if self.context.sync == SyncMode::Always {
             self.sync_file(active)?;
             failpoint!("batch-synced");

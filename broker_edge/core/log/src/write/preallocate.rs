@@ -13,7 +13,7 @@ use crate::index::segment::Segment;
 use crate::segment::create::{FILL_STEP_BYTES, create_segment_file, header_bytes};
 use crate::segment::header::{SEGMENT_HEADER_BYTES, file_name};
 use crate::vfs::files::{File, OpenMode, PAGE_BYTES, is_full, is_out_of_descriptors};
-use crate::write::active::{Active, Halt, SpareSegment};
+use crate::write::active::{Active, Halt, LastPage, SpareSegment};
 use crate::write::group_commit::Group;
 use crate::write::writer::Writer;
 
@@ -24,7 +24,7 @@ const SEGMENT_TOPICS_MAX: usize = 200_000;
 
 impl Writer {
     /// Makes sure that a batch of `bytes` can be written at the active position without new space. May change to a new
-    /// segment; then it first flushes `group`, which is written but not yet shown to readers.
+    /// segment; then it first flushes `group`, which belongs to the old one.
     pub(super) fn secure(
         &self,
         active: &mut Active,
@@ -115,6 +115,7 @@ impl Writer {
         active.position = SEGMENT_HEADER_BYTES;
         active.filled = filled;
         active.whole_to = 0;
+        active.last_page = LastPage::default();
         active.segment.set_file_bytes(filled);
         active.topics = 0;
         Ok(())

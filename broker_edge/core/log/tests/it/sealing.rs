@@ -191,6 +191,9 @@ fn an_empty_segment_does_not_give_way_to_the_spare() {
     assert_eq!(internal.state(), PartitionState::Full);
     files.set_free(None);
     await_durable(internal, waits.end);
+    await_that("appends to resume", || {
+        internal.state() == PartitionState::Running
+    });
     append(internal, &[vec![2; 30 << 10]]);
     let found = read_all(internal);
     files.power_cut();

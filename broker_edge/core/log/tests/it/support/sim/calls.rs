@@ -145,6 +145,14 @@ impl File for SimFile {
         self.write_all_at(&padded, position)
     }
 
+    /// As a direct write of whole pages: `before` is written once more, and zeros follow the parts.
+    fn write_direct_at(&self, before: &[u8], parts: &[&[u8]], position: u64) -> io::Result<()> {
+        let mut pages = before.to_vec();
+        parts.iter().for_each(|part| pages.extend_from_slice(part));
+        pages.resize(pages.len().next_multiple_of(4096), 0);
+        self.write_all_at(&pages, position - before.len() as u64)
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.call("sync_data", |state, inode, fault| {
             let State { disk, random, .. } = state;
