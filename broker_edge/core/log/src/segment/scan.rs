@@ -279,10 +279,11 @@ pub(crate) fn leftover_bytes(file: &dyn File, position: u64) -> io::Result<u64> 
 mod tests {
     use super::*;
     use crate::batch::record_batch::tests::{batch_of, identity};
+    use crate::vfs::system::SystemFile;
 
     /// Whether a scan that expects an offset, after a batch of an epoch, takes a batch of epoch 7 that begins at 10.
     fn is_taken(expected: u64, epoch: u64) -> bool {
-        let file = tempfile::tempfile().expect("a file");
+        let file = SystemFile::from(tempfile::tempfile().expect("a file"));
         let batch = batch_of(Offset(10), &[b"one", b"two"]);
         File::write_all_at(&file, batch.bytes(), 0).expect("written");
         let end = batch.bytes_len() as u64;
@@ -302,7 +303,7 @@ mod tests {
     /// Whether a search behind bad bytes, from an offset and an epoch on, finds a batch of epoch 7 with offsets 10 and
     /// 11.
     fn is_found(expected: u64, limit: u64, epochs: std::ops::RangeInclusive<u64>) -> bool {
-        let file = tempfile::tempfile().expect("a file");
+        let file = SystemFile::from(tempfile::tempfile().expect("a file"));
         let mut bytes = vec![0xee; 200];
         bytes.extend_from_slice(batch_of(Offset(10), &[b"one", b"two"]).bytes());
         File::write_all_at(&file, &bytes, 0).expect("written");

@@ -1,12 +1,11 @@
 //! Writes past the page cache. Batches that are synced at once cost half as much this way as through the cache, and the
-//! zeros ahead of them need no pages. Where the file system has no direct writes, nothing is done here.
+//! zeros ahead of them need no pages. The files here are switched to direct writes (`O_DIRECT`).
 
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::iter;
 
-use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::vfs::files::{PAGE_BYTES, ZEROS};
@@ -14,7 +13,7 @@ use crate::vfs::files::{PAGE_BYTES, ZEROS};
 /// Most slices in one call.
 const SLICES: usize = 64;
 /// Below this, zeros cost less in the cache: nothing waits for them.
-const ZEROS_MIN: u64 = 64 << 10;
+pub(crate) const ZEROS_MIN: u64 = 64 << 10;
 /// Bytes of parts in one call; more go in several. A thread keeps a buffer of at most this size.
 const BUFFER_BYTES: usize = 1 << 20;
 const PIECE_BYTES: usize = 16 << 10;
@@ -42,24 +41,21 @@ pub(crate) fn write(
     parts: &[&[u8]],
     position: u64,
 ) -> io::Result<bool> {
-    let written = directly(file, || {
-        GATHER.with_borrow_mut(|gather| {
-            gather.bytes = 0;
-            let mut position = position - before.len() as u64;
-            for mut part in iter::once(before).chain(parts.iter().copied()) {
-                while !part.is_empty() {
-                    part = gather.take(part);
-                    if gather.bytes == BUFFER_BYTES && !gather.write(file, &mut position)? {
-                        return Ok(false);
-                    }
+    GATHER.with_borrow_mut(|gather| {
+        gather.bytes = 0;
+        let mut position = position - before.len() as u64;
+        for mut part in iter::once(before).chain(parts.iter().copied()) {
+            while !part.is_empty() {
+                part = gather.take(part);
+                if gather.bytes == BUFFER_BYTES && !gather.write(file, &mut position)? {
+                    return Ok(false);
                 }
             }
-            let pad = gather.bytes.next_multiple_of(PAGE_BYTES as usize) - gather.bytes;
-            gather.take(&ZEROS.0[..pad]);
-            gather.write(file, &mut position)
-        })
-    });
-    written.map(|written| written == Some(true))
+        }
+        let pad = gather.bytes.next_multiple_of(PAGE_BYTES as usize) - gather.bytes;
+        gather.take(&ZEROS.0[..pad]);
+        gather.write(file, &mut position)
+    })
 }
 
 impl Gather {
@@ -78,28 +74,18 @@ impl Gather {
     /// False when the file system refuses.
     fn write(&mut self, file: &File, position: &mut u64) -> io::Result<bool> {
         let mut slices = [IoSlice::new(&[]); BUFFER_BYTES / PIECE_BYTES];
+        let used = &mut slices[..self.bytes.div_ceil(PIECE_BYTES)];
         let mut left = self.bytes;
-        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+        for (slice, piece) in used.iter_mut().zip(&self.pieces) {
             *slice = IoSlice::new(&piece.0[..left.min(PIECE_BYTES)]);
             left -= slice.len();
         }
-        let written = write_slices(file, &slices, *position)?;
+        let written = write_slices(file, used, *position)?;
         let is_whole = written == self.bytes;
         *position += written as u64;
         self.bytes = 0;
         Ok(is_whole)
     }
-}
-
-/// Runs `write` with direct writes switched on; `None` when the file system has none. No other flag is ever set on the
-/// file of a writer.
-fn directly<T>(file: &File, write: impl FnOnce() -> io::Result<T>) -> io::Result<Option<T>> {
-    if fcntl_setfl(file, OFlags::DIRECT).is_err() {
-        return Ok(None);
-    }
-    let written = write();
-    fcntl_setfl(file, OFlags::empty())?;
-    written.map(Some)
 }
 
 /// How many bytes were written: 0 when the file system refuses writes of this shape.
@@ -115,33 +101,28 @@ fn write_slices(file: &File, slices: &[IoSlice<'_>], position: u64) -> io::Resul
 
 /// Writes zeros from `from` towards `to`, both page-aligned; returns how far it came. The caller writes the rest.
 pub(crate) fn fill_zeros(file: &File, from: u64, to: u64) -> io::Result<u64> {
-    if to.saturating_sub(from) < ZEROS_MIN {
-        return Ok(from);
-    }
-    let filled = directly(file, || {
-        let mut position = from;
-        while position < to {
-            let mut slices = [IoSlice::new(&[]); SLICES];
-            let mut left = (to - position).min(SLICES as u64 * ZEROS.0.len() as u64) as usize;
-            for slice in &mut slices {
-                *slice = IoSlice::new(&ZEROS.0[..left.min(ZEROS.0.len())]);
-                left -= slice.len();
-            }
-            match write_slices(file, &slices, position)? {
-                0 => break,
-                written => position += written as u64,
-            }
+    let mut position = from;
+    while position < to {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let mut left = (to - position).min(SLICES as u64 * ZEROS.0.len() as u64) as usize;
+        for slice in &mut slices {
+            *slice = IoSlice::new(&ZEROS.0[..left.min(ZEROS.0.len())]);
+            left -= slice.len();
         }
-        Ok(position)
-    })?;
-    Ok(filled.unwrap_or(from))
+        match write_slices(file, &slices, position)? {
+            0 => break,
+            written => position += written as u64,
+        }
+    }
+    Ok(position)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Seek, Write};
+    use std::io::{Read, Seek};
 
     use crate::vfs::files::{File as _, read_full};
+    use crate::vfs::system::SystemFile;
 
     /// On any file system, with or without direct writes.
     #[test]
@@ -152,14 +133,15 @@ mod tests {
             (4096, 4096 + (5 << 20)),
             (9, 9),
         ] {
-            let mut file = tempfile::tempfile().expect("a file");
-            file.write_all(&vec![7; 10_000]).expect("written");
+            let mut plain = tempfile::tempfile().expect("a file");
+            let file = SystemFile::from(plain.try_clone().expect("a clone"));
+            file.write_all_at(&vec![7; 10_000], 0).expect("written");
             file.fill_zeros(from, to).expect("filled");
             // Not a direct write any more: it is not on a page.
-            crate::vfs::files::File::write_all_at(&file, &[8; 10], from).expect("written");
+            file.write_all_at(&[8; 10], from).expect("written");
             let mut bytes = Vec::new();
-            file.rewind().expect("rewound");
-            file.read_to_end(&mut bytes).expect("read");
+            plain.rewind().expect("rewound");
+            plain.read_to_end(&mut bytes).expect("read");
             let length = (to as usize).max(10_000);
             assert_eq!(bytes.len(), length, "{from}..{to}");
             for (at, byte) in bytes.iter().enumerate() {
@@ -191,7 +173,7 @@ mod tests {
             (61_440, 4095, 1),
             (1, 131_072, 4095),
         ] {
-            let file = tempfile::tempfile().expect("a file");
+            let file = SystemFile::from(tempfile::tempfile().expect("a file"));
             file.write_all_at(&vec![7; 300_000], 0).expect("written");
             file.write_padded_at(&vec![8; bytes], position, pad)
                 .expect("written");
@@ -222,7 +204,7 @@ mod tests {
             (0, vec![1 << 20]),
             (4000, vec![96, (1 << 20) - 4096, 1]),
         ] {
-            let file = tempfile::tempfile().expect("a file");
+            let file = SystemFile::from(tempfile::tempfile().expect("a file"));
             let size = 2 << 20;
             file.write_all_at(&vec![7; size], 0).expect("written");
             let position = 8192 + before;

@@ -6,8 +6,9 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::Advice;
+use rustix::fs::{Advice, OFlags};
 
 use crate::vfs::direct;
 use crate::vfs::files::{
@@ -22,10 +23,51 @@ const WRITE_PIECE_BYTES: u64 = 64 << 10;
 #[derive(Debug, Clone, Copy)]
 pub struct SystemFiles;
 
-impl File for fs::File {
+/// A file, and whether writes to it pass the page cache now (`O_DIRECT`). Whoever reads the file of a writer opens it
+/// for himself.
+pub(crate) struct SystemFile {
+    file: fs::File,
+    is_direct: AtomicBool,
+}
+
+impl From<fs::File> for SystemFile {
+    fn from(file: fs::File) -> Self {
+        let is_direct = AtomicBool::new(false);
+        Self { file, is_direct }
+    }
+}
+
+impl SystemFile {
+    /// The file with direct writes on or off. Switching costs a call, so they stay on from one batch to the next.
+    /// `None` when the file system has none.
+    fn switched(&self, direct: bool) -> io::Result<Option<&fs::File>> {
+        if self.is_direct.load(Ordering::Relaxed) != direct {
+            // No other flag that can be changed is ever set on our files.
+            let flags = if direct {
+                OFlags::DIRECT
+            } else {
+                OFlags::empty()
+            };
+            match rustix::fs::fcntl_setfl(&self.file, flags) {
+                Ok(()) => self.is_direct.store(direct, Ordering::Relaxed),
+                Err(_) if direct => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Some(&self.file))
+    }
+
+    /// The file with every read and write through the page cache.
+    fn cached(&self) -> io::Result<&fs::File> {
+        Ok(self.switched(false)?.unwrap_or(&self.file))
+    }
+}
+
+impl File for SystemFile {
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        let file = self.cached()?;
         loop {
-            match FileExt::read_at(self, buffer, position) {
+            match FileExt::read_at(file, buffer, position) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => return result,
             }
@@ -35,15 +77,16 @@ impl File for fs::File {
     fn will_read(&self, position: u64, bytes: u64) {
         if let Some(bytes) = NonZeroU64::new(bytes) {
             // Some file systems know no advice.
-            let _ = rustix::fs::fadvise(self, position, Some(bytes), Advice::WillNeed);
+            let _ = rustix::fs::fadvise(&self.file, position, Some(bytes), Advice::WillNeed);
         }
     }
 
     fn write_all_at(&self, mut bytes: &[u8], mut position: u64) -> io::Result<()> {
+        let file = self.cached()?;
         while !bytes.is_empty() {
             let room = WRITE_PIECE_BYTES - position % WRITE_PIECE_BYTES;
             let (piece, rest) = bytes.split_at(bytes.len().min(room as usize));
-            FileExt::write_all_at(self, piece, position)?;
+            FileExt::write_all_at(file, piece, position)?;
             position += piece.len() as u64;
             bytes = rest;
         }
@@ -55,29 +98,31 @@ impl File for fs::File {
         let end = position + bytes.len() as u64;
         let last = (end - end % WRITE_PIECE_BYTES).max(position);
         let (whole, rest) = bytes.split_at((last - position) as usize);
-        File::write_all_at(self, whole, position)?;
+        self.write_all_at(whole, position)?;
         let zeros = &ZEROS.0[..pad.min(PAGE_BYTES as usize)];
         if rest.is_empty() && zeros.is_empty() {
             return Ok(());
         }
         let both = [io::IoSlice::new(rest), io::IoSlice::new(zeros)];
         let written = loop {
-            match rustix::io::pwritev(self, &both, last) {
+            match rustix::io::pwritev(self.cached()?, &both, last) {
                 Err(rustix::io::Errno::INTR) => {}
                 result => break result?,
             }
         };
         // Rarely less than all: the rest is written the plain way.
         let left = rest.get(written..).unwrap_or_default();
-        File::write_all_at(self, left, last + written as u64)
+        self.write_all_at(left, last + written as u64)
     }
 
     fn write_direct_at(&self, before: &[u8], parts: &[&[u8]], mut position: u64) -> io::Result<()> {
-        if direct::write(self, before, parts, position)? {
+        if let Some(file) = self.switched(true)?
+            && direct::write(file, before, parts, position)?
+        {
             return Ok(());
         }
         for part in parts {
-            File::write_all_at(self, part, position)?;
+            self.write_all_at(part, position)?;
             position += part.len() as u64;
         }
         Ok(())
@@ -86,20 +131,26 @@ impl File for fs::File {
     fn fill_zeros(&self, from: u64, to: u64) -> io::Result<()> {
         let first = from.next_multiple_of(PAGE_BYTES).min(to);
         write_zeros(self, from, first)?;
-        let reached = direct::fill_zeros(self, first, to - to % PAGE_BYTES)?;
-        write_zeros(self, reached.max(first), to)
+        let end = to - to % PAGE_BYTES;
+        let mut reached = first;
+        if end.saturating_sub(first) >= direct::ZEROS_MIN
+            && let Some(file) = self.switched(true)?
+        {
+            reached = direct::fill_zeros(file, first, end)?;
+        }
+        write_zeros(self, reached, to)
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        fs::File::sync_data(self)
+        self.file.sync_data()
     }
 
     fn len(&self) -> io::Result<u64> {
-        self.metadata().map(|metadata| metadata.len())
+        self.file.metadata().map(|metadata| metadata.len())
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {
-        fs::File::set_len(self, bytes)
+        self.file.set_len(bytes)
     }
 }
 
@@ -124,7 +175,7 @@ impl Files for SystemFiles {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(writes);
         options.create(is_new).truncate(is_new);
-        Ok(Arc::new(options.open(path)?))
+        Ok(Arc::new(SystemFile::from(options.open(path)?)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
