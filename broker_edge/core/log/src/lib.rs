@@ -48,6 +48,6 @@ pub use state::disk_budget::{DiskLevel, DiskUse};
 pub use state::stats::{Cause, Removed, SYNC_BOUNDS_US, Stats};
 pub use state::status::{PartitionState, Watcher};
 pub use vfs::clock::{Clock, Seams, SystemClock};
-pub use vfs::files::{File, Files, LockError, LockGuard, OpenMode};
+pub use vfs::files::{File, Files, LockError, LockGuard, OpenMode, Padded};
 pub use vfs::system::SystemFiles;
 pub use write::append::UniqueAppend;

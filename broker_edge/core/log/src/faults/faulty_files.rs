@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::plan::{Action, Plan, is_sabotaged};
 use super::sabotage::Sabotage;
 
-use crate::vfs::files::{File, Files, LockError, LockGuard, OpenMode};
+use crate::vfs::files::{File, Files, LockError, LockGuard, OpenMode, Padded};
 
 pub(super) struct FaultyFiles<F> {
     inner: F,
@@ -80,17 +80,10 @@ impl File for FaultyFile {
         self.write(half, || self.inner.write_all_at(bytes, position))
     }
 
-    fn write_padded_at(&self, bytes: &[u8], position: u64, pad: usize) -> io::Result<()> {
+    fn write_padded_at(&self, padded: &Padded<'_>, position: u64) -> io::Result<()> {
+        let bytes = padded.parts.concat();
         let half = || self.inner.write_all_at(&bytes[..bytes.len() / 2], position);
-        self.write(half, || self.inner.write_padded_at(bytes, position, pad))
-    }
-
-    fn write_direct_at(&self, before: &[u8], parts: &[&[u8]], position: u64) -> io::Result<()> {
-        let half = || {
-            let whole = parts.concat();
-            self.inner.write_all_at(&whole[..whole.len() / 2], position)
-        };
-        self.write(half, || self.inner.write_direct_at(before, parts, position))
+        self.write(half, || self.inner.write_padded_at(padded, position))
     }
 
     fn fill_zeros(&self, from: u64, to: u64) -> io::Result<()> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::vfs::files::{File, Files, LockError, LockGuard, OpenMode};
+use crate::vfs::files::{File, Files, LockError, LockGuard, OpenMode, Padded};
 
 /// Why a segment was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,15 +222,10 @@ impl File for CountedFile {
         self.file.write_all_at(bytes, position)
     }
 
-    fn write_padded_at(&self, bytes: &[u8], position: u64, pad: usize) -> io::Result<()> {
-        self.counters.written(self.kind, bytes.len() as u64);
-        self.file.write_padded_at(bytes, position, pad)
-    }
-
-    fn write_direct_at(&self, before: &[u8], parts: &[&[u8]], position: u64) -> io::Result<()> {
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+    fn write_padded_at(&self, padded: &Padded<'_>, position: u64) -> io::Result<()> {
+        let bytes: usize = padded.parts.iter().map(|part| part.len()).sum();
         self.counters.written(self.kind, bytes as u64);
-        self.file.write_direct_at(before, parts, position)
+        self.file.write_padded_at(padded, position)
     }
 
     fn fill_zeros(&self, from: u64, to: u64) -> io::Result<()> {

@@ -73,25 +73,29 @@ impl Gather {
 
     /// False when the file system refuses.
     fn write(&mut self, file: &File, position: &mut u64) -> io::Result<bool> {
-        let mut slices = [IoSlice::new(&[]); BUFFER_BYTES / PIECE_BYTES];
-        let used = &mut slices[..self.bytes.div_ceil(PIECE_BYTES)];
-        let mut left = self.bytes;
-        for (slice, piece) in used.iter_mut().zip(&self.pieces) {
-            *slice = IoSlice::new(&piece.0[..left.min(PIECE_BYTES)]);
-            left -= slice.len();
-        }
-        let written = write_slices(file, used, *position)?;
-        let is_whole = written == self.bytes;
+        let bytes = std::mem::take(&mut self.bytes);
+        let pieces = self.pieces.iter().map(|piece| &piece.0[..]);
+        let written = write_pieces(file, pieces, bytes, *position)?;
         *position += written as u64;
-        self.bytes = 0;
-        Ok(is_whole)
+        Ok(written == bytes)
     }
 }
 
-/// How many bytes were written: 0 when the file system refuses writes of this shape.
-fn write_slices(file: &File, slices: &[IoSlice<'_>], position: u64) -> io::Result<usize> {
+/// Writes the first `bytes` of `pieces`; returns how many it wrote: 0 when the file system refuses such writes.
+pub(crate) fn write_pieces<'a>(
+    file: &File,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+    bytes: usize,
+    position: u64,
+) -> io::Result<usize> {
+    let (mut slices, mut used, mut left) = ([IoSlice::new(&[]); SLICES], 0, bytes);
+    for (slice, piece) in slices.iter_mut().zip(pieces) {
+        *slice = IoSlice::new(&piece[..left.min(piece.len())]);
+        left -= slice.len();
+        used += usize::from(!slice.is_empty());
+    }
     loop {
-        match rustix::io::pwritev(file, slices, position) {
+        match rustix::io::pwritev(file, &slices[..used], position) {
             Err(Errno::INTR) => {}
             Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(0),
             written => return Ok(written?),
@@ -103,13 +107,8 @@ fn write_slices(file: &File, slices: &[IoSlice<'_>], position: u64) -> io::Resul
 pub(crate) fn fill_zeros(file: &File, from: u64, to: u64) -> io::Result<u64> {
     let mut position = from;
     while position < to {
-        let mut slices = [IoSlice::new(&[]); SLICES];
-        let mut left = (to - position).min(SLICES as u64 * ZEROS.0.len() as u64) as usize;
-        for slice in &mut slices {
-            *slice = IoSlice::new(&ZEROS.0[..left.min(ZEROS.0.len())]);
-            left -= slice.len();
-        }
-        match write_slices(file, &slices, position)? {
+        let bytes = (to - position).min((SLICES * ZEROS.0.len()) as u64) as usize;
+        match write_pieces(file, iter::repeat(&ZEROS.0[..]), bytes, position)? {
             0 => break,
             written => position += written as u64,
         }
@@ -121,7 +120,7 @@ pub(crate) fn fill_zeros(file: &File, from: u64, to: u64) -> io::Result<u64> {
 mod tests {
     use std::io::{Read, Seek};
 
-    use crate::vfs::files::{File as _, read_full};
+    use crate::vfs::files::{File as _, Padded, read_full};
     use crate::vfs::system::SystemFile;
 
     /// On any file system, with or without direct writes.
@@ -158,78 +157,48 @@ mod tests {
     }
 
     #[test]
-    fn a_padded_write_puts_zeros_behind_and_nothing_in_front() {
-        for (position, bytes, pad) in [
-            (10, 100, 50),
-            (4000, 200_000, 4096),
-            (4096, 4096, 0),
-            (3, 0, 7),
-            (70_000, 100, 0),
-            // Around the bounds of the pieces of a write.
-            (0, 65_536, 0),
-            (0, 65_536, 4096),
-            (65_000, 536, 4096),
-            (65_000, 537, 4095),
-            (61_440, 4095, 1),
-            (1, 131_072, 4095),
-        ] {
-            let file = SystemFile::from(tempfile::tempfile().expect("a file"));
-            file.write_all_at(&vec![7; 300_000], 0).expect("written");
-            file.write_padded_at(&vec![8; bytes], position, pad)
-                .expect("written");
-            let mut found = vec![0; 300_000];
-            crate::vfs::files::read_full(&file, &mut found, 0).expect("read");
-            let (start, end) = (position as usize, position as usize + bytes);
-            let expected = |at: usize| match at {
-                _ if (start..end).contains(&at) => 8,
-                _ if (end..end + pad).contains(&at) => 0,
-                _ => 7,
-            };
-            let wrong = (0..found.len()).find(|at| found[*at] != expected(*at));
-            assert_eq!(wrong, None, "{bytes} bytes at {position}, {pad} behind");
-        }
-    }
-
-    /// On any file system, with or without direct writes.
-    #[test]
-    fn parts_stand_one_behind_the_other_between_what_was_before_and_zeros() {
-        for (before, parts) in [
+    fn parts_are_written_between_what_was_before_and_zeros() {
+        for (position, parts) in [
             (0, vec![10]),
             (0, vec![4096]),
             (1, vec![4095]),
+            (3, vec![0]),
             (4095, vec![1]),
-            (100, vec![0, 3000, 2000]),
+            (8292, vec![0, 3000, 2000]),
+            // Around the bounds of the pieces of a write.
             (0, vec![16 << 10, 1]),
+            (65_000, vec![535, 1]),
+            (65_000, vec![537]),
+            (1, vec![131_072]),
             (7, vec![600_000, 5, 600_000]),
             (0, vec![1 << 20]),
             (4000, vec![96, (1 << 20) - 4096, 1]),
         ] {
-            let file = SystemFile::from(tempfile::tempfile().expect("a file"));
-            let size = 2 << 20;
-            file.write_all_at(&vec![7; size], 0).expect("written");
-            let position = 8192 + before;
-            let bytes: Vec<Vec<u8>> = parts
-                .iter()
-                .zip(1..)
-                .map(|(n, byte)| vec![byte; *n])
-                .collect();
+            let bytes = parts.iter().zip(10..).map(|(n, byte)| vec![byte; *n]);
+            let bytes: Vec<Vec<u8>> = bytes.collect();
             let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
-            file.write_direct_at(&vec![7; before as usize], &slices, position)
-                .expect("written");
-            // Not a direct write any more: it is not on a page.
-            file.write_all_at(&[8; 3], 1).expect("written");
-            let mut found = vec![0; size];
-            read_full(&file, &mut found, 0).expect("read");
-            let mut wanted = vec![7; size];
-            wanted[1..4].fill(8);
-            let (start, end) = (position as usize, position as usize + bytes.concat().len());
-            wanted[start..end].copy_from_slice(&bytes.concat());
-            let page_end = end.next_multiple_of(4096);
-            let padded = found[end..page_end].iter().all(|byte| *byte == 0);
-            if padded {
-                wanted[end..page_end].fill(0);
+            let end = position + bytes.concat().len();
+            let to_page_end = end.next_multiple_of(4096) - end;
+            let before = vec![7; position % 4096];
+            for (before, pad) in [
+                (None, 0),
+                (None, to_page_end / 2),
+                (None, to_page_end),
+                (Some(&*before), to_page_end),
+            ] {
+                let file = SystemFile::from(tempfile::tempfile().expect("a file"));
+                let mut expected = vec![7; 2 << 20];
+                file.write_all_at(&expected, 0).expect("written");
+                let parts = &slices;
+                let padded = Padded { before, parts, pad };
+                file.write_padded_at(&padded, position as u64)
+                    .expect("written");
+                let mut found = vec![0; 2 << 20];
+                read_full(&file, &mut found, 0).expect("read");
+                expected[position..end].copy_from_slice(&bytes.concat());
+                expected[end..end + pad].fill(0);
+                assert!(found == expected, "{position} {parts:?} {before:?} {pad}");
             }
-            assert!(found == wanted, "{before} {parts:?}");
         }
     }
 }

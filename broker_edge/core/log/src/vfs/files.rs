@@ -15,6 +15,16 @@ pub enum OpenMode {
     Create,
 }
 
+/// Bytes to be written one part after the other.
+pub struct Padded<'a> {
+    /// What the file holds between the start of the page of the position and the position, if known. Then the write may
+    /// pass the page cache, in whole pages.
+    pub before: Option<&'a [u8]>,
+    pub parts: &'a [&'a [u8]],
+    /// So many bytes behind the parts, at most up to the end of their page, may become zeros.
+    pub pad: usize,
+}
+
 pub trait File: Send + Sync {
     /// Reads up to `buffer.len()` bytes; 0 at the end of the file.
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize>;
@@ -23,22 +33,9 @@ pub trait File: Send + Sync {
     /// Announces that these bytes are read soon, so that the system may fetch them from the disk. Only a hint.
     fn will_read(&self, _position: u64, _bytes: u64) {}
 
-    /// As [`write_all_at`](Self::write_all_at); up to `pad` bytes behind it may become zeros. A page of the cache that
-    /// is written whole need not be read from the disk first.
-    fn write_padded_at(&self, bytes: &[u8], position: u64, _pad: usize) -> io::Result<()> {
-        self.write_all_at(bytes, position)
-    }
-
-    /// Writes `parts` one after the other, past the page cache where the file system can; a sync follows at once. Only
-    /// the sole writer of the file may call it. `before` is what the file holds between the start of the page of
-    /// `position` and `position`; the bytes behind the parts, up to the end of their page, may become zeros.
-    fn write_direct_at(
-        &self,
-        _before: &[u8],
-        parts: &[&[u8]],
-        mut position: u64,
-    ) -> io::Result<()> {
-        for part in parts {
+    /// Only the sole writer of the file may call it with bytes `before`.
+    fn write_padded_at(&self, padded: &Padded<'_>, mut position: u64) -> io::Result<()> {
+        for part in padded.parts {
             self.write_all_at(part, position)?;
             position += part.len() as u64;
         }

@@ -12,7 +12,7 @@ use rustix::fs::{Advice, OFlags};
 
 use crate::vfs::direct;
 use crate::vfs::files::{
-    File, Files, LockError, LockGuard, OpenMode, PAGE_BYTES, ZEROS, write_zeros,
+    File, Files, LockError, LockGuard, OpenMode, PAGE_BYTES, Padded, ZEROS, write_zeros,
 };
 
 /// Size and alignment of one write. For a larger write the kernel takes larger pages for its cache, and these were
@@ -38,36 +38,28 @@ impl From<fs::File> for SystemFile {
 }
 
 impl SystemFile {
-    /// The file with direct writes on or off. Switching costs a call, so they stay on from one batch to the next.
-    /// `None` when the file system has none.
-    fn switched(&self, direct: bool) -> io::Result<Option<&fs::File>> {
-        if self.is_direct.load(Ordering::Relaxed) != direct {
-            // No other flag that can be changed is ever set on our files.
-            let flags = if direct {
-                OFlags::DIRECT
-            } else {
-                OFlags::empty()
-            };
-            match rustix::fs::fcntl_setfl(&self.file, flags) {
-                Ok(()) => self.is_direct.store(direct, Ordering::Relaxed),
-                Err(_) if direct => return Ok(None),
-                Err(error) => return Err(error.into()),
-            }
+    /// Switches direct writes on or off. That costs a call, so they stay on from one batch to the next. False when the
+    /// file system has none.
+    fn switch(&self, direct: bool) -> io::Result<bool> {
+        if self.is_direct.load(Ordering::Relaxed) == direct {
+            return Ok(true);
         }
-        Ok(Some(&self.file))
-    }
-
-    /// The file with every read and write through the page cache.
-    fn cached(&self) -> io::Result<&fs::File> {
-        Ok(self.switched(false)?.unwrap_or(&self.file))
+        // No other flag that can be changed is ever set on our files.
+        let flags = [OFlags::empty(), OFlags::DIRECT][usize::from(direct)];
+        match rustix::fs::fcntl_setfl(&self.file, flags) {
+            Err(_) if direct => return Ok(false),
+            switched => switched?,
+        }
+        self.is_direct.store(direct, Ordering::Relaxed);
+        Ok(true)
     }
 }
 
 impl File for SystemFile {
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        let file = self.cached()?;
+        self.switch(false)?;
         loop {
-            match FileExt::read_at(file, buffer, position) {
+            match FileExt::read_at(&self.file, buffer, position) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => return result,
             }
@@ -82,48 +74,39 @@ impl File for SystemFile {
     }
 
     fn write_all_at(&self, mut bytes: &[u8], mut position: u64) -> io::Result<()> {
-        let file = self.cached()?;
+        self.switch(false)?;
         while !bytes.is_empty() {
             let room = WRITE_PIECE_BYTES - position % WRITE_PIECE_BYTES;
             let (piece, rest) = bytes.split_at(bytes.len().min(room as usize));
-            FileExt::write_all_at(file, piece, position)?;
+            FileExt::write_all_at(&self.file, piece, position)?;
             position += piece.len() as u64;
             bytes = rest;
         }
         Ok(())
     }
 
-    fn write_padded_at(&self, bytes: &[u8], position: u64, pad: usize) -> io::Result<()> {
-        // The last piece and the zeros go in one call.
-        let end = position + bytes.len() as u64;
-        let last = (end - end % WRITE_PIECE_BYTES).max(position);
-        let (whole, rest) = bytes.split_at((last - position) as usize);
-        self.write_all_at(whole, position)?;
-        let zeros = &ZEROS.0[..pad.min(PAGE_BYTES as usize)];
-        if rest.is_empty() && zeros.is_empty() {
-            return Ok(());
-        }
-        let both = [io::IoSlice::new(rest), io::IoSlice::new(zeros)];
-        let written = loop {
-            match rustix::io::pwritev(self.cached()?, &both, last) {
-                Err(rustix::io::Errno::INTR) => {}
-                result => break result?,
-            }
-        };
-        // Rarely less than all: the rest is written the plain way.
-        let left = rest.get(written..).unwrap_or_default();
-        self.write_all_at(left, last + written as u64)
-    }
-
-    fn write_direct_at(&self, before: &[u8], parts: &[&[u8]], mut position: u64) -> io::Result<()> {
-        if let Some(file) = self.switched(true)?
-            && direct::write(file, before, parts, position)?
+    fn write_padded_at(&self, padded: &Padded<'_>, mut position: u64) -> io::Result<()> {
+        let Padded { before, parts, pad } = *padded;
+        if let Some(before) = before
+            && self.switch(true)?
+            && direct::write(&self.file, before, parts, position)?
         {
             return Ok(());
         }
-        for part in parts {
-            self.write_all_at(part, position)?;
-            position += part.len() as u64;
+        self.switch(false)?;
+        for (part, left) in parts.iter().zip((0..parts.len()).rev()) {
+            // The last piece and the zeros go in one call.
+            let end = position + part.len() as u64;
+            let last = (end - end % WRITE_PIECE_BYTES).max(position);
+            let (whole, rest) = part.split_at((last - position) as usize);
+            self.write_all_at(whole, position)?;
+            let zeros = &ZEROS.0[..if left == 0 { pad } else { 0 }];
+            let bytes = rest.len() + zeros.len();
+            let written = direct::write_pieces(&self.file, [rest, zeros], bytes, last)?;
+            // Rarely less than all: the rest is written the plain way.
+            let missing = rest.get(written..).unwrap_or_default();
+            self.write_all_at(missing, last + written as u64)?;
+            position = end;
         }
         Ok(())
     }
@@ -131,12 +114,9 @@ impl File for SystemFile {
     fn fill_zeros(&self, from: u64, to: u64) -> io::Result<()> {
         let first = from.next_multiple_of(PAGE_BYTES).min(to);
         write_zeros(self, from, first)?;
-        let end = to - to % PAGE_BYTES;
-        let mut reached = first;
-        if end.saturating_sub(first) >= direct::ZEROS_MIN
-            && let Some(file) = self.switched(true)?
-        {
-            reached = direct::fill_zeros(file, first, end)?;
+        let (mut reached, end) = (first, to - to % PAGE_BYTES);
+        if end.saturating_sub(first) >= direct::ZEROS_MIN && self.switch(true)? {
+            reached = direct::fill_zeros(&self.file, first, end)?;
         }
         write_zeros(self, reached, to)
     }
@@ -201,14 +181,9 @@ impl Files for SystemFiles {
             let mut holder = String::new();
             // Best effort: the error is useful even when the holder's process id cannot be read.
             let _ = file.take(32).read_to_string(&mut holder);
-            let holder = holder.trim().to_owned();
-            LockError::Held {
-                holder: if holder.is_empty() {
-                    "unknown".to_owned()
-                } else {
-                    holder
-                },
-            }
+            let holder = Some(holder.trim()).filter(|holder| !holder.is_empty());
+            let holder = holder.unwrap_or("unknown").to_owned();
+            LockError::Held { holder }
         };
         match file.try_lock() {
             Ok(()) => {}

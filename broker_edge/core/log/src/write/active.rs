@@ -19,8 +19,6 @@ pub(crate) struct Active {
     pub position: u64,
     /// Bytes up to here need no new space.
     pub filled: u64,
-    /// The pages of the file that this process has written whole end here.
-    pub whole_to: u64,
     pub last_page: LastPage,
     /// Base offset of the next batch.
     pub next: Offset,
@@ -53,17 +51,19 @@ impl LastPage {
     }
 
     /// Notes what was written at `position`.
-    pub fn note(&mut self, part: &[u8], position: u64) {
-        let end = position + part.len() as u64;
-        let length = (end % PAGE_BYTES) as usize;
-        if part.len() >= length {
-            self.bytes.clear();
-        } else if self.before(position).is_none() {
-            return;
+    pub fn note(&mut self, parts: &[&[u8]], mut position: u64) {
+        for part in parts {
+            let end = position + part.len() as u64;
+            let length = (end % PAGE_BYTES) as usize;
+            if part.len() >= length {
+                self.bytes.clear();
+            } else if self.before(position).is_none() {
+                return;
+            }
+            self.bytes
+                .extend_from_slice(&part[part.len().saturating_sub(length)..]);
+            (self.end, position) = (end, end);
         }
-        self.bytes
-            .extend_from_slice(&part[part.len().saturating_sub(length)..]);
-        self.end = end;
     }
 }
 
@@ -94,7 +94,6 @@ impl Active {
             segment: from.segment,
             position: from.position,
             filled: from.filled,
-            whole_to: 0,
             last_page: LastPage::default(),
             next: from.next,
             topics: 0,
@@ -127,7 +126,7 @@ mod tests {
             100, 2000, 3000, 96, 1, 4095, 4096, 9000, 0, 3000, 1096, 20, 12_288,
         ] {
             let part = &file[position as usize..][..length];
-            page.note(part, position);
+            page.note(&[part], position);
             position += length as u64;
             let start = position - position % PAGE_BYTES;
             let expected = &file[start as usize..position as usize];

@@ -12,7 +12,7 @@ use crate::batch::record_batch::Batch;
 use crate::config::SyncMode;
 use crate::failpoint;
 use crate::index::segment::IndexState;
-use crate::vfs::files::PAGE_BYTES;
+use crate::vfs::files::{PAGE_BYTES, Padded};
 use crate::write::active::{Active, Halt};
 use crate::write::queue::QueuedAppend;
 use crate::write::writer::Writer;
@@ -123,19 +123,6 @@ impl Writer {
         (bytes, start)
     }
 
-    /// How many zeros to write behind a batch that ends at `end`: up to the end of a page that is secured and not in
-    /// the page cache. The bytes there are zeros or stale, and the system would read them from the disk to complete the
-    /// page.
-    fn pad_behind(&self, active: &mut Active, end: u64) -> usize {
-        let page_end = end.next_multiple_of(PAGE_BYTES);
-        let is_secured = self.context.sync != SyncMode::Never && page_end <= active.filled;
-        if !is_secured || end <= active.whole_to {
-            return 0;
-        }
-        active.whole_to = page_end;
-        (page_end - end) as usize
-    }
-
     /// Gives a batch its place behind the last one.
     fn place_batch(&self, active: &mut Active, bytes: Vec<u8>, start: usize) -> (Batch, u64) {
         let batch = Batch::from_encoded(Chunk::new(bytes, &self.tail.buffers), start);
@@ -150,26 +137,27 @@ impl Writer {
         (batch, position)
     }
 
-    /// Writes the batches of `group`, which lie one behind the other up to the active position.
+    /// Writes the batches of `group`, which lie one behind the other up to the active position, and zeros up to the end
+    /// of a page that is secured: the bytes there are zeros or stale, and the system need not read them to complete the
+    /// page. A write that is synced next goes past the page cache.
     fn write_group(&self, active: &mut Active, group: &Group) -> io::Result<()> {
         let position = group.batches[0].1;
-        let is_secured = active.position.next_multiple_of(PAGE_BYTES) <= active.filled;
-        let before = active.last_page.before(position);
-        match before.filter(|_| is_secured && self.context.sync == SyncMode::Always) {
-            Some(before) => {
-                let parts: Vec<&[u8]> = group.batches.iter().map(|(one, _)| one.bytes()).collect();
-                active.file.write_direct_at(before, &parts, position)?;
-            }
-            None => {
-                for (batch, position) in &group.batches {
-                    let pad = self.pad_behind(active, position + batch.bytes_len() as u64);
-                    active.file.write_padded_at(batch.bytes(), *position, pad)?;
-                }
-            }
-        }
-        for (batch, position) in &group.batches {
-            active.last_page.note(batch.bytes(), *position);
-        }
+        let parts: Vec<&[u8]> = group.batches.iter().map(|(one, _)| one.bytes()).collect();
+        let page_end = active.position.next_multiple_of(PAGE_BYTES);
+        let is_secured = self.context.sync != SyncMode::Never && page_end <= active.filled;
+        let is_direct = is_secured && self.context.sync == SyncMode::Always;
+        let end = if is_secured {
+            page_end
+        } else {
+            active.position
+        };
+        let padded = Padded {
+            before: active.last_page.before(position).filter(|_| is_direct),
+            parts: &parts,
+            pad: (end - active.position) as usize,
+        };
+        active.file.write_padded_at(&padded, position)?;
+        active.last_page.note(&parts, position);
         Ok(())
     }
 

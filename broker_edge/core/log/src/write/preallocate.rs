@@ -114,7 +114,6 @@ impl Writer {
         active.segment = segment;
         active.position = SEGMENT_HEADER_BYTES;
         active.filled = filled;
-        active.whole_to = 0;
         active.last_page = LastPage::default();
         active.segment.set_file_bytes(filled);
         active.topics = 0;

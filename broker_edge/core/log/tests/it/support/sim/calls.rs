@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use headwater_log::{File, Files, LockError, LockGuard, OpenMode};
+use headwater_log::{File, Files, LockError, LockGuard, OpenMode, Padded};
 
 use super::disk::Disk;
 use super::{Fault, Shared, State};
@@ -139,17 +139,10 @@ impl File for SimFile {
         })
     }
 
-    fn write_padded_at(&self, bytes: &[u8], position: u64, pad: usize) -> io::Result<()> {
-        let mut padded = bytes.to_vec();
-        padded.resize(bytes.len() + pad, 0);
-        self.write_all_at(&padded, position)
-    }
-
-    /// As a direct write of whole pages: `before` is written once more, and zeros follow the parts.
-    fn write_direct_at(&self, before: &[u8], parts: &[&[u8]], position: u64) -> io::Result<()> {
-        let mut pages = before.to_vec();
-        parts.iter().for_each(|part| pages.extend_from_slice(part));
-        pages.resize(pages.len().next_multiple_of(4096), 0);
+    /// One write of all pages: the bytes before the parts are written once more, as by a direct write.
+    fn write_padded_at(&self, padded: &Padded<'_>, position: u64) -> io::Result<()> {
+        let before = padded.before.unwrap_or_default();
+        let pages = [before, &padded.parts.concat(), &vec![0; padded.pad]].concat();
         self.write_all_at(&pages, position - before.len() as u64)
     }
 
