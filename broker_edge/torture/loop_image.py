@@ -1,8 +1,10 @@
 """An ext4 file system in a file, whose power can be cut.
 
-`LoopImage.cut_power` makes ext4 discard everything it has not written, including its journal (EXT4_IOC_SHUTDOWN with
-NOLOGFLUSH): what the page cache held is gone after the next mount, as after a power failure. Sectors that the file
-system did write stay complete, so torn sectors are not simulated. Needs root, mkfs.ext4 and loop devices.
+The file of the disk lies in a file system of its own, whose page cache stands for the cache of the disk: what was
+written to the disk, also past the page cache, is lost in a power cut until the disk was told to flush.
+`LoopImage.cut_power` makes both file systems discard everything they have not written, including their journals
+(EXT4_IOC_SHUTDOWN with NOLOGFLUSH). Sectors that were written stay complete, so torn sectors are not simulated. Needs
+root, mkfs.ext4 and loop devices.
 """
 
 from __future__ import annotations
@@ -41,72 +43,62 @@ class LoopImage:
 
     def __init__(self, folder: Path, *, size_bytes: int) -> None:
         self.mount_point = folder / "mnt"
-        self._file = folder / "disk.img"
+        self._outer_mount_point = folder / "cache"
+        self._outer = folder / "outer.img"
+        self._disk = self._outer_mount_point / "disk.img"
         self._size_bytes = size_bytes
-        self._mounted = False
 
     def __enter__(self) -> LoopImage:
         self.mount_point.mkdir(parents=True)
-        with self._file.open("wb") as image:
-            image.truncate(self._size_bytes)
-        # Reserve no blocks for root: a full disk must be full for every user.
-        _run("mkfs.ext4", "-q", "-F", "-m", "0", str(self._file))
-        self.mount()
+        self._outer_mount_point.mkdir()
+        with self._outer.open("wb") as outer:
+            outer.truncate(self._size_bytes + self._size_bytes // 8 + (16 << 20))
+        _make_file_system(self._outer)
+        _mount(self._outer, self._outer_mount_point)
+        with self._disk.open("wb") as disk:
+            for start in range(0, self._size_bytes, 1 << 20):
+                disk.write(bytes(min(1 << 20, self._size_bytes - start)))
+            os.fsync(disk.fileno())
+        _make_file_system(self._disk)
+        _mount(self._disk, self.mount_point)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(subprocess.CalledProcessError):
-            if self._mounted:
-                _run("umount", "-l", str(self.mount_point))
-        self._file.unlink(missing_ok=True)
-
-    def mount(self) -> None:
-        _run("mount", "-o", "loop", str(self._file), str(self.mount_point))
-        self._mounted = True
-
-    def unmount(self, *, seconds: float = 10.0) -> None:
-        """Waits while the file system is busy: a killed process closes its files a little after its end."""
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                _run("umount", str(self.mount_point))
-            except subprocess.CalledProcessError as busy:
-                if time.monotonic() > deadline:
-                    raise OSError(errno.EBUSY, f"umount {self.mount_point}: {busy.stderr.strip()}") from busy
-                time.sleep(0.01)
-            else:
-                self._mounted = False
-                return
+        for mount_point in (self.mount_point, self._outer_mount_point):
+            if mount_point.is_mount():
+                with contextlib.suppress(subprocess.CalledProcessError):
+                    _run("umount", "-l", str(mount_point))
+        self._outer.unlink(missing_ok=True)
 
     def cut_power(self) -> None:
         """From now on nothing reaches the disk. Kill the processes that use it, then call `power_on`."""
-        folder = os.open(self.mount_point, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.ioctl(folder, _SHUTDOWN, struct.pack("I", _LOG_NOT_FLUSHED))
-        finally:
-            os.close(folder)
+        # The cache of the disk first: nothing that the file system still writes may survive.
+        for mount_point in (self._outer_mount_point, self.mount_point):
+            folder = os.open(mount_point, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.ioctl(folder, _SHUTDOWN, struct.pack("I", _LOG_NOT_FLUSHED))
+            finally:
+                os.close(folder)
 
     def write_some_back(self, moments: random.Random, *, share: float = 0.7) -> None:
-        """Writes some dirty pages of this share of the files to the disk, as a kernel or a disk may do at any time.
+        """Writes some dirty pages of this share of the files, and then some of the disk's cache, as a kernel and a disk
+        may do at any time.
 
         A following `cut_power` leaves partial writes, with later bytes but without earlier ones.
         """
         for path in sorted(self.mount_point.rglob("*")):
-            if not path.is_file() or moments.random() >= share:
-                continue
-            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # The broker may remove files.
-                size, start = os.fstat(file.fileno()).st_size, 0
-                while start < size:
-                    length = moments.choice((1, 1, 2, 8)) * PAGE_BYTES
-                    if moments.random() < 0.5:
-                        _write_back(file.fileno(), start, length)
-                    start += length
+            if path.is_file() and moments.random() < share:
+                with contextlib.suppress(FileNotFoundError):  # The broker may remove files.
+                    _write_some_back(path, moments)
+        _write_some_back(self._disk, moments)
 
     def power_on(self) -> None:
-        self.unmount()
-        self.mount()
+        _unmount(self.mount_point)
+        _unmount(self._outer_mount_point)
+        _mount(self._outer, self._outer_mount_point)
+        _mount(self._disk, self.mount_point)
 
     def free_bytes(self) -> int:
         space = os.statvfs(self.mount_point)
@@ -126,6 +118,39 @@ class LoopImage:
                     chunk = chunk[: len(chunk) // 2] if len(chunk) > 512 else b""
             os.fsync(file.fileno())
         return ballast
+
+
+def _make_file_system(file: Path) -> None:
+    # Reserve no blocks for root: a full disk must be full for every user.
+    _run("mkfs.ext4", "-q", "-F", "-m", "0", str(file))
+
+
+def _mount(file: Path, mount_point: Path) -> None:
+    _run("mount", "-o", "loop", str(file), str(mount_point))
+
+
+def _unmount(mount_point: Path, *, seconds: float = 10.0) -> None:
+    """Waits while the file system is busy: a killed process closes its files a little after its end."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            _run("umount", str(mount_point))
+        except subprocess.CalledProcessError as busy:
+            if time.monotonic() > deadline:
+                raise OSError(errno.EBUSY, f"umount {mount_point}: {busy.stderr.strip()}") from busy
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _write_some_back(path: Path, moments: random.Random) -> None:
+    with path.open("rb") as file:
+        size, start = os.fstat(file.fileno()).st_size, 0
+        while start < size:
+            length = moments.choice((1, 1, 2, 8)) * PAGE_BYTES
+            if moments.random() < 0.5:
+                _write_back(file.fileno(), start, length)
+            start += length
 
 
 def _write_back(file: int, start: int, length: int) -> None:

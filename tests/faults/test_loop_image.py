@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
+
+import pytest
 
 SIZE = 64 * 1024
 
 
-def _write_then_cut(image, *, sync: bool) -> bytes:
+def _write_then_cut(image, *, sync: bool, flags: int) -> bytes:
     path = image.mount_point / "file"
     with path.open("wb", buffering=0) as file:
         file.write(bytes(SIZE))
@@ -16,21 +19,28 @@ def _write_then_cut(image, *, sync: bool) -> bytes:
     folder = os.open(image.mount_point, os.O_RDONLY)
     os.fsync(folder)
     os.close(folder)
-    with path.open("r+b", buffering=0) as file:
-        file.write(b"\xaa" * SIZE)
+    pages = mmap.mmap(-1, SIZE)  # Page-aligned, as direct writes require.
+    pages.write(b"\xaa" * SIZE)
+    file = os.open(path, os.O_WRONLY | flags)
+    try:
+        os.write(file, pages)
         if sync:
-            os.fdatasync(file.fileno())
+            os.fdatasync(file)
         image.cut_power()
+    finally:
+        os.close(file)
     image.power_on()
     return path.read_bytes()
 
 
-def test_synced_bytes_survive_power_cut(loop_image):
-    assert _write_then_cut(loop_image(32), sync=True) == b"\xaa" * SIZE
+@pytest.mark.parametrize("flags", [0, os.O_DIRECT], ids=["cached", "direct"])
+def test_synced_bytes_survive_power_cut(loop_image, flags):
+    assert _write_then_cut(loop_image(32), sync=True, flags=flags) == b"\xaa" * SIZE
 
 
-def test_unsynced_bytes_are_gone_after_power_cut(loop_image):
-    assert _write_then_cut(loop_image(32), sync=False) == bytes(SIZE)
+@pytest.mark.parametrize("flags", [0, os.O_DIRECT], ids=["cached", "direct"])
+def test_unsynced_bytes_are_gone_after_power_cut(loop_image, flags):
+    assert _write_then_cut(loop_image(32), sync=False, flags=flags) == bytes(SIZE)
 
 
 def test_write_back_leaves_writes_half_there(loop_image, seed):
