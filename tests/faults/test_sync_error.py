@@ -20,7 +20,7 @@ FAILING_CALL = 60
 
 
 @pytest.mark.parametrize("connections", [1, 8], ids=["one_publisher", "eight_publishers"])
-@pytest.mark.parametrize("call", ["fdatasync", "pwrite64"])
+@pytest.mark.parametrize("call", ["fdatasync", "pwritev"])
 def test_no_ack_after_failed(tmp_path, broker_on, need_program, seed, note, call, connections):
     strace = need_program("strace")
     recipe, sources = Recipe(seed, large_every=1 << 30), publishers(connections, control=False)

@@ -87,6 +87,25 @@ impl SimFile {
             |state, fault| f(state, self.inode, fault),
         )
     }
+
+    /// What a direct write promises: whole pages, the bytes that the file holds before its parts, and no new space.
+    fn check_pages(&self, before: &[u8], start: usize, bytes: usize) {
+        let state = self.shared.state.lock();
+        if state.life != self.life || state.is_off {
+            return;
+        }
+        let (name, held) = (&self.name, &state.disk.inodes[self.inode].cache);
+        assert_eq!(
+            (start % 4096, bytes % 4096),
+            (0, 0),
+            "{name}: no whole pages"
+        );
+        assert!(start + bytes <= held.len(), "{name}: a direct write grows");
+        assert!(
+            held[start..].starts_with(before),
+            "{name}: other bytes before {start}"
+        );
+    }
 }
 
 impl State {
@@ -143,7 +162,11 @@ impl File for SimFile {
     fn write_padded_at(&self, padded: &Padded<'_>, position: u64) -> io::Result<()> {
         let before = padded.before.unwrap_or_default();
         let pages = [before, &padded.parts.concat(), &vec![0; padded.pad]].concat();
-        self.write_all_at(&pages, position - before.len() as u64)
+        let start = position - before.len() as u64;
+        if padded.before.is_some() {
+            self.check_pages(before, start as usize, pages.len());
+        }
+        self.write_all_at(&pages, start)
     }
 
     fn sync_data(&self) -> io::Result<()> {
