@@ -2,9 +2,24 @@
 
 use super::*;
 
+/// The wall clock of a new rig, in Unix microseconds.
+pub(super) const START_US: i64 = 1_700_000_000_000_000;
+
+/// Lets the syncs pass when a test ends: a log whose syncs are held does not close.
+struct Release([Arc<Gate>; 2]);
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|gate| gate.set(Sync::Pass));
+    }
+}
+
 pub(super) struct Rig {
+    /// Dropped before the log.
+    _release: Release,
     pub(super) engine: Engine,
     pub(super) log: Log,
+    pub(super) state: Arc<StateStore>,
     /// Gate of the telemetry partitions.
     pub(super) gate: Arc<Gate>,
     /// Gate of the internal partition.
@@ -39,6 +54,16 @@ impl Rig {
         compact_after_bytes: u64,
         settings: Settings,
     ) -> Self {
+        Self::open_at(START_US, config, compact_after_bytes, settings)
+    }
+
+    /// The same, at this time of the wall clock.
+    pub(super) fn open_at(
+        wall_us: i64,
+        config: LogConfig,
+        compact_after_bytes: u64,
+        settings: Settings,
+    ) -> Self {
         let gate = Arc::new(Gate::default());
         let state_gate = Arc::new(Gate::default());
         let seams = Seams {
@@ -63,13 +88,21 @@ impl Rig {
         let tell = Arc::new(Mutex::new(tell));
         let now = Now {
             mono_ms: 0,
-            wall_us: 1_700_000_000_000_000,
+            wall_us,
         };
-        let engine = Engine::new(settings, log.clone(), state, Arc::default(), now)
-            .expect("the engine reads its log");
+        let engine = Engine::new(
+            settings,
+            log.clone(),
+            Arc::clone(&state),
+            Arc::default(),
+            now,
+        )
+        .expect("the engine reads its log");
         Self {
+            _release: Release([Arc::clone(&gate), Arc::clone(&state_gate)]),
             engine,
             log,
+            state,
             gate,
             state_gate,
             moved,
