@@ -39,6 +39,7 @@ mod sys;
 mod tenants;
 mod tickets;
 mod topic_aliases;
+mod turn_order;
 mod wills;
 mod world;
 

@@ -8,14 +8,21 @@ use crate::engine::publish::OwnRecord;
 
 const VERSION: Version = Version::V311;
 /// A table of one append has room for this many clients.
-const TABLE: usize = u16::MAX as usize;
+pub(super) const TABLE: usize = u16::MAX as usize;
 
+/// Records of so many clients.
 fn stage(rig: &mut Rig, count: usize) {
+    stage_as(rig, count, |n| ("t".to_owned(), n.to_string()));
+}
+
+/// The same with other topics and clients.
+pub(super) fn stage_as(rig: &mut Rig, count: usize, names: impl Fn(usize) -> (String, String)) {
     rig.engine.begin(rig.now);
     for n in 0..count {
+        let (topic, client_id) = names(n);
         let record = OwnRecord {
-            topic: "t",
-            client_id: &n.to_string(),
+            topic: &topic,
+            client_id: &client_id,
             key: None,
             qos: 1,
             retain: false,
