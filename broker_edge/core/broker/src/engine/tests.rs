@@ -18,6 +18,7 @@ mod neighbours;
 mod own_records;
 mod ownership;
 mod packet_ids;
+mod pauses;
 mod peer;
 mod qos2;
 mod quotas;
