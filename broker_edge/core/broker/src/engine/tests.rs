@@ -33,6 +33,7 @@ mod shared;
 mod shared_cost;
 mod shared_histories;
 mod shared_tenants;
+mod state_waits;
 mod stored_bytes;
 mod stored_once;
 mod stored_state;
