@@ -2,6 +2,7 @@
 //! or fails.
 
 mod auth;
+mod checkpoints;
 mod edges;
 mod enhanced;
 mod exactly_once;
