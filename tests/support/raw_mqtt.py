@@ -147,10 +147,10 @@ class RawMqtt:
             assert self.take(PUBREL).packet_id == packet.packet_id
             self.send(PUBCOMP, packet.packet_id)
 
-    def nothing_waits(self) -> bool:
-        """Whether no delivery has arrived before the broker answers a ping."""
+    def nothing_waits(self, kind: int = PUBLISH) -> bool:
+        """Whether no packet of this kind has arrived before the broker answers a ping."""
         self.ping()
-        return all(packet.kind != PUBLISH for packet in self._waiting)
+        return all(packet.kind != kind for packet in self._waiting)
 
     def cut(self) -> None:
         """Closes the socket without DISCONNECT."""
