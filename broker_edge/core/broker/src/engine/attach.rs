@@ -29,11 +29,11 @@ impl Engine {
         let Some(before) = before else {
             return self.end_session(key);
         };
-        if let Some(session) = self.sessions.get_mut(key) {
+        if let Some(session) = self.clients.sessions.get_mut(key) {
             session.expiry_s = before.expiry_s;
         }
         self.detach(key, conn, None);
-        if let (Some(session), Some(away)) = (self.sessions.get_mut(key), before.offline) {
+        if let (Some(session), Some(away)) = (self.clients.sessions.get_mut(key), before.offline) {
             session.offline = Some(away);
         }
         self.recount_bytes(key);
@@ -52,30 +52,34 @@ impl Engine {
             .properties
             .receive_maximum()
             .unwrap_or(u16::MAX)
-            .min(self.settings.mqtt.max_inflight);
+            .min(self.env.settings.mqtt.max_inflight);
         let partitions = self.data_partitions();
-        let mut found = self.by_client.get(client_id).copied();
+        let mut found = self.clients.by_client.get(client_id).copied();
         if let Some(session) = found {
-            let old = self.sessions.get(session).and_then(|session| session.conn);
+            let old = self
+                .clients
+                .sessions
+                .get(session)
+                .and_then(|session| session.conn);
             if let Some(old) = old {
                 self.close(old, Cause::Reason(ReasonCode::SessionTakenOver));
             }
             if connect.clean_start {
                 self.end_session(session);
             }
-            found = self.by_client.get(client_id).copied();
+            found = self.clients.by_client.get(client_id).copied();
         }
         let was_there = found.is_some();
         let session_key = found.unwrap_or_else(|| {
             let client_id: Rc<str> = client_id.into();
             let life = self.next_life();
             let session = Session::new(Rc::clone(&client_id), connect.version, life);
-            let session = self.sessions.insert(session);
-            self.by_client.insert(client_id, session);
+            let session = self.clients.sessions.insert(session);
+            self.clients.by_client.insert(client_id, session);
             session
         });
         let mut before = None;
-        if let Some(session) = self.sessions.get_mut(session_key) {
+        if let Some(session) = self.clients.sessions.get_mut(session_key) {
             // The client is back before its will was due.
             let offline = session.offline.take();
             before = was_there.then_some(PreviousState {
@@ -95,16 +99,16 @@ impl Engine {
                         options: held.options,
                         replaying: session.is_replaying(&held.filter),
                     };
-                    self.router.relist(&held.filter, subscriber);
+                    self.routing.router.relist(&held.filter, subscriber);
                 }
             }
             session.resend = session.window.front();
             for behind in session.behind.iter_mut() {
-                behind.qos0_from = self.dispatched[behind.partition.index()];
+                behind.qos0_from = self.delivery.dispatched[behind.partition.index()];
             }
             // The cursors start at the live offsets now, even if the CONNACK has to wait for the disk.
             for partition in partitions {
-                let live_at = self.dispatched[partition.index()];
+                let live_at = self.delivery.dispatched[partition.index()];
                 session.fall_behind(partition, live_at, Offset(0));
             }
         }

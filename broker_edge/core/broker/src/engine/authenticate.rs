@@ -64,11 +64,11 @@ pub(super) enum Authenticated {
 
 impl Engine {
     pub(super) fn authenticate(&mut self, key: ConnKey, connect: &Connect<'_>) -> Authenticated {
-        let Some(conn) = self.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return Authenticated::Refused(Denied::NoCredentials);
         };
         let is_foreign = conn.peer.foreign_origin;
-        if self.auth_gate.authority.is_open() {
+        if self.protocol.auth_gate.authority.is_open() {
             return if is_foreign {
                 Authenticated::Refused(Denied::Origin)
             } else {
@@ -87,7 +87,7 @@ impl Engine {
             // A browser presents the certificate for any page.
             certificate: conn.peer.certificate.as_ref().filter(|_| !is_foreign),
         };
-        match self.auth_gate.authority.admit(&shown) {
+        match self.protocol.auth_gate.authority.admit(&shown) {
             Admission::In(identity) if is_foreign && !identity.proof.is_shown() => {
                 Authenticated::Refused(Denied::Origin)
             }
@@ -97,7 +97,7 @@ impl Engine {
                 conn.extras.auth = Some(Box::new(AuthStep::Checking(None)));
                 conn.paused_on_auth = true;
                 let address = conn.peer.address().ip();
-                match self.auth_gate.check(key, address, check) {
+                match self.protocol.auth_gate.check(key, address, check) {
                     Ok(()) => Authenticated::Waits,
                     Err(_) => Authenticated::Refused(Denied::Busy),
                 }
@@ -111,8 +111,8 @@ impl Engine {
         identity: Arc<Identity>,
         connect: &Connect<'_>,
     ) -> Authenticated {
-        let authority = &self.auth_gate.authority;
-        if identity.is_expired(self.now.wall_us) {
+        let authority = &self.protocol.auth_gate.authority;
+        if identity.is_expired(self.env.now.wall_us) {
             return Authenticated::Refused(Denied::ExpiredToken);
         }
         if !authority.still_admits(&identity) {
@@ -124,12 +124,12 @@ impl Engine {
         {
             return Authenticated::Refused(Denied::ClientId);
         }
-        Authenticated::As(self.auth_gate.rights(identity))
+        Authenticated::As(self.protocol.auth_gate.rights(identity))
     }
 
     /// A thread has checked the credentials of a connection: its CONNECT is handled again.
     pub(super) fn take_answer(&mut self, key: ConnKey, answer: Answer) {
-        let Some(conn) = self.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return;
         };
         if !matches!(conn.extras.auth.as_deref(), Some(AuthStep::Checking(_))) {
@@ -137,14 +137,14 @@ impl Engine {
         }
         conn.extras.auth = Some(Box::new(AuthStep::Answered(answer)));
         conn.paused_on_auth = false;
-        self.resumed.push(key);
+        self.clients.resumed.push(key);
     }
 
     /// Charges the bytes that a connection has sent behind its waiting CONNECT. Over the limit, the CONNECT is refused
     /// as busy.
     pub(super) fn charge_waiting(&mut self, key: ConnKey) {
-        let bytes_max = self.settings.mqtt.receive_budget_bytes.as_usize();
-        let Some(conn) = self.conns.get_mut(key) else {
+        let bytes_max = self.env.settings.mqtt.receive_budget_bytes.as_usize();
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return;
         };
         let held_bytes = conn.unparsed.bytes.len();
@@ -155,7 +155,7 @@ impl Engine {
         let Some(AuthStep::Checking(charge)) = auth else {
             return;
         };
-        *charge = Charge::take(&self.unknown_bytes, held_bytes, bytes_max);
+        *charge = Charge::take(&self.protocol.unknown_bytes, held_bytes, bytes_max);
         if charge.is_none() {
             self.deny_connect(key, "", Denied::Busy);
         }
@@ -169,28 +169,28 @@ impl Engine {
         denied: Denied,
         rights: Option<&Arc<Rights>>,
     ) {
-        self.metrics.auth.deny(denied);
+        self.env.metrics.auth.deny(denied);
         self.audit_connect(key, client_id, rights, denied.label());
     }
 
     /// Sets a timer to check the credentials again when they expire.
     pub(super) fn watch_expiry(&mut self, key: ConnKey, rights: Option<&Rights>) {
         if let Some(expires_us) = rights.and_then(|rights| rights.identity().expires_us) {
-            let left_ms = u64::try_from(expires_us - self.now.wall_us).unwrap_or(0) / 1000 + 1;
-            let due_ms = self.now.mono_ms + left_ms.min(EXPIRY_CHECK_MS_MAX);
-            self.timers.set(due_ms, Timer::Credentials(key));
+            let left_ms = u64::try_from(expires_us - self.env.now.wall_us).unwrap_or(0) / 1000 + 1;
+            let due_ms = self.env.now.mono_ms + left_ms.min(EXPIRY_CHECK_MS_MAX);
+            self.clients.timers.set(due_ms, Timer::Credentials(key));
         }
     }
 
     pub(super) fn check_credentials(&mut self, key: ConnKey) {
-        let session = self.conns.get(key).and_then(|conn| conn.session);
+        let session = self.clients.conns.get(key).and_then(|conn| conn.session);
         let rights = session
-            .and_then(|session| self.sessions.get(session))
+            .and_then(|session| self.clients.sessions.get(session))
             .filter(|session| session.conn == Some(key))
             .and_then(|session| session.rights.clone());
         match rights {
-            Some(rights) if rights.identity().is_expired(self.now.wall_us) => {
-                self.metrics.auth.end("expired");
+            Some(rights) if rights.identity().is_expired(self.env.now.wall_us) => {
+                self.env.metrics.auth.end("expired");
                 self.close(key, Cause::Reason(ReasonCode::MaximumConnectTime));
             }
             rights => self.watch_expiry(key, rights.as_deref()),

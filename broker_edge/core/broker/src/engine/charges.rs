@@ -29,8 +29,8 @@ impl Engine {
     ) -> Option<ReasonCode> {
         let rights = of?;
         let account = self.quotas.open(rights.user(), rights.tenant());
-        let held = self.by_client.get(connect.client_id);
-        let held = held.and_then(|key| self.sessions.get(*key));
+        let held = self.clients.by_client.get(connect.client_id);
+        let held = held.and_then(|key| self.clients.sessions.get(*key));
         let held = held.filter(|session| session.account == Some(account));
         // An earlier connection of the client makes room for this one and has the same session.
         let replaces = held.is_some_and(|session| session.conn.is_some());
@@ -45,7 +45,7 @@ impl Engine {
             .find(is_over);
         self.quotas.close(account);
         let kind = over?;
-        self.turn_metrics.sessions_refused += u64::from(kind == Kind::Sessions);
+        self.observe.turn_metrics.sessions_refused += u64::from(kind == Kind::Sessions);
         self.audit_connect(key, connect.client_id, of, kind.reason());
         Some(ReasonCode::QuotaExceeded)
     }
@@ -53,7 +53,7 @@ impl Engine {
     /// Charges a session with everything it has to the account of its current user.
     pub(super) fn charge_session(&mut self, key: SessionKey, rights: Option<&Arc<Rights>>) {
         let account = rights.map(|rights| self.quotas.open(rights.user(), rights.tenant()));
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         let before = std::mem::replace(&mut session.account, account);
@@ -83,9 +83,9 @@ impl Engine {
     /// Charges all sessions again: restored sessions get their owner once the rights are known, and a user's tenant may
     /// have changed.
     pub(super) fn charge_all(&mut self) {
-        let keys: Vec<SessionKey> = self.sessions.keys().collect();
+        let keys: Vec<SessionKey> = self.clients.sessions.keys().collect();
         for key in keys {
-            let session = self.sessions.get(key);
+            let session = self.clients.sessions.get(key);
             let rights = session.and_then(|session| session.rights.clone());
             self.charge_session(key, rights.as_ref());
         }
@@ -103,7 +103,7 @@ impl Engine {
         self.quotas
             .remove(session.account, Kind::Subscriptions, subscriptions);
         let bytes = session.extras.counted_bytes;
-        self.session_bytes -= bytes;
+        self.quotas.session_bytes -= bytes;
         self.quotas
             .remove(session.account, Kind::SessionBytes, bytes);
         self.close_account(session.account);
@@ -112,10 +112,10 @@ impl Engine {
     /// The state store holds a session, or no longer holds it.
     pub(super) fn note_stored(&mut self, account: Option<AccountId>, is_stored: bool) {
         if is_stored {
-            self.stored_sessions += 1;
+            self.quotas.stored_sessions += 1;
             self.quotas.add(account, Kind::Sessions, 1);
         } else {
-            self.stored_sessions -= 1;
+            self.quotas.stored_sessions -= 1;
             self.quotas.remove(account, Kind::Sessions, 1);
         }
     }
@@ -126,7 +126,7 @@ impl Engine {
 
     /// Why one more subscription is refused, if it is.
     pub(super) fn check_quotas(&mut self, key: SessionKey, filter: &str) -> Result<(), Refusal> {
-        let Some(session) = self.sessions.get(key) else {
+        let Some(session) = self.clients.sessions.get(key) else {
             return Ok(());
         };
         if session.subscription(filter).is_some() {
@@ -139,10 +139,10 @@ impl Engine {
             })
         };
         let (total_max, members_max) = (
-            self.settings.mqtt.max_total_subscriptions as usize,
-            self.settings.mqtt.max_shared_members as usize,
+            self.env.settings.mqtt.max_total_subscriptions as usize,
+            self.env.settings.mqtt.max_shared_members as usize,
         );
-        if self.router.len() + self.groups.members() >= total_max {
+        if self.routing.router.len() + self.groups.members() >= total_max {
             return refuse(format!(
                 "the broker keeps at most {total_max} subscriptions"
             ));
@@ -155,7 +155,7 @@ impl Engine {
         }
         let over_bytes = self.filter_over(session, filter);
         if over_bytes == Some(OverLimit::All) {
-            let bytes_max = self.settings.mqtt.max_session_bytes.0;
+            let bytes_max = self.env.settings.mqtt.max_session_bytes.0;
             return refuse(format!(
                 "the broker keeps at most {bytes_max} bytes of filters and wills for all sessions"
             ));
@@ -187,11 +187,11 @@ impl Engine {
 
     /// Whether one more topic exceeds a quota of the client's user.
     pub(super) fn is_topic_over_quota(&mut self, key: ConnKey, name: &str) -> bool {
-        if !self.quotas.is_used() || self.topics.holds(name) {
+        if !self.quotas.is_used() || self.routing.topics.holds(name) {
             return false;
         }
-        self.quotas.begin_table(self.topics.generation());
-        let Some(account) = self.conns.get(key).and_then(|conn| conn.account) else {
+        self.quotas.begin_table(self.routing.topics.generation());
+        let Some(account) = self.clients.conns.get(key).and_then(|conn| conn.account) else {
             return false;
         };
         let is_over = !self.quotas.allows(account, Kind::Topics, 1);
@@ -204,16 +204,16 @@ impl Engine {
     /// A client added a topic to the table.
     pub(super) fn charge_topic(&mut self, key: ConnKey) {
         if self.quotas.is_used() {
-            self.quotas.begin_table(self.topics.generation());
-            let account = self.conns.get(key).and_then(|conn| conn.account);
+            self.quotas.begin_table(self.routing.topics.generation());
+            let account = self.clients.conns.get(key).and_then(|conn| conn.account);
             self.quotas.add(account, Kind::Topics, 1);
         }
     }
 
     /// Whether a retained message exceeds a quota of its publisher.
     pub(super) fn is_retained_over_quota(&self, key: ConnKey, id: TopicId, bytes: usize) -> bool {
-        let account = self.conns.get(key).and_then(|conn| conn.account);
-        let (Some(account), Some(topic)) = (account, self.topics.get(id)) else {
+        let account = self.clients.conns.get(key).and_then(|conn| conn.account);
+        let (Some(account), Some(topic)) = (account, self.routing.topics.get(id)) else {
             return false;
         };
         let entry = self.retained.lock().entry_of(&topic.name);
@@ -230,13 +230,13 @@ impl Engine {
 
     /// A retained message is on its way into the log.
     pub(super) fn claim_retained(&mut self, account: AccountId, id: TopicId, bytes: usize) {
-        let Some(topic) = self.topics.get(id) else {
+        let Some(topic) = self.routing.topics.get(id) else {
             return;
         };
         let entry = self.retained.lock().entry_of(&topic.name);
         let held = entry.and_then(|entry| Some((entry.account?, entry.bytes)));
         let bytes = bytes_of(&topic.name, bytes);
-        let now_ms = self.now.mono_ms;
+        let now_ms = self.env.now.mono_ms;
         self.quotas.claim(account, &topic.name, bytes, held, now_ms);
     }
 
@@ -252,10 +252,10 @@ impl Engine {
             .quotas
             .refuses_retained(account, &will.topic, bytes, held);
         if over.is_some() {
-            self.turn_metrics.retained_refused += 1;
+            self.observe.turn_metrics.retained_refused += 1;
             return false;
         }
-        let now_ms = self.now.mono_ms;
+        let now_ms = self.env.now.mono_ms;
         self.quotas.claim(account, &will.topic, bytes, held, now_ms);
         true
     }

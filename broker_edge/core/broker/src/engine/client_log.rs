@@ -38,7 +38,7 @@ impl ClientLog {
 impl Engine {
     /// Whether a line caused by a client may be written.
     pub(super) fn may_log_client(&mut self) -> bool {
-        let (may, left_out) = self.client_log.ask(self.now.mono_ms);
+        let (may, left_out) = self.observe.client_log.ask(self.env.now.mono_ms);
         if left_out > 0 {
             tracing::info!(
                 left_out,
@@ -46,7 +46,7 @@ impl Engine {
             );
         }
         if !may {
-            self.metrics.detail.client_log_lines_dropped.inc();
+            self.env.metrics.detail.client_log_lines_dropped.inc();
         }
         may
     }
@@ -55,10 +55,12 @@ impl Engine {
         if !self.may_log_client() {
             return;
         }
-        let Some(conn) = self.conns.get(key) else {
+        let Some(conn) = self.clients.conns.get(key) else {
             return;
         };
-        let session = conn.session.and_then(|session| self.sessions.get(session));
+        let session = conn
+            .session
+            .and_then(|session| self.clients.sessions.get(session));
         let client_id = session.map_or("", |session| &*session.client_id);
         let (address, transport) = (conn.peer.address(), conn.peer.transport.name());
         let version = super::connection_gauges::name_of(conn.version);
@@ -70,10 +72,12 @@ impl Engine {
         if !self.may_log_client() {
             return;
         }
-        let Some(conn) = self.conns.get(key) else {
+        let Some(conn) = self.clients.conns.get(key) else {
             return;
         };
-        let session = conn.session.and_then(|session| self.sessions.get(session));
+        let session = conn
+            .session
+            .and_then(|session| self.clients.sessions.get(session));
         let client_id = session.map_or("", |session| &*session.client_id);
         let address = conn.peer.address();
         let user = session.and_then(user_of);
@@ -101,7 +105,7 @@ impl Engine {
         if !self.may_log_client() {
             return;
         }
-        if let Some(conn) = self.conns.get(key) {
+        if let Some(conn) = self.clients.conns.get(key) {
             let address = conn.peer.address();
             tracing::info!(client_id, %address, ?reason, "a CONNECT was refused");
         }

@@ -9,6 +9,7 @@ use headwater_mqtt::{DecodeError, Property, ReasonCode, encode};
 use crate::auth::Access;
 
 use super::connection::{Phase, Will};
+use super::out::{POOL_BUFFER_MAX, POOL_MAX};
 use super::publish::OwnRecord;
 use super::session::{NEVER_EXPIRES, Offline};
 use super::shared::is_shared;
@@ -35,7 +36,7 @@ pub enum Cause {
 impl Engine {
     /// Closes a connection. Its last bytes may still be written in this turn.
     pub fn close(&mut self, key: ConnKey, cause: Cause) {
-        let Some(conn) = self.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return;
         };
         if conn.phase == Phase::Closed {
@@ -44,7 +45,8 @@ impl Engine {
         let was_open = conn.phase == Phase::Open;
         conn.phase = Phase::Closed;
         if was_open {
-            self.connection_gauges
+            self.observe
+                .connection_gauges
                 .leave(conn.peer.transport.name(), conn.version);
         }
         let account = conn.account.take();
@@ -64,7 +66,7 @@ impl Engine {
         }
         let reference = reason.and_then(|reason| self.reference_for(reason));
         if let Some(reason) = reason {
-            self.turn_metrics.refuse("disconnect", reason);
+            self.observe.turn_metrics.refuse("disconnect", reason);
         }
         if let (Some(reason), true, true) = (reason, was_open, version.is_v5())
             && let Some(conn) = self.writer(key)
@@ -73,8 +75,8 @@ impl Engine {
             encode::disconnect(&mut conn.out, version, reason, properties.as_slice());
         }
         self.give_back(reserved);
-        self.closed.push(key);
-        if let Some(session) = self.conns.get(key).and_then(|conn| conn.session) {
+        self.clients.closed.push(key);
+        if let Some(session) = self.clients.conns.get(key).and_then(|conn| conn.session) {
             self.detach(session, key, will);
         }
     }
@@ -82,20 +84,20 @@ impl Engine {
     /// Forgets a connection whose socket is closed.
     pub fn remove(&mut self, key: ConnKey) {
         self.close(key, Cause::Lost);
-        if let Some(mut conn) = self.conns.remove(key)
+        if let Some(mut conn) = self.clients.conns.remove(key)
             && conn.out.capacity() > 0
-            && conn.out.capacity() <= super::POOL_BUFFER_MAX
-            && self.pool.len() < super::POOL_MAX
+            && conn.out.capacity() <= POOL_BUFFER_MAX
+            && self.clients.pool.len() < POOL_MAX
         {
             conn.out.clear();
-            self.pool.push(conn.out);
+            self.clients.pool.push(conn.out);
         }
     }
 
     /// Closes every connection and tells MQTT 5 clients that the server is shutting down. Wills are published; delayed
     /// wills keep waiting, because they are stored and the next start restores them.
     pub fn close_all(&mut self) {
-        let keys: Vec<ConnKey> = self.conns.keys().collect();
+        let keys: Vec<ConnKey> = self.clients.conns.keys().collect();
         for key in keys {
             self.close(key, Cause::Reason(ReasonCode::ServerShuttingDown));
         }
@@ -104,8 +106,8 @@ impl Engine {
     /// The session loses its connection: it ends, or it falls behind in all partitions until the client is back.
     pub(super) fn detach(&mut self, key: SessionKey, conn: ConnKey, will: Option<Box<Will>>) {
         let partitions = self.data_partitions();
-        let now = self.now;
-        let Some(session) = self.sessions.get_mut(key) else {
+        let now = self.env.now;
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         if session.conn != Some(conn) {
@@ -113,8 +115,8 @@ impl Engine {
         }
         session.conn = None;
         session.active = false;
-        self.batch_cache.resume(key);
-        self.candidate_cache.forget(key);
+        self.catch_up.batch_cache.resume(key);
+        self.catch_up.candidate_cache.forget(key);
         if let Some(extras) = session.extras.present_mut() {
             extras.retained = VecDeque::new();
             session.extras.trim();
@@ -127,7 +129,7 @@ impl Engine {
         let expiry_due_ms = away.expiry_due_ms;
         session.offline = Some(away);
         if !session.subscriptions.is_empty() {
-            self.router.advance();
+            self.routing.router.advance();
         }
         if session.expiry_s == 0 {
             if let Some(will) = will {
@@ -137,7 +139,7 @@ impl Engine {
             return;
         }
         for partition in partitions {
-            let live_at = self.dispatched[partition.index()];
+            let live_at = self.delivery.dispatched[partition.index()];
             session.fall_behind(partition, live_at, live_at);
         }
         session.is_unlisted = true;
@@ -146,11 +148,11 @@ impl Engine {
             .iter()
             .filter(|held| !is_shared(&held.filter))
         {
-            self.router.unlist(&held.filter, key);
+            self.routing.router.unlist(&held.filter, key);
         }
         let is_member = session.is_member();
         if session.expiry_s != NEVER_EXPIRES {
-            self.timers.set(expiry_due_ms, Timer::Expiry(key));
+            self.clients.timers.set(expiry_due_ms, Timer::Expiry(key));
         }
         match will {
             Some(will) if will.delay_s > 0 => self.await_will(key, will),
@@ -166,32 +168,32 @@ impl Engine {
 
     /// Removes a session and everything that depends on it.
     pub(super) fn end_session(&mut self, key: SessionKey) {
-        if let Some(session) = self.sessions.get_mut(key)
+        if let Some(session) = self.clients.sessions.get_mut(key)
             && let Some(away) = &mut session.offline
             && let Some((_, will)) = away.will.take()
         {
             // A will that the log does not accept now stays in the state store, and the next start publishes it.
             self.fire_will(key, will);
-            if let Some(session) = self.sessions.get_mut(key) {
+            if let Some(session) = self.clients.sessions.get_mut(key) {
                 session.will_stored = false;
             }
         }
         self.leave_all_groups(key);
-        let Some(session) = self.sessions.remove(key) else {
+        let Some(session) = self.clients.sessions.remove(key) else {
             return;
         };
         for subscription in &session.subscriptions {
             if is_shared(&subscription.filter) {
                 continue;
             } else if session.is_unlisted {
-                self.router.remove_away(&subscription.filter);
+                self.routing.router.remove_away(&subscription.filter);
             } else {
-                self.router.remove(&subscription.filter, key);
+                self.routing.router.remove(&subscription.filter, key);
             }
         }
         self.forget_received(&session);
-        if self.by_client.get(&session.client_id) == Some(&key) {
-            self.by_client.remove(&session.client_id);
+        if self.clients.by_client.get(&session.client_id) == Some(&key) {
+            self.clients.by_client.remove(&session.client_id);
         }
         if session.stored {
             self.forget_stored(&session);
@@ -201,6 +203,7 @@ impl Engine {
 
     pub(super) fn publish_will(&mut self, key: SessionKey, will: &Will) {
         let Some(client_id) = self
+            .clients
             .sessions
             .get(key)
             .map(|session| Rc::clone(&session.client_id))
@@ -209,14 +212,19 @@ impl Engine {
         };
         let may_publish = self.may(key, Access::Publish, &will.topic);
         if self.refusal_of_name(&will.topic).is_some() || !may_publish {
-            self.metrics
+            self.env
+                .metrics
                 .auth
                 .publishes_denied
                 .inc_by(u64::from(!may_publish));
-            self.turn_metrics.publishes_refused += 1;
+            self.observe.turn_metrics.publishes_refused += 1;
             return;
         }
-        let account = self.sessions.get(key).and_then(|session| session.account);
+        let account = self
+            .clients
+            .sessions
+            .get(key)
+            .and_then(|session| session.account);
         let retain = self.may_retain(account, will);
         self.stage_own(&OwnRecord {
             topic: &will.topic,
@@ -227,19 +235,19 @@ impl Engine {
             properties: &will.properties,
             payload: &will.payload,
         });
-        self.more = true;
+        self.effects.more = true;
     }
 
     pub(super) fn handle_disconnect(&mut self, key: ConnKey, disconnect: &Disconnect<'_>) {
-        let session = self.conns.get(key).and_then(|conn| conn.session);
+        let session = self.clients.conns.get(key).and_then(|conn| conn.session);
         if let (Some(expiry_s), Some(session)) =
             (disconnect.properties.session_expiry_interval(), session)
-            && let Some(session) = self.sessions.get_mut(session)
+            && let Some(session) = self.clients.sessions.get_mut(session)
         {
             if session.expiry_s == 0 && expiry_s != 0 {
                 return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
             }
-            session.expiry_s = expiry_s.min(self.settings.mqtt.session_expiry_max_s());
+            session.expiry_s = expiry_s.min(self.env.settings.mqtt.session_expiry_max_s());
         }
         let with_will = disconnect.reason != ReasonCode::NORMAL_DISCONNECTION;
         self.close(

@@ -51,13 +51,14 @@ impl Engine {
     pub fn commit_live(&mut self) {
         self.append_all();
         let marks: Vec<Offset> = self
+            .ingest
             .stages
             .iter()
             .map(|stage| self.mark_of(stage))
             .collect();
         // As in Mosquitto, a publisher that also subscribes gets its message before the PUBACK of QoS 1, and after the
         // PUBREC of QoS 2.
-        if self.stages.iter().any(Stage::settles_qos2) {
+        if self.ingest.stages.iter().any(Stage::settles_qos2) {
             self.settle(&marks);
             self.dispatch();
         } else {
@@ -77,21 +78,23 @@ impl Engine {
         self.wake_budget_waits();
         self.send_pending_sys();
         self.drain_some();
-        self.connection_gauges.publish(&self.metrics);
+        self.observe.connection_gauges.publish(&self.env.metrics);
         let present = Gauges {
-            connections: self.conns.len(),
-            sessions: self.sessions.len(),
-            session_bytes: self.session_bytes,
-            subscriptions: self.router.len(),
+            connections: self.clients.conns.len(),
+            sessions: self.clients.sessions.len(),
+            session_bytes: self.quotas.session_bytes,
+            subscriptions: self.routing.router.len(),
             shared_groups: self.groups.len(),
         };
-        self.turn_metrics.shared_rights_checks += self.groups.take_looks();
-        self.turn_metrics.publish(&self.metrics, present);
+        self.observe.turn_metrics.shared_rights_checks += self.groups.take_looks();
+        self.observe
+            .turn_metrics
+            .publish(&self.env.metrics, present);
     }
 
     /// Number of publishers and bytes staged in all partitions.
     fn staged(&self) -> (usize, usize) {
-        let stages = self.stages.iter().filter(|s| !s.records.is_empty());
+        let stages = self.ingest.stages.iter().filter(|s| !s.records.is_empty());
         stages.fold((0, 0), |(publishers, bytes), stage| {
             let staged = stage.publishers().len();
             (publishers + staged, bytes + stage.records.bytes())
@@ -99,7 +102,7 @@ impl Engine {
     }
 
     fn is_small(&self, (publishers, bytes): (usize, usize)) -> bool {
-        publishers <= self.settings.inline_publishers_max && bytes <= INLINE_BYTES_MAX
+        publishers <= self.env.settings.inline_publishers_max && bytes <= INLINE_BYTES_MAX
     }
 
     /// Whether the staged records of more than one publisher would be committed on this thread: then others may be
@@ -113,12 +116,17 @@ impl Engine {
     /// being woken by it costs more than a fast sync. If several partitions have records, the last is committed here
     /// while the others' threads sync.
     fn append_all(&mut self) {
-        let Some(last) = self.stages.iter().rposition(|s| !s.records.is_empty()) else {
+        let Some(last) = self
+            .ingest
+            .stages
+            .iter()
+            .rposition(|s| !s.records.is_empty())
+        else {
             return;
         };
         let is_small = self.is_small(self.staged());
         for index in 0..=last {
-            if !self.stages[index].records.is_empty() {
+            if !self.ingest.stages[index].records.is_empty() {
                 let inline = is_small && index == last;
                 self.append(PartitionIndex(index as u16), inline);
             }
@@ -127,15 +135,17 @@ impl Engine {
 
     /// Appends one partition's staged records to the log.
     pub(super) fn append(&mut self, partition: PartitionIndex, inline: bool) {
-        let was_stalled = self.stages[partition.index()].stalled;
-        let stamp = self.next_stamp;
-        self.next_stamp += 1;
-        let end = self.stages[partition.index()].next_ticket().0;
-        self.latency.appended(partition.index(), end, self.turn_at);
-        match self.stages[partition.index()].append(inline, stamp) {
+        let was_stalled = self.ingest.stages[partition.index()].stalled;
+        let stamp = self.ingest.next_stamp;
+        self.ingest.next_stamp += 1;
+        let end = self.ingest.stages[partition.index()].next_ticket().0;
+        self.ingest
+            .latency
+            .appended(partition.index(), end, self.observe.turn_at);
+        match self.ingest.stages[partition.index()].append(inline, stamp) {
             Outcome::Nothing | Outcome::Stalled => return,
             Outcome::Accepted { first, base } => {
-                let stage = &mut self.stages[partition.index()];
+                let stage = &mut self.ingest.stages[partition.index()];
                 if std::mem::take(&mut stage.refusing) {
                     tracing::info!(
                         partition = stage.partition.name(),
@@ -156,11 +166,12 @@ impl Engine {
                     headwater_log::AppendError::ReadOnly { .. } => ReasonCode::UnspecifiedError,
                     _ => ReasonCode::QuotaExceeded,
                 };
-                if !std::mem::replace(&mut self.stages[partition.index()].refusing, true) {
+                if !std::mem::replace(&mut self.ingest.stages[partition.index()].refusing, true) {
                     tracing::warn!(%error, "publishes are refused");
                 }
-                self.turn_metrics.publishes_refused += publishes;
-                self.turn_metrics
+                self.observe.turn_metrics.publishes_refused += publishes;
+                self.observe
+                    .turn_metrics
                     .refuse_several("puback", reason, publishes);
                 self.free_refused(exactly_once);
                 self.refuse(partition, first, reason, conns);
@@ -173,8 +184,8 @@ impl Engine {
 
     /// Tells publishers that asked for it the offsets of their records.
     fn locate(&mut self, partition: PartitionIndex, first: Ticket, base: Offset) {
-        for conn in self.stages[partition.index()].last_publishers() {
-            if let Some(conn) = self.conns.get_mut(*conn)
+        for conn in self.ingest.stages[partition.index()].last_publishers() {
+            if let Some(conn) = self.clients.conns.get_mut(*conn)
                 && conn.stream_ack
             {
                 conn.acks.locate(partition, first, base);
@@ -193,7 +204,7 @@ impl Engine {
         conns.sort_unstable();
         conns.dedup();
         for key in conns {
-            let Some(conn) = self.conns.get_mut(key) else {
+            let Some(conn) = self.clients.conns.get_mut(key) else {
                 continue;
             };
             let can_refuse = conn.is_v5();
@@ -205,17 +216,18 @@ impl Engine {
     /// The partition accepts records again: handles what its publishers sent meanwhile.
     fn resume_publishers(&mut self, partition: PartitionIndex) {
         let paused: Vec<ConnKey> = self
+            .clients
             .conns
             .iter()
             .filter(|(_, conn)| conn.paused_on == Some(partition))
             .map(|(key, _)| key)
             .collect();
         for key in paused {
-            if let Some(conn) = self.conns.get_mut(key) {
+            if let Some(conn) = self.clients.conns.get_mut(key) {
                 conn.paused_on = None;
-                conn.last_read_ms = self.now.mono_ms;
+                conn.last_read_ms = self.env.now.mono_ms;
             }
-            self.resumed.push(key);
+            self.clients.resumed.push(key);
         }
     }
 
@@ -223,13 +235,15 @@ impl Engine {
     fn settle(&mut self, marks: &[Offset]) {
         let mut waiting = Vec::new();
         let mut stuck = Vec::new();
-        for (index, (stage, mark)) in self.stages.iter_mut().zip(marks).enumerate() {
+        for (index, (stage, mark)) in self.ingest.stages.iter_mut().zip(marks).enumerate() {
             if stage.waits() {
                 if !stage.settle(*mark, &mut waiting) {
                     stuck.push(PartitionIndex(index as u16));
                 }
-                let durations = &self.metrics.detail.ack_latency;
-                self.latency.settled(index, stage.settled().0, durations);
+                let durations = &self.env.metrics.detail.ack_latency;
+                self.ingest
+                    .latency
+                    .settled(index, stage.settled().0, durations);
             }
         }
         for partition in stuck {
@@ -242,10 +256,10 @@ impl Engine {
             self.send_ready(key);
         }
         let mark = self.state_mark();
-        while let Some((offset, key)) = self.state_waits.front().copied()
+        while let Some((offset, key)) = self.ingest.state_waits.front().copied()
             && offset <= mark
         {
-            self.state_waits.pop_front();
+            self.ingest.state_waits.pop_front();
             self.send_ready(key);
         }
         self.settle_state_commits();
@@ -254,7 +268,7 @@ impl Engine {
 
     /// Closes the connections that wait for a partition that has stopped for good.
     fn abandon_if_stopped(&mut self, partition: PartitionIndex) {
-        let stage = &mut self.stages[partition.index()];
+        let stage = &mut self.ingest.stages[partition.index()];
         let PartitionState::Stopped(reason) = stage.partition.state() else {
             return;
         };
@@ -273,9 +287,9 @@ impl Engine {
     /// Closes the connections whose records have waited too long for a full disk. The records may still be written, so
     /// neither an acknowledgement nor a refusal would be true; a client that reconnects learns the truth.
     pub(super) fn close_waits_on_full(&mut self) {
-        let now_ms = self.now.mono_ms;
-        for index in 0..self.stages.len() {
-            let stage = &mut self.stages[index];
+        let now_ms = self.env.now.mono_ms;
+        for index in 0..self.ingest.stages.len() {
+            let stage = &mut self.ingest.stages[index];
             if stage.has_waited_on_full(now_ms, FULL_WAIT_MS) {
                 let waiting = stage.release_waiting();
                 if !waiting.is_empty() {
@@ -294,16 +308,16 @@ impl Engine {
     /// Sends all ready entries at the front of a connection's FIFO.
     pub(super) fn send_ready(&mut self, key: ConnKey) {
         let state = self.state_mark();
-        let commit_seq = self.state_commits.settled();
+        let commit_seq = self.store.state_commits.settled();
         loop {
-            let Some(conn) = self.conns.get_mut(key) else {
+            let Some(conn) = self.clients.conns.get_mut(key) else {
                 return;
             };
             if conn.phase != Phase::Open {
                 return;
             }
             let Some(reply) = conn.acks.pop_ready(&SettledView {
-                stages: &self.stages,
+                stages: &self.ingest.stages,
                 state,
                 commit_seq,
             }) else {
@@ -314,30 +328,27 @@ impl Engine {
             }
             self.send_reply(key, reply);
         }
-        let Some(conn) = self.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return;
         };
         conn.acks.shrink();
         if conn.paused_on_acks && conn.acks.len() < PENDING_REPLIES_MAX / 2 {
             conn.paused_on_acks = false;
-            conn.last_read_ms = self.now.mono_ms;
-            self.resumed.push(key);
+            conn.last_read_ms = self.env.now.mono_ms;
+            self.clients.resumed.push(key);
         }
     }
 
     fn send_reply(&mut self, key: ConnKey, reply: Reply) {
-        self.turn_metrics.packets_sent += 1;
-        let written = self.settings.ack_written;
+        self.observe.turn_metrics.packets_sent += 1;
+        let written = self.env.settings.ack_written;
         let offset_text = match &reply {
             Reply::Located {
                 partition,
                 offset: Some(offset),
                 ..
             } => {
-                format!(
-                    "{}:{offset}",
-                    self.stages[partition.index()].partition.name()
-                )
+                format!("{}:{offset}", self.env.partitions[partition.index()].name())
             }
             _ => String::new(),
         };
@@ -354,8 +365,8 @@ impl Engine {
                     failpoint!("qos2-before-pubrec");
                 }
                 write_acks(conn, kind, packet_id, count, reason);
-                self.turn_metrics.publishes_acknowledged += u64::from(count);
-                self.turn_metrics.packets_sent += u64::from(count) - 1;
+                self.observe.turn_metrics.publishes_acknowledged += u64::from(count);
+                self.observe.turn_metrics.packets_sent += u64::from(count) - 1;
             }
             Reply::Ack {
                 kind,
@@ -369,7 +380,7 @@ impl Engine {
                 ..
             } => {
                 write_located_ack(conn, kind, packet_id, reason, &offset_text, written);
-                self.turn_metrics.publishes_acknowledged += 1;
+                self.observe.turn_metrics.publishes_acknowledged += 1;
             }
             Reply::Pubcomp { packet_id, .. } => {
                 failpoint!("qos2-before-pubcomp");

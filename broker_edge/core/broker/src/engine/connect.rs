@@ -28,7 +28,7 @@ impl Engine {
     pub(super) fn handle_connect(&mut self, key: ConnKey, first_byte: u8, body: &[u8]) -> bool {
         match connect::decode(first_byte, body) {
             Ok(connect) => {
-                if let Some(conn) = self.conns.get_mut(key) {
+                if let Some(conn) = self.clients.conns.get_mut(key) {
                     conn.version = connect.version;
                 }
                 if connect.client_id.len() > CLIENT_ID_BYTES_MAX {
@@ -50,7 +50,7 @@ impl Engine {
             }
             Err(error) => {
                 tracing::debug!(%error, "a CONNECT was refused");
-                self.turn_metrics.refused += 1;
+                self.observe.turn_metrics.refused += 1;
                 if let Some(conn) = self.writer(key) {
                     encode::refusal(&mut conn.out, error.refusal);
                 }
@@ -95,18 +95,18 @@ impl Engine {
     /// Reason code when the session limit is reached.
     fn refusal_of_session(&mut self, connect: &Connect<'_>) -> Option<ReasonCode> {
         if self.expiry_of(connect) == 0
-            || self.stored_sessions < self.settings.mqtt.max_sessions as usize
+            || self.quotas.stored_sessions < self.env.settings.mqtt.max_sessions as usize
         {
             return None;
         }
-        let held = self.by_client.get(connect.client_id);
+        let held = self.clients.by_client.get(connect.client_id);
         let is_stored = held
-            .and_then(|key| self.sessions.get(*key))
+            .and_then(|key| self.clients.sessions.get(*key))
             .is_some_and(|session| session.stored);
         if is_stored {
             return None;
         }
-        self.turn_metrics.sessions_refused += 1;
+        self.observe.turn_metrics.sessions_refused += 1;
         Some(ReasonCode::QuotaExceeded)
     }
 
@@ -119,8 +119,8 @@ impl Engine {
     }
 
     fn refuse_with(&mut self, key: ConnKey, reason: ReasonCode, code: ConnectReturnCode) {
-        self.turn_metrics.refused += 1;
-        self.turn_metrics.refuse("connack", reason);
+        self.observe.turn_metrics.refused += 1;
+        self.observe.turn_metrics.refuse("connack", reason);
         let reference = self.reference_for(reason);
         if let Some(conn) = self.writer(key) {
             if conn.version.is_v5() {
@@ -150,7 +150,7 @@ impl Engine {
         self.watch_expiry(key, rights.as_deref());
         self.log_unproved(rights.as_ref(), client_id);
         self.charge_session(session_key, rights.as_ref());
-        if let Some(session) = self.sessions.get_mut(session_key) {
+        if let Some(session) = self.clients.sessions.get_mut(session_key) {
             session.rights = rights;
         }
         self.update_group_rights(session_key);
@@ -180,7 +180,7 @@ impl Engine {
             if size_max.is_some_and(|size_max| bytes.len() > size_max as usize) {
                 // The client accepts no packet as large as its CONNACK: its connection is closed without one, and its
                 // will is dropped.
-                self.turn_metrics.refused += 1;
+                self.observe.turn_metrics.refused += 1;
                 return self.close(key, Cause::Goodbye);
             }
         } else {
@@ -197,7 +197,7 @@ impl Engine {
         let wanted = connect.will.as_ref();
         let will = wanted.filter(|will| self.may(session, Access::Publish, will.topic));
         if wanted.is_some() && will.is_none() {
-            self.metrics.auth.publishes_denied.inc();
+            self.env.metrics.auth.publishes_denied.inc();
             self.audit_session(key, session, "will", "acl");
             if self.may_log_client() {
                 tracing::warn!(
@@ -208,15 +208,17 @@ impl Engine {
         }
         let will = will.map(|will| Box::new(own_will(will)));
         let keep_alive_s = self.keep_alive_of(connect);
-        let Some(conn) = self.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return;
         };
         conn.phase = Phase::Open;
-        self.connection_gauges
+        self.observe
+            .connection_gauges
             .enter(conn.peer.transport.name(), connect.version);
-        self.turn_metrics.clients_accepted += 1;
+        self.observe.turn_metrics.clients_accepted += 1;
         conn.session = Some(session);
         let account = self
+            .clients
             .sessions
             .get(session)
             .and_then(|session| session.account);
@@ -225,7 +227,7 @@ impl Engine {
         conn.keep_alive_s = keep_alive_s;
         conn.packet_max = connect.properties.maximum_packet_size().unwrap_or(u32::MAX);
         let aliases = connect.properties.topic_alias_maximum().unwrap_or(0);
-        let out_aliases = OutAliases::of(aliases.min(self.settings.mqtt.delivery_aliases));
+        let out_aliases = OutAliases::of(aliases.min(self.env.settings.mqtt.delivery_aliases));
         conn.extras.trim();
         if will.is_some() || out_aliases.is_some() {
             conn.extras.will = will;
@@ -240,11 +242,11 @@ impl Engine {
             && conn.problem_info
             && connect.properties.user_property("stream-ack") == Some("1");
         if conn.keep_alive_s > 0 {
-            let due_ms = self.now.mono_ms + u64::from(conn.keep_alive_s) * 1500;
+            let due_ms = self.env.now.mono_ms + u64::from(conn.keep_alive_s) * 1500;
             // Otherwise the timer already set is the first to check.
             if due_ms < conn.silence_due_ms {
                 conn.silence_due_ms = due_ms;
-                self.timers.set(due_ms, Timer::Silence(key));
+                self.clients.timers.set(due_ms, Timer::Silence(key));
             }
         }
         self.recount_bytes(session);
@@ -256,7 +258,7 @@ impl Engine {
             (false, true) => 0,
             (false, false) => NEVER_EXPIRES,
         };
-        wanted.min(self.settings.mqtt.session_expiry_max_s())
+        wanted.min(self.env.settings.mqtt.session_expiry_max_s())
     }
 
     fn encode_connack(
@@ -269,15 +271,17 @@ impl Engine {
         proof: Option<&str>,
     ) {
         let mut properties = vec![
-            Property::ReceiveMaximum(self.settings.mqtt.receive_maximum),
+            Property::ReceiveMaximum(self.env.settings.mqtt.receive_maximum),
             Property::MaximumPacketSize(
-                u32::try_from(self.settings.mqtt.max_packet_bytes.as_usize()).unwrap_or(u32::MAX),
+                u32::try_from(self.env.settings.mqtt.max_packet_bytes.as_usize())
+                    .unwrap_or(u32::MAX),
             ),
-            Property::TopicAliasMaximum(self.settings.mqtt.topic_alias_maximum),
+            Property::TopicAliasMaximum(self.env.settings.mqtt.topic_alias_maximum),
             Property::SharedSubscriptionAvailable(true),
         ];
         self.limit_properties(connect, &mut properties);
         let granted = self
+            .clients
             .sessions
             .get(session)
             .map_or(0, |session| session.expiry_s);
@@ -320,19 +324,20 @@ impl Engine {
         let epoch = self
             .state_partition()
             .map_or(0, |partition| partition.epoch().0);
-        self.lives += 1;
-        epoch << 40 | self.lives
+        self.clients.lives += 1;
+        epoch << 40 | self.clients.lives
     }
 
     /// A client id that no session has.
     fn assign_client_id(&mut self) -> String {
         loop {
-            self.assigned = self
+            self.clients.assigned = self
+                .clients
                 .assigned
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
-            let client_id = format!("auto-{:016x}", self.assigned);
-            if !self.by_client.contains_key(client_id.as_str()) {
+            let client_id = format!("auto-{:016x}", self.clients.assigned);
+            if !self.clients.by_client.contains_key(client_id.as_str()) {
                 return client_id;
             }
         }
@@ -340,23 +345,23 @@ impl Engine {
 
     /// Deliveries may begin: the CONNACK has left.
     pub(super) fn activate(&mut self, key: ConnKey) {
-        let Some(session_key) = self.conns.get(key).and_then(|conn| conn.session) else {
+        let Some(session_key) = self.clients.conns.get(key).and_then(|conn| conn.session) else {
             return;
         };
-        let Some(session) = self.sessions.get_mut(session_key) else {
+        let Some(session) = self.clients.sessions.get_mut(session_key) else {
             return;
         };
         session.active = true;
         // Retransmissions go before anything new.
         if session.resend.is_none() && !session.ends_replays() {
-            let dispatched = &self.dispatched;
+            let dispatched = &self.delivery.dispatched;
             session
                 .behind
                 .retain(|behind| behind.next < dispatched[behind.partition.index()]);
             session.behind.trim();
         }
         if !session.subscriptions.is_empty() {
-            self.router.advance();
+            self.routing.router.advance();
         }
         self.activate_member(session_key);
         self.wake_session(session_key);
@@ -368,7 +373,7 @@ impl Engine {
         &mut self,
         key: SessionKey,
     ) -> Result<Option<Offset>, crate::state::StateError> {
-        let Some(session) = self.sessions.get(key) else {
+        let Some(session) = self.clients.sessions.get(key) else {
             return Ok(None);
         };
         let (client_id, stored, persistent) = (
@@ -381,7 +386,7 @@ impl Engine {
             (false, true) => {
                 let keys = super::persist::stored_keys(session);
                 let offset = self.write_values(&keys)?;
-                if let Some(session) = self.sessions.get_mut(key) {
+                if let Some(session) = self.clients.sessions.get_mut(key) {
                     session.stored = false;
                     let account = session.account;
                     if session.qos2_inbound.is_stored {
@@ -400,14 +405,14 @@ impl Engine {
 
     /// The end of the state log, if a stored session of this client was removed and the removal is not durable yet.
     fn removal_pending(&self, client_id: &str) -> Option<Offset> {
-        let is_removed = self.last_removed.as_deref() == Some(client_id);
+        let is_removed = self.store.last_removed.as_deref() == Some(client_id);
         self.state_pending().filter(|_| is_removed)
     }
 
     /// The end of the state log, if it is not durable yet.
     pub(super) fn state_pending(&self) -> Option<Offset> {
-        let end = self.state.end();
-        (end > self.state.durable()).then_some(end)
+        let end = self.store.state.end();
+        (end > self.store.state.durable()).then_some(end)
     }
 }
 

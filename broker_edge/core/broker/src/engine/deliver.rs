@@ -52,15 +52,15 @@ pub struct Delivery<'a> {
 impl Engine {
     /// Sends the records below the new high watermarks to the live sessions.
     pub(super) fn dispatch(&mut self) {
-        for index in 0..self.stages.len() {
-            let partition = self.stages[index].partition.clone();
+        for index in 0..self.ingest.stages.len() {
+            let partition = self.env.partitions[index].clone();
             if partition.class() == Class::Internal
-                || partition.high_watermark() <= self.dispatched[index]
-                || self.stages[index].pull_after_ms > self.now.mono_ms
+                || partition.high_watermark() <= self.delivery.dispatched[index]
+                || self.ingest.stages[index].pull_after_ms > self.env.now.mono_ms
             {
                 continue;
             }
-            let from = self.dispatched[index];
+            let from = self.delivery.dispatched[index];
             let batches = match partition.read_tail(from, PULL_BYTES) {
                 Some(batches) => Ok(batches),
                 None => partition.read(from, PULL_BYTES),
@@ -69,49 +69,52 @@ impl Engine {
                 Ok(batches) => {
                     for batch in &batches {
                         self.dispatch_batch(PartitionIndex(index as u16), batch);
-                        self.dispatched[index] = batch.next_offset();
+                        self.delivery.dispatched[index] = batch.next_offset();
                     }
                 }
                 Err(error) if is_passing(&error) => {
                     tracing::error!(%error, "deliveries wait until records can be read");
-                    self.stages[index].pull_after_ms = self.now.mono_ms + RETRY_MS;
+                    self.ingest.stages[index].pull_after_ms = self.env.now.mono_ms + RETRY_MS;
                     continue;
                 }
                 Err(error) => self.skip_unreadable(index, &error),
             }
-            self.more |= partition.high_watermark() > self.dispatched[index];
+            self.effects.more |= partition.high_watermark() > self.delivery.dispatched[index];
         }
     }
 
     /// The newest records cannot be read back: the log reports the gap, and the stream continues after it.
     fn skip_unreadable(&mut self, index: usize, error: &ReadError) {
-        tracing::error!(%error, partition = self.stages[index].partition.name(), "records cannot be delivered");
-        self.dispatched[index] = match error {
+        tracing::error!(%error, partition = self.env.partitions[index].name(), "records cannot be delivered");
+        self.delivery.dispatched[index] = match error {
             ReadError::Damaged { range } => range.end,
             ReadError::OutOfRange { log_start, .. } => {
-                (*log_start).max(self.dispatched[index].plus(1))
+                (*log_start).max(self.delivery.dispatched[index].plus(1))
             }
-            ReadError::Io { .. } => self.stages[index].partition.high_watermark(),
+            ReadError::Io { .. } => self.env.partitions[index].high_watermark(),
         };
     }
 
     fn dispatch_batch(&mut self, partition: PartitionIndex, batch: &Batch) {
-        let from = self.dispatched[partition.index()];
+        let from = self.delivery.dispatched[partition.index()];
         let first = usize::try_from(from.0.saturating_sub(batch.base_offset().0)).unwrap_or(0);
         if batch.has_retained() {
             self.take_retained(partition, batch, first);
         }
-        self.payload_holders.note_read(batch.bytes_len());
-        if self.router.is_empty() {
+        self.clients.payload_holders.note_read(batch.bytes_len());
+        if self.routing.router.is_empty() {
             return;
         }
         let mut wanted: Vec<Option<Rc<Matches>>> = Vec::with_capacity(batch.topics().len());
         let mut any = false;
         for topic in batch.topics() {
-            let id = self.topics.intern(topic.topic, &self.log);
-            let matches = self
-                .topics
-                .matches(id, &self.router, &self.sessions, &self.groups);
+            let id = self.routing.topics.intern(topic.topic, &self.env.log);
+            let matches = self.routing.topics.matches(
+                id,
+                &self.routing.router,
+                &self.clients.sessions,
+                &self.groups,
+            );
             any |= matches.is_wanted();
             wanted.push(matches.is_wanted().then_some(matches));
         }
@@ -149,7 +152,10 @@ impl Engine {
         {
             let replaced = self.apply_retained(&mut retained, &record, partition);
             if replaced.is_some_and(|entry| entry.stored)
-                && let Err(error) = self.state.delete(&super::retained::state_key(record.topic))
+                && let Err(error) = self
+                    .store
+                    .state
+                    .delete(&super::retained::state_key(record.topic))
             {
                 tracing::warn!(%error, topic = record.topic, "an old retained message cannot be removed from the state store now");
             }
@@ -157,7 +163,7 @@ impl Engine {
     }
 
     fn deliver_run(&mut self, run: TopicRun<'_>, matches: &Matches) {
-        self.templates.clear();
+        self.delivery.templates.clear();
         let is_command = receipt::device_of(run.batch.record(run.start).topic).is_some();
         for target in &matches.targets {
             if is_command || target.effective.is_special() || !self.copy_run(run, target) {
@@ -173,8 +179,8 @@ impl Engine {
     #[inline]
     fn copy_run(&mut self, run: TopicRun<'_>, target: &Target) -> bool {
         let (Some(session), Some(conn)) = (
-            self.sessions.get_mut(target.session),
-            self.conns.get_mut(target.conn),
+            self.clients.sessions.get_mut(target.session),
+            self.clients.conns.get_mut(target.conn),
         ) else {
             return true;
         };
@@ -188,16 +194,20 @@ impl Engine {
             return false;
         }
         let layout = layout_of(session.version, &target.effective);
-        let template = self.templates.get(run, layout, self.now.wall_us);
+        let template = self
+            .delivery
+            .templates
+            .get(run, layout, self.env.now.wall_us);
         if session.window.room(session.window_max) < template.with_id
             || (template.has_qos2 && session.stored)
-            || conn.out_len() + template.total_len > self.settings.mqtt.out_buffer_bytes.as_usize()
+            || conn.out_len() + template.total_len
+                > self.env.settings.mqtt.out_buffer_bytes.as_usize()
             || template.largest > conn.packet_max as usize
         {
             return false;
         }
         if conn.out.capacity() == 0
-            && let Some(buffer) = self.pool.pop()
+            && let Some(buffer) = self.clients.pool.pop()
         {
             conn.out = buffer;
         }
@@ -227,18 +237,18 @@ impl Engine {
         }
         if !conn.touched {
             conn.touched = true;
-            self.touched.push(target.conn);
+            self.clients.touched.push(target.conn);
         }
         conn.traffic.sent_messages += template.entries.len() as u64;
-        self.turn_metrics.publish_sent_bytes += template.payload_bytes;
-        self.turn_metrics.deliveries += template.entries.len() as u64;
+        self.observe.turn_metrics.publish_sent_bytes += template.payload_bytes;
+        self.observe.turn_metrics.deliveries += template.entries.len() as u64;
         true
     }
 
     fn deliver_one_by_one(&mut self, run: TopicRun<'_>, target: &Target) {
         for index in run.start..run.end {
             let record = run.batch.record(index);
-            let Some(session) = self.sessions.get_mut(target.session) else {
+            let Some(session) = self.clients.sessions.get_mut(target.session) else {
                 return;
             };
             if !session.is_live(run.partition) {
@@ -258,8 +268,8 @@ impl Engine {
             };
             if self.deliver(target.session, target.conn, &delivery) == Delivered::NoRoom {
                 if target.effective.qos == QoS::AtMostOnce || record.qos == 0 {
-                    self.turn_metrics.deliveries_dropped += 1;
-                } else if let Some(session) = self.sessions.get_mut(target.session) {
+                    self.observe.turn_metrics.deliveries_dropped += 1;
+                } else if let Some(session) = self.clients.sessions.get_mut(target.session) {
                     session.fall_behind(run.partition, record.offset, Offset(0));
                     return;
                 }
@@ -280,10 +290,10 @@ impl Engine {
             effective,
             ..
         } = *delivery;
-        let now_us = self.now.wall_us;
-        let out_buffer_bytes = self.settings.mqtt.out_buffer_bytes.as_usize();
-        let offset_text = format_offset(&self.stages[partition.index()], record, effective);
-        let Some(session) = self.sessions.get_mut(session_key) else {
+        let now_us = self.env.now.wall_us;
+        let out_buffer_bytes = self.env.settings.mqtt.out_buffer_bytes.as_usize();
+        let offset_text = format_offset(&self.ingest.stages[partition.index()], record, effective);
+        let Some(session) = self.clients.sessions.get_mut(session_key) else {
             return Delivered::Skipped;
         };
         if effective.no_local && *record.client_id == *session.client_id {
@@ -307,12 +317,12 @@ impl Engine {
         };
         if qos == QoS::ExactlyOnce && session.stored {
             let packet_id = self.assign(session_key, sent);
-            if receipt && let Some(session) = self.sessions.get_mut(session_key) {
+            if receipt && let Some(session) = self.clients.sessions.get_mut(session_key) {
                 session.extras.commands.push(Command::of(packet_id, record));
             }
             return Delivered::Sent;
         }
-        let Some(conn) = self.conns.get_mut(conn_key) else {
+        let Some(conn) = self.clients.conns.get_mut(conn_key) else {
             return Delivered::Skipped;
         };
         if conn.out_len() >= out_buffer_bytes {
@@ -354,7 +364,7 @@ impl Engine {
             conn.out.truncate(base);
             // A shared group may have another member that accepts it.
             if !matches!(delivery.source, Source::Shared(_)) {
-                self.turn_metrics.deliveries_dropped += 1;
+                self.observe.turn_metrics.deliveries_dropped += 1;
             }
             return Delivered::TooLarge;
         }
@@ -383,8 +393,8 @@ impl Engine {
             }
         }
         conn.traffic.sent_messages += 1;
-        self.turn_metrics.publish_sent_bytes += record.payload.len() as u64;
-        self.turn_metrics.deliveries += 1;
+        self.observe.turn_metrics.publish_sent_bytes += record.payload.len() as u64;
+        self.observe.turn_metrics.deliveries += 1;
         self.touch(conn_key);
         Delivered::Sent
     }

@@ -47,18 +47,18 @@ impl Engine {
     /// Starts the exchange that a CONNECT asks for.
     pub(super) fn begin_exchange(&mut self, key: ConnKey, connect: &Connect<'_>, body: &[u8]) {
         let method = connect.properties.authentication_method();
-        if method != Some(METHOD) || !self.auth_gate.authority.serves_scram() {
+        if method != Some(METHOD) || !self.protocol.auth_gate.authority.serves_scram() {
             return self.deny_connect(key, connect.client_id, Denied::Method);
         }
         let message = connect.properties.authentication_data().unwrap_or_default();
         let Some((pending, answer)) = self.begin_scram(message) else {
             return self.deny_connect(key, connect.client_id, Denied::BadCredentials);
         };
-        let bytes_max = self.settings.mqtt.receive_budget_bytes.as_usize();
-        let Some(charge) = Charge::take(&self.unknown_bytes, body.len(), bytes_max) else {
+        let bytes_max = self.env.settings.mqtt.receive_budget_bytes.as_usize();
+        let Some(charge) = Charge::take(&self.protocol.unknown_bytes, body.len(), bytes_max) else {
             return self.deny_connect(key, connect.client_id, Denied::Busy);
         };
-        if let Some(conn) = self.conns.get_mut(key) {
+        if let Some(conn) = self.clients.conns.get_mut(key) {
             conn.phase = Phase::Authenticating;
             conn.packet_max = connect.properties.maximum_packet_size().unwrap_or(u32::MAX);
             conn.extras.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Connecting {
@@ -73,7 +73,7 @@ impl Engine {
     fn begin_scram(&self, message: &[u8]) -> Option<(Pending, String)> {
         let mut keys = None;
         let (exchange, answer) = Exchange::begin(message, |user| {
-            let (stored, fingerprint) = self.auth_gate.authority.scram_keys(user);
+            let (stored, fingerprint) = self.protocol.auth_gate.authority.scram_keys(user);
             keys = fingerprint;
             stored
         })
@@ -84,7 +84,12 @@ impl Engine {
     /// A packet on a connection that has not had its CONNACK: only AUTH is allowed (MQTT-3.1.2-30).
     pub(super) fn handle_auth(&mut self, key: ConnKey, auth: &Auth<'_>) {
         let is_named = auth.properties.authentication_method() == Some(METHOD);
-        let Some(step) = self.conns.get_mut(key).and_then(Connection::take_auth) else {
+        let Some(step) = self
+            .clients
+            .conns
+            .get_mut(key)
+            .and_then(Connection::take_auth)
+        else {
             // The CONNECT had no authentication method (MQTT-4.12.0-7).
             return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
         };
@@ -123,7 +128,7 @@ impl Engine {
         let identity = Authority::scram_identity(pending.exchange.user(), keys);
         match self.authenticated(identity, &connect) {
             Authenticated::As(rights) => {
-                if let Some(conn) = self.conns.get_mut(key) {
+                if let Some(conn) = self.clients.conns.get_mut(key) {
                     conn.extras.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Done)));
                 }
                 self.admit_client(key, &connect, rights, Some(&answer));
@@ -137,7 +142,7 @@ impl Engine {
         let Some((pending, answer)) = self.begin_scram(message) else {
             return self.fail_again(key);
         };
-        if let Some(conn) = self.conns.get_mut(key) {
+        if let Some(conn) = self.clients.conns.get_mut(key) {
             conn.extras.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Again { pending })));
         }
         self.send_auth(key, ReasonCode::ContinueAuthentication, &answer);
@@ -145,8 +150,8 @@ impl Engine {
 
     /// The client has to prove that it is still the same user; it cannot become another one.
     fn finish_again(&mut self, key: ConnKey, pending: &Pending, message: &[u8]) {
-        let session = self.conns.get(key).and_then(|conn| conn.session);
-        let rights = session.and_then(|key| self.sessions.get(key)?.rights.clone());
+        let session = self.clients.conns.get(key).and_then(|conn| conn.session);
+        let rights = session.and_then(|key| self.clients.sessions.get(key)?.rights.clone());
         let user = pending.exchange.user();
         let is_same = rights.is_some_and(|rights| rights.identity().user.as_deref() == Some(user));
         let (Ok(answer), Some(keys), true) =
@@ -155,14 +160,14 @@ impl Engine {
             return self.fail_again(key);
         };
         let identity = Authority::scram_identity(user, keys);
-        if !self.auth_gate.authority.still_admits(&identity) {
+        if !self.protocol.auth_gate.authority.still_admits(&identity) {
             return self.fail_again(key);
         }
-        let rights = self.auth_gate.rights(identity);
-        if let Some(session) = session.and_then(|session| self.sessions.get_mut(session)) {
+        let rights = self.protocol.auth_gate.rights(identity);
+        if let Some(session) = session.and_then(|session| self.clients.sessions.get_mut(session)) {
             session.rights = rights;
         }
-        if let Some(conn) = self.conns.get_mut(key) {
+        if let Some(conn) = self.clients.conns.get_mut(key) {
             conn.extras.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Done)));
         }
         self.send_auth(key, ReasonCode::Success, &answer);
@@ -176,8 +181,8 @@ impl Engine {
     }
 
     fn client_id_of(&self, key: ConnKey) -> Arc<str> {
-        let session = self.conns.get(key).and_then(|conn| conn.session);
-        let session = session.and_then(|session| self.sessions.get(session));
+        let session = self.clients.conns.get(key).and_then(|conn| conn.session);
+        let session = session.and_then(|session| self.clients.sessions.get(session));
         session.map_or_else(|| "".into(), |session| (&*session.client_id).into())
     }
 
@@ -195,7 +200,7 @@ impl Engine {
                 conn.out.truncate(base);
                 return self.close(key, Cause::Refused);
             }
-            self.turn_metrics.packets_sent += 1;
+            self.observe.turn_metrics.packets_sent += 1;
         }
     }
 }

@@ -38,14 +38,14 @@ pub enum Drain {
 impl Engine {
     /// Whether a packet has to wait because its client is over its rate. A packet that may pass is charged.
     pub(super) fn is_over_rate(&mut self, key: ConnKey, first_byte: u8, size: usize) -> bool {
-        let now_us = self.now.mono_ms * 1000;
-        let Some(conn) = self.conns.get_mut(key) else {
+        let now_us = self.env.now.mono_ms * 1000;
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return false;
         };
         if conn.phase != Phase::Open {
             return false;
         }
-        let limits = &self.settings.mqtt;
+        let limits = &self.env.settings.mqtt;
         let is_publish = first_byte >> 4 == kind::PUBLISH;
         let pace = conn.extras.pace.get_or_insert_default();
         let waits = [
@@ -62,8 +62,8 @@ impl Engine {
         {
             let due_ms = (us - BURST_US).div_ceil(1000);
             conn.paused_on_rate = true;
-            self.turn_metrics.paused(cause);
-            self.timers.set(due_ms, Timer::Pace(key));
+            self.observe.turn_metrics.paused(cause);
+            self.clients.timers.set(due_ms, Timer::Pace(key));
             return true;
         }
         if let (Some(rate), true) = (limits.max_messages_per_second, is_publish) {
@@ -77,18 +77,18 @@ impl Engine {
 
     /// A client that was over its rate may continue.
     pub(super) fn end_pause_of_rate(&mut self, key: ConnKey) {
-        if let Some(conn) = self.conns.get_mut(key)
+        if let Some(conn) = self.clients.conns.get_mut(key)
             && std::mem::take(&mut conn.paused_on_rate)
         {
-            conn.last_read_ms = self.now.mono_ms;
-            self.resumed.push(key);
+            conn.last_read_ms = self.env.now.mono_ms;
+            self.clients.resumed.push(key);
         }
     }
 
     /// A publish asks for something the broker does not offer: the connection is closed with the reason code for it.
     #[inline]
     pub(super) fn closes_publish(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
-        let limits = &self.settings.mqtt;
+        let limits = &self.env.settings.mqtt;
         if publish.qos <= limits.qos_max() && (!publish.retain || limits.retain_available) {
             return false;
         }
@@ -97,30 +97,34 @@ impl Engine {
         } else {
             ReasonCode::RetainNotSupported
         };
-        self.turn_metrics.publishes_refused += 1;
+        self.observe.turn_metrics.publishes_refused += 1;
         self.close(key, Cause::Reason(reason));
         true
     }
 
     /// Whether this topic name would exceed its client's limit on topics.
     pub(super) fn is_one_topic_too_many(&self, key: ConnKey, name: &str) -> bool {
-        let limit = self.settings.mqtt.max_topics;
-        let session = self.conns.get(key).and_then(|conn| conn.session);
+        let limit = self.env.settings.mqtt.max_topics;
+        let session = self.clients.conns.get(key).and_then(|conn| conn.session);
         let made = session
-            .and_then(|session| self.sessions.get(session))
-            .map(|session| session.topics_made.in_table(self.topics.generation()));
-        made.is_some_and(|made| made >= limit) && !self.topics.holds(name)
+            .and_then(|session| self.clients.sessions.get(session))
+            .map(|session| {
+                session
+                    .topics_made
+                    .in_table(self.routing.topics.generation())
+            });
+        made.is_some_and(|made| made >= limit) && !self.routing.topics.holds(name)
     }
 
     /// Interns a topic, and counts it for the client that added it to the table.
     pub(super) fn intern_for(&mut self, key: ConnKey, name: &str) -> TopicId {
-        let before = self.topics.len();
-        let id = self.topics.intern(name, &self.log);
-        if self.topics.len() != before
-            && let Some(session) = self.conns.get(key).and_then(|conn| conn.session)
-            && let Some(session) = self.sessions.get_mut(session)
+        let before = self.routing.topics.len();
+        let id = self.routing.topics.intern(name, &self.env.log);
+        if self.routing.topics.len() != before
+            && let Some(session) = self.clients.conns.get(key).and_then(|conn| conn.session)
+            && let Some(session) = self.clients.sessions.get_mut(session)
         {
-            session.topics_made.add(self.topics.generation());
+            session.topics_made.add(self.routing.topics.generation());
             self.charge_topic(key);
         }
         id
@@ -128,8 +132,8 @@ impl Engine {
 
     /// Why the broker's limits refuse this CONNECT, whoever the client is.
     pub(super) fn refusal_by_limits(&self, connect: &Connect<'_>) -> Option<ReasonCode> {
-        let limits = &self.settings.mqtt;
-        if let Some(drain) = self.drain {
+        let limits = &self.env.settings.mqtt;
+        if let Some(drain) = self.protocol.drain {
             return Some(self.reason_of(drain));
         }
         let will = connect.will.as_ref()?;
@@ -141,7 +145,7 @@ impl Engine {
 
     /// The effective keep alive in seconds: the client's, or the one that the broker imposes on MQTT 5.
     pub(super) fn keep_alive_of(&self, connect: &Connect<'_>) -> u16 {
-        let max = self.settings.mqtt.keep_alive_max_s();
+        let max = self.env.settings.mqtt.keep_alive_max_s();
         let wanted = connect.keep_alive_s;
         if max > 0 && connect.version.is_v5() && (wanted == 0 || wanted > max) {
             max
@@ -156,7 +160,7 @@ impl Engine {
         connect: &Connect<'_>,
         properties: &mut Vec<Property<'a>>,
     ) {
-        let limits = &self.settings.mqtt;
+        let limits = &self.env.settings.mqtt;
         if limits.qos_max() < QoS::ExactlyOnce {
             properties.push(Property::MaximumQoS(limits.qos_max().as_u8()));
         }
@@ -183,12 +187,12 @@ impl Engine {
             reason,
             ReasonCode::UseAnotherServer | ReasonCode::ServerMoved
         );
-        let reference = &self.settings.mqtt.server_reference;
+        let reference = &self.env.settings.mqtt.server_reference;
         reference.clone().filter(|_| goes)
     }
 
     fn reason_of(&self, drain: Drain) -> ReasonCode {
-        match (drain, &self.settings.mqtt.server_reference) {
+        match (drain, &self.env.settings.mqtt.server_reference) {
             (_, None) => ReasonCode::ServerUnavailable,
             (Drain::ForNow, _) => ReasonCode::UseAnotherServer,
             (Drain::ForGood, _) => ReasonCode::ServerMoved,
@@ -197,27 +201,34 @@ impl Engine {
 
     /// Begins or ends maintenance: new clients are refused, and connected ones are closed, some in each turn.
     pub fn set_drain(&mut self, drain: Option<Drain>) {
-        if self.drain != drain {
+        if self.protocol.drain != drain {
             tracing::info!(?drain, "maintenance");
         }
-        self.drain = drain;
-        self.metrics.detail.draining.set(i64::from(drain.is_some()));
+        self.protocol.drain = drain;
+        self.env
+            .metrics
+            .detail
+            .draining
+            .set(i64::from(drain.is_some()));
     }
 
     pub(super) fn drain_some(&mut self) {
-        let Some(drain) = self.drain else { return };
+        let Some(drain) = self.protocol.drain else {
+            return;
+        };
         let reason = match self.reason_of(drain) {
             ReasonCode::ServerUnavailable => ReasonCode::ServerShuttingDown,
             reason => reason,
         };
         let keys: Vec<ConnKey> = self
+            .clients
             .conns
             .iter()
             .filter(|(_, conn)| conn.phase == Phase::Open)
             .map(|(key, _)| key)
             .take(DRAINED_MAX)
             .collect();
-        self.more |= keys.len() == DRAINED_MAX;
+        self.effects.more |= keys.len() == DRAINED_MAX;
         for key in keys {
             self.close(key, Cause::Reason(reason));
         }

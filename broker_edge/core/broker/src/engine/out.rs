@@ -10,7 +10,11 @@ use headwater_log::Batch;
 
 use super::connection::Connection;
 use super::rates::Traffic;
-use super::{ConnKey, Engine, POOL_BUFFER_MAX, POOL_MAX};
+use super::{ConnKey, Engine};
+
+/// Limits on the pool of out buffers: their number, and the size of one.
+pub const POOL_MAX: usize = 1024;
+pub const POOL_BUFFER_MAX: usize = 16 << 10;
 
 /// From this size on a payload is sent from its batch. Copying a smaller one costs less than another slice for the
 /// kernel.
@@ -227,7 +231,7 @@ impl Connection {
 impl Engine {
     /// The bytes a connection has to send.
     pub fn out(&mut self, key: ConnKey) -> Out<'_> {
-        match self.conns.get_mut(key) {
+        match self.clients.conns.get_mut(key) {
             Some(conn) => {
                 conn.touched = false;
                 Out::of(conn)
@@ -247,13 +251,13 @@ impl Engine {
     }
 
     fn note_sent(&mut self, key: ConnKey, count: usize, is_full: bool) {
-        self.turn_metrics.bytes_sent += count as u64;
+        self.observe.turn_metrics.bytes_sent += count as u64;
         let moved = Traffic {
             sent_bytes: count as u64,
             ..Traffic::default()
         };
         self.count_traffic(key, moved);
-        let Some(conn) = self.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return;
         };
         match &mut conn.shares.0 {
@@ -266,8 +270,8 @@ impl Engine {
                 } else if !list.may_stay() {
                     conn.keep_copies();
                 } else if !std::mem::replace(&mut conn.holds, true) {
-                    list.held_since = self.payload_holders.read_bytes;
-                    self.payload_holders.keys.push(key);
+                    list.held_since = self.clients.payload_holders.read_bytes;
+                    self.clients.payload_holders.keys.push(key);
                 }
             }
             None => conn.out_sent += count,
@@ -283,20 +287,20 @@ impl Engine {
         } else {
             let mut buffer = std::mem::take(&mut conn.out);
             conn.out_sent = 0;
-            if buffer.capacity() <= POOL_BUFFER_MAX && self.pool.len() < POOL_MAX {
+            if buffer.capacity() <= POOL_BUFFER_MAX && self.clients.pool.len() < POOL_MAX {
                 buffer.clear();
-                self.pool.push(buffer);
+                self.clients.pool.push(buffer);
             }
             conn.wake_when_drained |= std::mem::take(&mut conn.out_blocked);
         }
         if conn.paused_on_out && count > 0 {
-            conn.last_read_ms = self.now.mono_ms;
+            conn.last_read_ms = self.env.now.mono_ms;
         }
-        if left > self.settings.mqtt.out_buffer_bytes.as_usize() / 2 {
+        if left > self.env.settings.mqtt.out_buffer_bytes.as_usize() / 2 {
             return;
         }
         if std::mem::take(&mut conn.paused_on_out) {
-            self.resumed.push(key);
+            self.clients.resumed.push(key);
         }
         if std::mem::take(&mut conn.wake_when_drained)
             && let Some(session) = conn.session
@@ -307,14 +311,14 @@ impl Engine {
 
     /// Copies the payloads that connections hold for longer than the log would keep them in memory.
     pub(super) fn copy_held_payloads(&mut self) {
-        let payload_holders = &mut self.payload_holders;
+        let payload_holders = &mut self.clients.payload_holders;
         if payload_holders.keys.is_empty()
             || payload_holders.read_bytes - payload_holders.looked_at < HELD_BYTES_MAX
         {
             return;
         }
         let before = std::mem::replace(&mut payload_holders.looked_at, payload_holders.read_bytes);
-        let conns = &mut self.conns;
+        let conns = &mut self.clients.conns;
         payload_holders.keys.retain(|key| {
             let Some(conn) = conns.get_mut(*key) else {
                 return false;

@@ -31,10 +31,11 @@ impl Engine {
         let Some(rights) = rights else {
             return Ok(());
         };
-        let Some(key) = self.by_client.get(client_id).copied() else {
+        let Some(key) = self.clients.by_client.get(client_id).copied() else {
             return Ok(());
         };
         let Some(owner) = self
+            .clients
             .sessions
             .get(key)
             .and_then(|session| session.rights.clone())
@@ -64,7 +65,12 @@ impl Engine {
                 "the session of another user is ended: the client id belongs to this user"
             );
         }
-        if let Some(old) = self.sessions.get(key).and_then(|session| session.conn) {
+        if let Some(old) = self
+            .clients
+            .sessions
+            .get(key)
+            .and_then(|session| session.conn)
+        {
             self.close(old, Cause::Reason(ReasonCode::SessionTakenOver));
         }
         self.end_session(key);
@@ -79,12 +85,12 @@ impl Engine {
         let Some(rights) = rights.filter(is_told) else {
             return;
         };
-        self.unproved_unlogged += 1;
-        if self.now.mono_ms < self.unproved_log_due_ms {
+        self.protocol.unproved_unlogged += 1;
+        if self.env.now.mono_ms < self.protocol.unproved_log_due_ms {
             return;
         }
-        self.unproved_log_due_ms = self.now.mono_ms + UNPROVED_LOG_MS;
-        let count = std::mem::take(&mut self.unproved_unlogged);
+        self.protocol.unproved_log_due_ms = self.env.now.mono_ms + UNPROVED_LOG_MS;
+        let count = std::mem::take(&mut self.protocol.unproved_unlogged);
         let user = rights.user().map_or("", |user| &**user);
         let shown: String = client_id.chars().take(64).collect();
         let add = format!("client-id {shown}");
@@ -100,7 +106,7 @@ impl Engine {
 
     /// Audits a refusal to the client of a connection.
     pub(super) fn audit(&self, key: ConnKey, act: &'static str, reason: &'static str) {
-        let Some(conn) = self.conns.get(key) else {
+        let Some(conn) = self.clients.conns.get(key) else {
             return;
         };
         if let Some(session) = conn.session {
@@ -116,11 +122,14 @@ impl Engine {
         act: &'static str,
         reason: &'static str,
     ) {
-        let (Some(conn), session) = (self.conns.get(key), self.sessions.get(session)) else {
+        let (Some(conn), session) = (
+            self.clients.conns.get(key),
+            self.clients.sessions.get(session),
+        ) else {
             return;
         };
         let rights = session.and_then(|session| session.rights.as_ref());
-        self.metrics.audit.refuse(&Refused {
+        self.env.metrics.audit.refuse(&Refused {
             door: door_of(conn.peer.transport),
             act,
             reason,
@@ -138,10 +147,10 @@ impl Engine {
         rights: Option<&Arc<Rights>>,
         reason: &'static str,
     ) {
-        let Some(conn) = self.conns.get(key) else {
+        let Some(conn) = self.clients.conns.get(key) else {
             return;
         };
-        self.metrics.audit.refuse(&Refused {
+        self.env.metrics.audit.refuse(&Refused {
             door: door_of(conn.peer.transport),
             act: "connect",
             reason,

@@ -105,8 +105,8 @@ impl Engine {
     /// Stores session and cursors. Whatever waits for them may continue once the state is durable up to the returned
     /// offset.
     pub(super) fn try_store_session(&mut self, key: SessionKey) -> Result<Offset, StateError> {
-        let Some(session) = self.sessions.get(key) else {
-            return Ok(self.state.durable());
+        let Some(session) = self.clients.sessions.get(key) else {
+            return Ok(self.store.state.durable());
         };
         let client_id = Rc::clone(&session.client_id);
         let value = to_json(&self.stored_session(session));
@@ -123,7 +123,7 @@ impl Engine {
         values.extend(groups.into_iter().map(|(_, key, value)| (key, value)));
         let offset = self.write_values(&values)?;
         self.groups_stored(ids.into_iter());
-        if let Some(session) = self.sessions.get_mut(key) {
+        if let Some(session) = self.clients.sessions.get_mut(key) {
             session.will_stored = has_will.unwrap_or(session.will_stored);
             if !session.stored {
                 session.stored = true;
@@ -149,13 +149,13 @@ impl Engine {
             tracing::warn!(%error, client_id = &*session.client_id, "an ended session cannot be removed from the state store and stays there until it expires");
         }
         self.note_stored(session.account, false);
-        self.last_removed = Some(Rc::clone(&session.client_id));
+        self.store.last_removed = Some(Rc::clone(&session.client_id));
     }
 
     /// Begins a checkpoint of the sessions with acknowledgements since the last one.
     pub(super) fn begin_checkpoint(&mut self) {
-        if self.dirty_left == 0 {
-            self.dirty_left = self.dirty.len();
+        if self.store.dirty_left == 0 {
+            self.store.dirty_left = self.store.dirty.len();
             self.checkpoint_some();
         }
         self.checkpoint_groups(false);
@@ -163,14 +163,14 @@ impl Engine {
 
     /// Checkpoints the next part of them, so that many sessions do not block the loop.
     pub(super) fn checkpoint_some(&mut self) {
-        let count = self.dirty_left.min(CHECKPOINT_PART);
+        let count = self.store.dirty_left.min(CHECKPOINT_PART);
         let mut left = Vec::new();
         let mut changes: Vec<(SessionKey, String, Vec<u8>)> = Vec::new();
         // They stay in the list meanwhile: if the log refuses receipts, the list is searched for them.
-        let part = self.dirty[..count].to_vec();
+        let part = self.store.dirty[..count].to_vec();
         for key in part {
             self.stage_receipts(key);
-            let Some(session) = self.sessions.get_mut(key) else {
+            let Some(session) = self.clients.sessions.get_mut(key) else {
                 continue;
             };
             session.window.shrink();
@@ -179,7 +179,12 @@ impl Engine {
             if session.dirty {
                 left.push(key);
             }
-            if let Some(session) = self.sessions.get(key).filter(|session| session.stored) {
+            if let Some(session) = self
+                .clients
+                .sessions
+                .get(key)
+                .filter(|session| session.stored)
+            {
                 let (cursor_key, cursors) = self.cursor_value(session);
                 changes.push((key, cursor_key, cursors));
                 if session.outbound_changed {
@@ -194,10 +199,10 @@ impl Engine {
                 value: Some(value),
             })
             .collect();
-        if let Err(error) = self.state.write(&writes) {
+        if let Err(error) = self.store.state.write(&writes) {
             tracing::warn!(%error, "cursors cannot be stored now; the next checkpoint tries again");
             for (key, _, _) in &changes {
-                if let Some(session) = self.sessions.get_mut(*key)
+                if let Some(session) = self.clients.sessions.get_mut(*key)
                     && !session.dirty
                 {
                     session.dirty = true;
@@ -205,17 +210,20 @@ impl Engine {
                 }
             }
         }
-        self.dirty.drain(..count);
-        self.dirty.append(&mut left);
-        self.dirty_left -= count;
-        if self.dirty_left > 0 {
-            self.timers.set(self.now.mono_ms + 1, Timer::Cursors);
+        self.store.dirty.drain(..count);
+        self.store.dirty.append(&mut left);
+        self.store.dirty_left -= count;
+        if self.store.dirty_left > 0 {
+            self.clients
+                .timers
+                .set(self.env.now.mono_ms + 1, Timer::Cursors);
         }
     }
 
     /// Stores every persistent session, for a clean stop.
     pub fn store_all(&mut self) {
         let keys: Vec<SessionKey> = self
+            .clients
             .sessions
             .iter()
             .filter(|(_, session)| session.stored)
@@ -274,7 +282,7 @@ impl Engine {
             (
                 self.name_of(partition),
                 session
-                    .cursor(partition, self.dispatched[partition.index()])
+                    .cursor(partition, self.delivery.dispatched[partition.index()])
                     .0,
             )
         };
@@ -300,13 +308,13 @@ impl Engine {
     }
 
     pub(super) fn name_of(&self, partition: PartitionIndex) -> String {
-        self.stages[partition.index()].partition.name().to_owned()
+        self.env.partitions[partition.index()].name().to_owned()
     }
 
     /// Restores the sessions of the state store.
     pub(super) fn restore_sessions(&mut self) {
         let mut stored = Vec::new();
-        self.state.for_each_prefix("session/", |key, value| {
+        self.store.state.for_each_prefix("session/", |key, value| {
             stored.push((key["session/".len()..].to_owned(), value.clone()));
         });
         for (client_id, value) in stored {
@@ -317,7 +325,7 @@ impl Engine {
                     continue;
                 }
             };
-            let cursors = self.state.get(&cursor_key(&client_id));
+            let cursors = self.store.state.get(&cursor_key(&client_id));
             let cursors = cursors
                 .and_then(|value| serde_json::from_slice(&value).ok())
                 .unwrap_or_default();
@@ -338,17 +346,17 @@ impl Engine {
         session.stored = true;
         session.rights = stored
             .user
-            .map(|user| self.auth_gate.authority.stored_rights(&user));
-        self.stored_sessions += 1;
+            .map(|user| self.protocol.auth_gate.authority.stored_rights(&user));
+        self.quotas.stored_sessions += 1;
         session.expiry_s = stored.expiry_s.unwrap_or(NEVER_EXPIRES);
-        let now = self.now;
+        let now = self.env.now;
         let away_since_us = stored.away_since_us.unwrap_or(now.wall_us).min(now.wall_us);
         let mut away = Offline::since(away_since_us);
         for partition in self.data_partitions() {
             // A partition added after the session was stored is read from its beginning.
             let next = cursors
                 .cursors
-                .get(self.stages[partition.index()].partition.name())
+                .get(self.env.partitions[partition.index()].name())
                 .copied()
                 .unwrap_or(0);
             session.fall_behind(partition, self.within_log(partition, next), Offset(0));
@@ -397,19 +405,19 @@ impl Engine {
         away.expiry_due_ms = due_ms;
         session.offline = Some(away);
         session.is_unlisted = true;
-        let key = self.sessions.insert(session);
+        let key = self.clients.sessions.insert(session);
         for (of, (filter, options)) in stored.subscriptions.iter().zip(held) {
             if is_shared(&filter) {
                 self.restore_member(key, (&filter, of.tenant.as_deref()), options);
             } else {
-                self.router.insert_away(&filter);
+                self.routing.router.insert_away(&filter);
             }
         }
-        self.by_client.insert(client_id, key);
+        self.clients.by_client.insert(client_id, key);
         self.restore_will(key);
         self.recount_bytes(key);
         if expires {
-            self.timers.set(due_ms, Timer::Expiry(key));
+            self.clients.timers.set(due_ms, Timer::Expiry(key));
         }
     }
 
@@ -435,7 +443,7 @@ impl Engine {
 
     fn by_partition(&self, named: &BTreeMap<String, u64>) -> Vec<(PartitionIndex, Offset)> {
         let known = |(name, offset): (&String, &u64)| {
-            let partition = PartitionIndex::of(self.log.by_name(name)?.id());
+            let partition = PartitionIndex::of(self.env.log.by_name(name)?.id());
             Some((partition, self.within_log(partition, *offset)))
         };
         named.iter().filter_map(known).collect()
@@ -444,7 +452,7 @@ impl Engine {
     /// Limits a session's offset to the log. If a partition was restored from an older copy, it ends before that
     /// offset, and new records there are new to the session.
     fn within_log(&self, partition: PartitionIndex, offset: u64) -> Offset {
-        let end = self.stages[partition.index()].partition.high_watermark();
+        let end = self.env.partitions[partition.index()].high_watermark();
         Offset(offset).min(end)
     }
 }

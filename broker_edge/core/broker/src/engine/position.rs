@@ -139,14 +139,14 @@ impl Engine {
         if filter.contains(['+', '#']) {
             return self.data_partitions().collect();
         }
-        vec![PartitionIndex::of(self.log.route(filter).partition)]
+        vec![PartitionIndex::of(self.env.log.route(filter).partition)]
     }
 
     /// The live offset of every partition in which a filter can match.
     pub(super) fn live_at(&self, filter: &str) -> Vec<(PartitionIndex, Offset)> {
         self.partitions_of(filter)
             .into_iter()
-            .map(|partition| (partition, self.dispatched[partition.index()]))
+            .map(|partition| (partition, self.delivery.dispatched[partition.index()]))
             .collect()
     }
 
@@ -160,6 +160,7 @@ impl Engine {
         if let Position::Offsets(offsets) = position {
             for (name, _) in offsets {
                 if self
+                    .env
                     .log
                     .by_name(name)
                     .is_none_or(|partition| partition.class() == headwater_log::Class::Internal)
@@ -172,8 +173,8 @@ impl Engine {
         }
         let mut start = StartOffsets::default();
         for partition in self.partitions_of(filter) {
-            let log = &self.stages[partition.index()].partition;
-            let live_at = self.dispatched[partition.index()];
+            let log = &self.env.partitions[partition.index()];
+            let live_at = self.delivery.dispatched[partition.index()];
             let log_start = log.log_start();
             let wanted = match position {
                 Position::Earliest => log_start,
@@ -223,10 +224,7 @@ impl Engine {
     /// `<partition name>:<offset>[,…]`.
     pub(super) fn format_offsets(&self, offsets: &[(PartitionIndex, Offset)]) -> String {
         let text = |(partition, offset): &(PartitionIndex, Offset)| {
-            format!(
-                "{}:{offset}",
-                self.stages[partition.index()].partition.name()
-            )
+            format!("{}:{offset}", self.env.partitions[partition.index()].name())
         };
         offsets.iter().map(text).collect::<Vec<_>>().join(",")
     }

@@ -39,11 +39,11 @@ impl Engine {
         let Some(id) = self.topic_of(key, publish) else {
             return true;
         };
-        let Some(partition) = self.topics.get(id).map(|topic| topic.partition) else {
+        let Some(partition) = self.routing.topics.get(id).map(|topic| topic.partition) else {
             return true;
         };
         if !self.may_publish(key, id) {
-            self.metrics.auth.publishes_denied.inc();
+            self.env.metrics.auth.publishes_denied.inc();
             self.audit(key, "publish", "acl");
             self.refuse_publish(key, publish, ReasonCode::NotAuthorized);
             return true;
@@ -55,28 +55,28 @@ impl Engine {
         {
             return true;
         }
-        if self.stages[partition.index()].stalled {
-            if let Some(conn) = self.conns.get_mut(key) {
+        if self.ingest.stages[partition.index()].stalled {
+            if let Some(conn) = self.clients.conns.get_mut(key) {
                 conn.paused_on = Some(partition);
-                self.turn_metrics.paused(PauseCause::Queue);
+                self.observe.turn_metrics.paused(PauseCause::Queue);
             }
             return false;
         }
         // The connection may be closed after this publish; the message remains.
         let account = if publish.retain && !publish.payload.is_empty() {
-            self.conns.get(key).and_then(|conn| conn.account)
+            self.clients.conns.get(key).and_then(|conn| conn.account)
         } else {
             None
         };
         if self.stage_publish(key, id, publish).is_err() {
             // A table of this append is full; the following records go into the next append.
             self.append(partition, false);
-            if self.stages[partition.index()].stalled
+            if self.ingest.stages[partition.index()].stalled
                 || self.stage_publish(key, id, publish).is_err()
             {
-                if let Some(conn) = self.conns.get_mut(key) {
+                if let Some(conn) = self.clients.conns.get_mut(key) {
                     conn.paused_on = Some(partition);
-                    self.turn_metrics.paused(PauseCause::Queue);
+                    self.observe.turn_metrics.paused(PauseCause::Queue);
                 }
                 return false;
             }
@@ -84,11 +84,11 @@ impl Engine {
         if let Some(account) = account {
             self.claim_retained(account, id, publish.payload.len());
         }
-        self.turn_metrics.publishes_received += 1;
-        if self.stages[partition.index()].records.bytes() >= APPEND_BYTES {
+        self.observe.turn_metrics.publishes_received += 1;
+        if self.ingest.stages[partition.index()].records.bytes() >= APPEND_BYTES {
             self.append(partition, false);
         }
-        self.turn_metrics.publish_received_bytes += publish.payload.len() as u64;
+        self.observe.turn_metrics.publish_received_bytes += publish.payload.len() as u64;
         true
     }
 
@@ -107,18 +107,18 @@ impl Engine {
     /// Refuses a publish over a limit. MQTT 5 gets a reason code; an older client that waits for an acknowledgement
     /// loses its connection, as on a full disk.
     fn refuse_or_close(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
-        let is_v5 = self.conns.get(key).is_some_and(Connection::is_v5);
+        let is_v5 = self.clients.conns.get(key).is_some_and(Connection::is_v5);
         if is_v5 || publish.qos == QoS::AtMostOnce {
             self.refuse_publish(key, publish, reason);
         } else {
-            self.turn_metrics.publishes_refused += 1;
+            self.observe.turn_metrics.publishes_refused += 1;
             self.close(key, Cause::Reason(reason));
         }
     }
 
     /// Whether this publish exceeds the limit on retained messages.
     fn refuses_retained(&mut self, key: ConnKey, id: TopicId, publish: &Publish<'_>) -> bool {
-        let Some(topic) = self.topics.get(id) else {
+        let Some(topic) = self.routing.topics.get(id) else {
             return false;
         };
         let retained = self.retained.lock();
@@ -127,7 +127,7 @@ impl Engine {
         if !is_full && !self.is_retained_over_quota(key, id, publish.payload.len()) {
             return false;
         }
-        self.turn_metrics.retained_refused += 1;
+        self.observe.turn_metrics.retained_refused += 1;
         self.refuse_or_close(key, publish, ReasonCode::QuotaExceeded);
         true
     }
@@ -135,9 +135,9 @@ impl Engine {
     /// The topic of a publish, by name or alias; `None` if it was refused.
     #[inline]
     fn topic_of(&mut self, key: ConnKey, publish: &Publish<'_>) -> Option<TopicId> {
-        let conn = self.conns.get(key)?;
+        let conn = self.clients.conns.get(key)?;
         if publish.topic_alias.is_none()
-            && let Some(topic) = self.topics.get(conn.topic)
+            && let Some(topic) = self.routing.topics.get(conn.topic)
             && topic.name.as_bytes() == publish.topic.as_bytes()
         {
             return Some(conn.topic);
@@ -147,7 +147,9 @@ impl Engine {
 
     fn find_topic(&mut self, key: ConnKey, publish: &Publish<'_>) -> Option<TopicId> {
         let alias = publish.topic_alias.map(|alias| usize::from(alias.get()));
-        if alias.is_some_and(|alias| alias > usize::from(self.settings.mqtt.topic_alias_maximum)) {
+        if alias
+            .is_some_and(|alias| alias > usize::from(self.env.settings.mqtt.topic_alias_maximum))
+        {
             self.close(key, Cause::Reason(ReasonCode::TopicAliasInvalid));
             return None;
         }
@@ -159,7 +161,7 @@ impl Engine {
         if let Err(reason) = found {
             self.refuse_name(key, publish, reason);
         }
-        let conn = self.conns.get_mut(key)?;
+        let conn = self.clients.conns.get_mut(key)?;
         if let Some(alias) = alias {
             let aliases = &mut conn.extras.aliases;
             if aliases.len() < alias {
@@ -184,7 +186,7 @@ impl Engine {
             return Err(reason);
         }
         if self.is_one_topic_too_many(key, name) || self.is_topic_over_quota(key, name) {
-            self.turn_metrics.topics_refused += 1;
+            self.observe.turn_metrics.topics_refused += 1;
             return Err(ReasonCode::QuotaExceeded);
         }
         Ok(self.intern_for(key, name))
@@ -196,12 +198,12 @@ impl Engine {
         number: usize,
         publish: &Publish<'_>,
     ) -> Option<TopicId> {
-        let conn = self.conns.get_mut(key)?;
+        let conn = self.clients.conns.get_mut(key)?;
         let aliases = conn.extras.present_mut().map(|extras| &mut extras.aliases);
         match aliases.and_then(|aliases| aliases.get_mut(number - 1)?.as_mut()) {
             Some(Alias::Topic { name, topic }) => {
-                if self.topics.get(*topic).is_none() {
-                    *topic = self.topics.intern(name, &self.log);
+                if self.routing.topics.get(*topic).is_none() {
+                    *topic = self.routing.topics.intern(name, &self.env.log);
                 }
                 Some(*topic)
             }
@@ -233,16 +235,17 @@ impl Engine {
             return Some(ReasonCode::NotAuthorized);
         }
         let levels = 1 + name.bytes().filter(|byte| *byte == b'/').count();
-        let is_long = name.len() > self.settings.mqtt.max_topic_bytes as usize;
-        (is_long || levels > usize::from(self.settings.mqtt.max_topic_levels))
+        let is_long = name.len() > self.env.settings.mqtt.max_topic_bytes as usize;
+        (is_long || levels > usize::from(self.env.settings.mqtt.max_topic_levels))
             .then_some(ReasonCode::TopicNameInvalid)
     }
 
     /// Drops a publish. MQTT 5 gets the reason; older versions get a plain acknowledgement, as from Mosquitto.
     fn refuse_publish(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
-        self.turn_metrics.publishes_refused += 1;
-        self.turn_metrics.refuse("puback", reason);
-        if let (Some(packet_id), Some(conn)) = (publish.packet_id, self.conns.get_mut(key)) {
+        self.observe.turn_metrics.publishes_refused += 1;
+        self.observe.turn_metrics.refuse("puback", reason);
+        if let (Some(packet_id), Some(conn)) = (publish.packet_id, self.clients.conns.get_mut(key))
+        {
             conn.acks.push(Reply::Ack {
                 kind: kind_of(publish.qos),
                 packet_id: packet_id.get(),
@@ -260,10 +263,13 @@ impl Engine {
         id: TopicId,
         publish: &Publish<'_>,
     ) -> Result<(), RecordsFull> {
-        let (Some(conn), Some(topic)) = (self.conns.get_mut(key), self.topics.get_mut(id)) else {
+        let (Some(conn), Some(topic)) = (
+            self.clients.conns.get_mut(key),
+            self.routing.topics.get_mut(id),
+        ) else {
             return Ok(());
         };
-        let stage = &mut self.stages[topic.partition.index()];
+        let stage = &mut self.ingest.stages[topic.partition.index()];
         if topic.staged.0 != stage.stamp {
             topic.staged = (
                 stage.stamp,
@@ -271,14 +277,16 @@ impl Engine {
             );
         }
         if conn.client.0 != stage.stamp {
-            let session = conn.session.and_then(|session| self.sessions.get(session));
+            let session = conn
+                .session
+                .and_then(|session| self.clients.sessions.get(session));
             let client_id = session.map_or("", |session| &*session.client_id);
             conn.client = (stage.stamp, stage.client(key, client_id)?);
         }
         let mut meta = RecordMeta::new(topic.staged.1, conn.client.1, publish.qos.as_u8());
         meta.retain = publish.retain;
         if publish.qos == QoS::ExactlyOnce {
-            meta.publish_id = publish_id(conn, &self.sessions, publish.packet_id);
+            meta.publish_id = publish_id(conn, &self.clients.sessions, publish.packet_id);
         }
         if publish.properties.is_empty() {
             stage.records.push(meta, publish.payload)?;
@@ -294,9 +302,12 @@ impl Engine {
             let mut reason = ReasonCode::Success;
             // A PUBREC only says that the message was accepted, as in Mosquitto.
             if conn.version.is_v5() && publish.qos == QoS::AtLeastOnce {
-                let matches = self
-                    .topics
-                    .matches(id, &self.router, &self.sessions, &self.groups);
+                let matches = self.routing.topics.matches(
+                    id,
+                    &self.routing.router,
+                    &self.clients.sessions,
+                    &self.groups,
+                );
                 if !matches.any {
                     reason = ReasonCode::NoMatchingSubscribers;
                 }
@@ -309,12 +320,13 @@ impl Engine {
                 packet_id.get(),
                 reason,
             );
-            if conn.version.is_v5() && conn.publishes_in_flight > self.settings.mqtt.receive_maximum
+            if conn.version.is_v5()
+                && conn.publishes_in_flight > self.env.settings.mqtt.receive_maximum
             {
                 self.close(key, Cause::Reason(ReasonCode::ReceiveMaximumExceeded));
             }
             if publish.qos == QoS::ExactlyOnce
-                && let Some(session) = self.conns.get(key).and_then(|conn| conn.session)
+                && let Some(session) = self.clients.conns.get(key).and_then(|conn| conn.session)
             {
                 let publish = (packet_id.get(), publish.payload);
                 self.hold_id(session, key, publish, partition, ticket);
@@ -326,8 +338,8 @@ impl Engine {
     /// Stages a record of the broker's own, even if the queue is full: there are few, and each has a bounded cause (a
     /// connection that ended, a command that was acknowledged).
     pub(super) fn stage_own(&mut self, record: &OwnRecord<'_>) -> Option<(PartitionIndex, Ticket)> {
-        let id = self.topics.intern(record.topic, &self.log);
-        let partition = self.topics.get(id)?.partition;
+        let id = self.routing.topics.intern(record.topic, &self.env.log);
+        let partition = self.routing.topics.get(id)?.partition;
         let mut staged = self.push_own(id, record);
         if staged.is_err() {
             // A table of this append is full; the following records go into the next append.
@@ -341,12 +353,15 @@ impl Engine {
             );
             return None;
         }
-        Some((partition, self.stages[partition.index()].ticket(None)))
+        Some((
+            partition,
+            self.ingest.stages[partition.index()].ticket(None),
+        ))
     }
 
     fn push_own(&mut self, id: TopicId, record: &OwnRecord<'_>) -> Result<(), RecordsFull> {
-        let topic = self.topics.get(id).ok_or(RecordsFull)?;
-        let stage = &mut self.stages[topic.partition.index()];
+        let topic = self.routing.topics.get(id).ok_or(RecordsFull)?;
+        let stage = &mut self.ingest.stages[topic.partition.index()];
         let index = stage.records.topic(&topic.name, topic.key.clone())?;
         let client = stage.records.client(record.client_id)?;
         let mut meta = RecordMeta::new(index, client, record.qos);

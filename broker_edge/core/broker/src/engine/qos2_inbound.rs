@@ -97,12 +97,12 @@ impl Engine {
         let Some(packet_id) = publish.packet_id.map(|id| id.get()) else {
             return false;
         };
-        let Some(conn) = self.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return true;
         };
         let Some(held) = conn
             .session
-            .and_then(|session| self.sessions.get_mut(session))
+            .and_then(|session| self.clients.sessions.get_mut(session))
             .and_then(|session| session.qos2_inbound.held.get_mut(&packet_id))
         else {
             return false;
@@ -118,7 +118,7 @@ impl Engine {
             }
             return false;
         }
-        self.turn_metrics.publishes_repeated += 1;
+        self.observe.turn_metrics.publishes_repeated += 1;
         if held.counted != Some(key) {
             held.counted = Some(key);
             held.repeats = 0;
@@ -130,10 +130,12 @@ impl Engine {
             return true;
         }
         let too_many =
-            conn.is_v5() && conn.publishes_in_flight > self.settings.mqtt.receive_maximum;
+            conn.is_v5() && conn.publishes_in_flight > self.env.settings.mqtt.receive_maximum;
         match held.record {
-            Some((partition, ticket)) if self.stages[partition.index()].settled() <= ticket => {
-                let stage = &mut self.stages[partition.index()];
+            Some((partition, ticket))
+                if self.ingest.stages[partition.index()].settled() <= ticket =>
+            {
+                let stage = &mut self.ingest.stages[partition.index()];
                 if matches!(stage.partition.state(), PartitionState::Stopped(_)) {
                     self.close(key, Cause::Reason(ReasonCode::UnspecifiedError));
                     return true;
@@ -162,32 +164,32 @@ impl Engine {
     /// tenant uses half of them.
     #[inline]
     pub(super) fn holds_too_many(&mut self, key: ConnKey) -> bool {
-        let held_max = self.settings.ids_in_use_max;
-        self.ids_in_use >= held_max / 2
-            && (self.ids_in_use >= held_max || self.tenant_holds_too_many(key))
+        let held_max = self.env.settings.ids_in_use_max;
+        self.qos2.ids_in_use >= held_max / 2
+            && (self.qos2.ids_in_use >= held_max || self.tenant_holds_too_many(key))
     }
 
     /// Counts the ids of all tenants from time to time; most brokers never get here.
     #[cold]
     fn tenant_holds_too_many(&mut self, key: ConnKey) -> bool {
-        let Some(account) = self.conns.get(key).and_then(|conn| conn.account) else {
+        let Some(account) = self.clients.conns.get(key).and_then(|conn| conn.account) else {
             return false;
         };
-        let now_ms = self.now.mono_ms;
-        if self.tenant_id_counts.due_ms <= now_ms {
+        let now_ms = self.env.now.mono_ms;
+        if self.qos2.tenant_id_counts.due_ms <= now_ms {
             let mut by_account: FxHashMap<AccountId, usize> = FxHashMap::default();
-            for (_, session) in self.sessions.iter() {
+            for (_, session) in self.clients.sessions.iter() {
                 if let (Some(of), held @ 1..) = (session.account, session.qos2_inbound.held.len()) {
                     *by_account.entry(of).or_default() += held;
                 }
             }
-            self.tenant_id_counts = TenantIdCounts {
+            self.qos2.tenant_id_counts = TenantIdCounts {
                 due_ms: now_ms + SHARES_MS,
                 by_account: self.quotas.by_tenant(by_account),
             };
         }
-        let held = self.tenant_id_counts.by_account.get(&account);
-        let is_over = held.is_some_and(|held| *held >= self.settings.ids_in_use_max / 2);
+        let held = self.qos2.tenant_id_counts.by_account.get(&account);
+        let is_over = held.is_some_and(|held| *held >= self.env.settings.ids_in_use_max / 2);
         if is_over {
             self.audit(key, "publish", "quota:packet_ids");
         }
@@ -203,7 +205,7 @@ impl Engine {
         partition: PartitionIndex,
         ticket: Ticket,
     ) {
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         let received = &mut session.qos2_inbound;
@@ -213,8 +215,8 @@ impl Engine {
             repeats: 0,
             hash: Some(xxh3_64(payload)),
         };
-        self.ids_in_use += usize::from(received.held.insert(packet_id, held).is_none());
-        self.stages[partition.index()]
+        self.qos2.ids_in_use += usize::from(received.held.insert(packet_id, held).is_none());
+        self.ingest.stages[partition.index()]
             .exactly_once
             .push((key, packet_id));
         failpoint!("qos2-publish-staged");
@@ -225,7 +227,7 @@ impl Engine {
             }
             if !received.unmarked {
                 received.unmarked = true;
-                self.state_commits.unmarked.push(key);
+                self.store.state_commits.unmarked.push(key);
             }
         }
     }
@@ -233,10 +235,10 @@ impl Engine {
     /// The log refused these records: their packet ids are free.
     pub(super) fn free_refused(&mut self, refused: Vec<(SessionKey, u16)>) {
         for (key, packet_id) in refused {
-            if let Some(session) = self.sessions.get_mut(key)
+            if let Some(session) = self.clients.sessions.get_mut(key)
                 && session.qos2_inbound.held.remove(&packet_id).is_some()
             {
-                self.ids_in_use -= 1;
+                self.qos2.ids_in_use -= 1;
             }
         }
     }
@@ -245,33 +247,34 @@ impl Engine {
     /// later refusal would count them as settled and their publishes as acknowledged. A restart recovers the ids of
     /// records that did reach the disk.
     pub(super) fn free_abandoned(&mut self, partition: PartitionIndex) {
-        let settled = self.stages[partition.index()].settled();
+        let settled = self.ingest.stages[partition.index()].settled();
         let is_abandoned = |held: &InboundId| {
             held.record
                 .is_some_and(|(of, ticket)| of == partition && ticket >= settled)
         };
         let holders: Vec<SessionKey> = self
+            .clients
             .sessions
             .iter()
             .filter(|(_, session)| session.qos2_inbound.held.values().any(is_abandoned))
             .map(|(key, _)| key)
             .collect();
         for key in holders {
-            if let Some(session) = self.sessions.get_mut(key) {
+            if let Some(session) = self.clients.sessions.get_mut(key) {
                 let held = &mut session.qos2_inbound.held;
                 let before = held.len();
                 held.retain(|_, held| !is_abandoned(held));
-                self.ids_in_use -= before - held.len();
+                self.qos2.ids_in_use -= before - held.len();
             }
         }
     }
 
     pub(super) fn handle_pubrel(&mut self, key: ConnKey, ack: &Ack<'_>) {
         let packet_id = ack.packet_id.get();
-        let Some(session_key) = self.conns.get(key).and_then(|conn| conn.session) else {
+        let Some(session_key) = self.clients.conns.get(key).and_then(|conn| conn.session) else {
             return;
         };
-        let Some(session) = self.sessions.get_mut(session_key) else {
+        let Some(session) = self.clients.sessions.get_mut(session_key) else {
             return;
         };
         // Releasing an unknown id is complete, as in Mosquitto.
@@ -282,13 +285,13 @@ impl Engine {
                 return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
             }
             after = self.free(session_key, packet_id);
-            if let Some(conn) = self.conns.get_mut(key)
+            if let Some(conn) = self.clients.conns.get_mut(key)
                 && held.counted == Some(key)
             {
                 conn.publishes_in_flight = conn.publishes_in_flight.saturating_sub(1);
             }
         }
-        if let Some(conn) = self.conns.get_mut(key) {
+        if let Some(conn) = self.clients.conns.get_mut(key) {
             conn.acks.push(Reply::Pubcomp { packet_id, after });
             failpoint!("qos2-release-staged");
             self.send_ready(key);
@@ -298,22 +301,24 @@ impl Engine {
     /// The client has released a packet id. Returns the commit after which the client may be told.
     fn free(&mut self, key: SessionKey, packet_id: u16) -> CommitSeq {
         let after = self.change(key);
-        if let Some(session) = self.sessions.get_mut(key) {
+        if let Some(session) = self.clients.sessions.get_mut(key) {
             session.qos2_inbound.is_changed = session.stored;
             session.qos2_inbound.released_in = after;
-            self.ids_in_use -= usize::from(session.qos2_inbound.held.remove(&packet_id).is_some());
+            self.qos2.ids_in_use -=
+                usize::from(session.qos2_inbound.held.remove(&packet_id).is_some());
         }
         after
     }
 
     /// Whether the record of a packet id in use is acknowledged.
     fn is_settled(&self, held: &InboundId) -> bool {
-        held.record
-            .is_none_or(|(partition, ticket)| self.stages[partition.index()].settled() > ticket)
+        held.record.is_none_or(|(partition, ticket)| {
+            self.ingest.stages[partition.index()].settled() > ticket
+        })
     }
 
     /// Forgets the packet ids of a session that ends.
     pub(super) fn forget_received(&mut self, session: &Session) {
-        self.ids_in_use -= session.qos2_inbound.held.len();
+        self.qos2.ids_in_use -= session.qos2_inbound.held.len();
     }
 }

@@ -13,9 +13,9 @@ use headwater_log::{Batch, Offset};
 use headwater_mqtt::packet::ack::Ack;
 use headwater_mqtt::{PacketId, ReasonCode, encode};
 
-use super::catch_up::Progress;
 use super::close::Cause;
 use super::deliver::Delivered;
+use super::readers::Progress;
 use super::session::Session;
 use super::stage::PartitionIndex;
 use super::state_commit::CommitSeq;
@@ -85,7 +85,7 @@ impl Engine {
     /// Assigns a packet id to a record. The record is sent once that is durable.
     pub(super) fn assign(&mut self, key: SessionKey, sent: Inflight) -> u16 {
         let commit_seq = self.change(key);
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return 0;
         };
         session.outbound_changed = true;
@@ -102,10 +102,10 @@ impl Engine {
         conn: ConnKey,
         steps: &mut usize,
     ) -> Progress {
-        let settled = self.state_commits.settled();
+        let settled = self.store.state_commits.settled();
         let mut recent = None;
         loop {
-            let Some(session) = self.sessions.get(key) else {
+            let Some(session) = self.clients.sessions.get(key) else {
                 return Progress::NoRoom;
             };
             let Some((commit_seq, packet_id)) = session.extras.unsent.front().copied() else {
@@ -127,8 +127,8 @@ impl Engine {
 
     /// Whether the packet id of an unsent delivery would survive a crash.
     pub(super) fn is_assigned_durably(&self, key: SessionKey, packet_id: u16) -> bool {
-        let settled = self.state_commits.settled();
-        self.sessions.get(key).is_none_or(|session| {
+        let settled = self.store.state_commits.settled();
+        self.clients.sessions.get(key).is_none_or(|session| {
             let mut unsent = session.extras.unsent.iter();
             !session.stored
                 || !unsent.any(|(commit_seq, id)| *id == packet_id && *commit_seq > settled)
@@ -143,14 +143,14 @@ impl Engine {
         packet_id: u16,
         recent: &mut Option<(PartitionIndex, Batch)>,
     ) -> Delivered {
-        let flight_of = |engine: &Self| engine.sessions.get(key)?.window.flight(packet_id);
+        let flight_of = |engine: &Self| engine.clients.sessions.get(key)?.window.flight(packet_id);
         let mut delivered = Delivered::Skipped;
         if let Some((sent, InflightState::Assigned)) = flight_of(self) {
             delivered =
                 self.send_entry(key, conn, packet_id, sent, InflightState::Assigned, recent);
         }
         if delivered != Delivered::NoRoom
-            && let Some(session) = self.sessions.get_mut(key)
+            && let Some(session) = self.clients.sessions.get_mut(key)
         {
             if let Some((_, InflightState::Assigned)) = session.window.flight(packet_id) {
                 session
@@ -174,10 +174,10 @@ impl Engine {
 
     pub(super) fn handle_pubrec(&mut self, key: ConnKey, ack: &Ack<'_>) {
         let packet_id = ack.packet_id.get();
-        let Some(session_key) = self.conns.get(key).and_then(|conn| conn.session) else {
+        let Some(session_key) = self.clients.conns.get(key).and_then(|conn| conn.session) else {
             return;
         };
-        let Some(session) = self.sessions.get_mut(session_key) else {
+        let Some(session) = self.clients.sessions.get_mut(session_key) else {
             return;
         };
         match session.window.flight(packet_id) {
@@ -207,17 +207,17 @@ impl Engine {
 
     /// A client has received a command: the receipt has to be durable before the command is released.
     fn take_receipt(&mut self, key: SessionKey, packet_id: u16, sent: Inflight) {
-        if !self.receipted.contains(&(key, packet_id)) {
+        if !self.qos2.receipted.contains(&(key, packet_id)) {
             self.append_receipt(key, packet_id, sent);
-            self.receipted.push((key, packet_id));
+            self.qos2.receipted.push((key, packet_id));
         }
     }
 
     /// Releases the commands whose receipts are durable.
     pub(super) fn release_receipted(&mut self) {
-        for (key, packet_id) in std::mem::take(&mut self.receipted) {
+        for (key, packet_id) in std::mem::take(&mut self.qos2.receipted) {
             self.stage_receipts(key);
-            let Some(session) = self.sessions.get(key) else {
+            let Some(session) = self.clients.sessions.get(key) else {
                 continue;
             };
             let Some((sent, InflightState::AwaitsPubrec)) = session.window.flight(packet_id) else {
@@ -227,7 +227,7 @@ impl Engine {
                 (receipt.partition, receipt.offset) == (sent.partition, sent.offset)
             });
             if waits {
-                self.receipted.push((key, packet_id));
+                self.qos2.receipted.push((key, packet_id));
             } else {
                 self.release(key, packet_id);
             }
@@ -237,7 +237,7 @@ impl Engine {
     /// The client has the record: PUBREL is sent once that is durable.
     fn release(&mut self, key: SessionKey, packet_id: u16) {
         let commit_seq = self.change(key);
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         session
@@ -252,9 +252,9 @@ impl Engine {
 
     /// Sends the PUBRELs that are due, in the order of their PUBRECs.
     pub(super) fn send_releases(&mut self, key: SessionKey) {
-        let settled = self.state_commits.settled();
+        let settled = self.store.state_commits.settled();
         loop {
-            let Some(session) = self.sessions.get_mut(key) else {
+            let Some(session) = self.clients.sessions.get_mut(key) else {
                 return;
             };
             let Some((commit_seq, packet_id)) = session.extras.releases.front().copied() else {
@@ -278,16 +278,16 @@ impl Engine {
         if let Some(conn) = self.writer(key) {
             let version = conn.version;
             encode::pubrel(&mut conn.out, version, id, ReasonCode::Success, &[]);
-            self.turn_metrics.packets_sent += 1;
+            self.observe.turn_metrics.packets_sent += 1;
         }
     }
 
     pub(super) fn handle_pubcomp(&mut self, key: ConnKey, ack: &Ack<'_>) {
         let packet_id = ack.packet_id.get();
-        let Some(session_key) = self.conns.get(key).and_then(|conn| conn.session) else {
+        let Some(session_key) = self.clients.conns.get(key).and_then(|conn| conn.session) else {
             return;
         };
-        let Some(session) = self.sessions.get_mut(session_key) else {
+        let Some(session) = self.clients.sessions.get_mut(session_key) else {
             return;
         };
         let waits = session
@@ -306,7 +306,7 @@ impl Engine {
 
     /// A delivery is done. This need not become durable soon: after a crash its PUBREL is sent once more.
     fn finish(&mut self, key: SessionKey, packet_id: u16) {
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         let ended = session.window.finish(packet_id);
@@ -322,7 +322,7 @@ impl Engine {
             session.outbound_changed = true;
             if !session.dirty {
                 session.dirty = true;
-                self.dirty.push(key);
+                self.store.dirty.push(key);
             }
         }
         if let Some(sent) = ended {

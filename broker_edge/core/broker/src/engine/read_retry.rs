@@ -13,10 +13,10 @@ impl Engine {
         partition: PartitionIndex,
         offset: Offset,
     ) -> Result<Option<(Batch, usize)>, ReadError> {
-        let log = &self.stages[partition.index()].partition;
+        let log = &self.env.partitions[partition.index()];
         let batches = match log.read_tail(offset, 1) {
             Some(batches) => batches,
-            None => match self.batch_cache.batch_at(partition, offset) {
+            None => match self.catch_up.batch_cache.batch_at(partition, offset) {
                 Some(batch) => vec![batch],
                 None => log.read(offset, 1)?,
             },
@@ -32,12 +32,12 @@ impl Engine {
     /// descriptor.
     pub(super) fn retry_later(&mut self, key: SessionKey, error: &ReadError) -> Delivered {
         tracing::error!(%error, "a session waits until records can be read");
-        self.read_retries.push(key);
+        self.catch_up.read_retries.push(key);
         Delivered::NoRoom
     }
 
     pub(super) fn read_again(&mut self) {
-        for key in std::mem::take(&mut self.read_retries) {
+        for key in std::mem::take(&mut self.catch_up.read_retries) {
             self.wake_session(key);
         }
     }

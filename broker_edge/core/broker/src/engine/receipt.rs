@@ -53,10 +53,10 @@ impl Engine {
     /// A client acknowledged a delivery.
     #[inline]
     pub(super) fn handle_puback(&mut self, key: ConnKey, packet_id: PacketId) {
-        let Some(session_key) = self.conns.get(key).and_then(|conn| conn.session) else {
+        let Some(session_key) = self.clients.conns.get(key).and_then(|conn| conn.session) else {
             return;
         };
-        let Some(session) = self.sessions.get_mut(session_key) else {
+        let Some(session) = self.clients.sessions.get_mut(session_key) else {
             return;
         };
         let Some(sent) = session.window.ack(packet_id.get()) else {
@@ -70,7 +70,7 @@ impl Engine {
         }
         if (session.stored || sent.receipt) && !session.dirty {
             session.dirty = true;
-            self.dirty.push(session_key);
+            self.store.dirty.push(session_key);
         }
         let wakes = session.has_work() || session.is_member();
         if sent.receipt {
@@ -83,8 +83,8 @@ impl Engine {
     }
 
     pub(super) fn append_receipt(&mut self, key: SessionKey, packet_id: u16, sent: Inflight) {
-        let time_us = self.now.wall_us;
-        let Some(session) = self.sessions.get_mut(key) else {
+        let time_us = self.env.now.wall_us;
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         let Some(at) = session
@@ -102,7 +102,7 @@ impl Engine {
             key: String::from_utf8_lossy(&command.key).into_owned(),
             idempotency_key: command.idempotency_key.as_deref(),
             partition: sent.partition.0,
-            name: self.stages[sent.partition.index()].partition.name(),
+            name: self.env.partitions[sent.partition.index()].name(),
             offset: sent.offset.0,
             time_us,
         };
@@ -113,14 +113,14 @@ impl Engine {
             value: value.into(),
             staged: None,
         });
-        self.turn_metrics.receipts += 1;
+        self.observe.turn_metrics.receipts += 1;
         self.stage_receipts(key);
     }
 
     /// The log refused the tickets from `first` on: the receipts among them are staged again at the next checkpoint.
     pub(super) fn unstage_receipts(&mut self, partition: PartitionIndex, first: Ticket) {
-        for key in self.dirty.clone() {
-            let Some(session) = self.sessions.get_mut(key) else {
+        for key in self.store.dirty.clone() {
+            let Some(session) = self.clients.sessions.get_mut(key) else {
                 continue;
             };
             let receipts = session
@@ -140,13 +140,13 @@ impl Engine {
 
     /// Stages receipts that are not staged yet, and forgets those that are durable.
     pub(super) fn stage_receipts(&mut self, key: SessionKey) {
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         if session.extras.receipts.is_empty() {
             return;
         }
-        let stages = &self.stages;
+        let stages = &self.ingest.stages;
         session.extras.receipts.retain(|receipt| {
             receipt
                 .staged
@@ -155,6 +155,7 @@ impl Engine {
         let client_id = Rc::clone(&session.client_id);
         for index in 0.. {
             let Some(receipt) = self
+                .clients
                 .sessions
                 .get(key)
                 .and_then(|session| session.extras.receipts.get(index))
@@ -175,13 +176,14 @@ impl Engine {
                 payload: &value,
             });
             if let Some(receipt) = self
+                .clients
                 .sessions
                 .get_mut(key)
                 .and_then(|session| session.extras.receipts.get_mut(index))
             {
                 receipt.staged = staged;
             }
-            self.more = true;
+            self.effects.more = true;
         }
     }
 }

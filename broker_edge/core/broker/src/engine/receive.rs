@@ -48,20 +48,20 @@ enum Step {
 impl Engine {
     /// Whether and how a readable connection is to be read.
     pub fn read_plan(&mut self, key: ConnKey) -> ReadPlan {
-        let budget = self.settings.mqtt.receive_budget_bytes.as_usize();
-        let is_scarce = !self.budget_waits.is_empty()
-            || self.settings.mqtt.limits_rate()
-            || self.stages.iter().any(|stage| stage.stalled);
-        let Some(conn) = self.conns.get_mut(key) else {
+        let budget = self.env.settings.mqtt.receive_budget_bytes.as_usize();
+        let is_scarce = !self.protocol.budget_waits.is_empty()
+            || self.env.settings.mqtt.limits_rate()
+            || self.ingest.stages.iter().any(|stage| stage.stalled);
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return ReadPlan::Wait;
         };
         if conn.acks.len() > PENDING_REPLIES_MAX {
             conn.paused_on_acks = true;
-            self.turn_metrics.paused(PauseCause::Acks);
+            self.observe.turn_metrics.paused(PauseCause::Acks);
         }
-        if conn.out_len() > self.settings.mqtt.out_buffer_bytes.as_usize() {
+        if conn.out_len() > self.env.settings.mqtt.out_buffer_bytes.as_usize() {
             conn.paused_on_out = true;
-            self.turn_metrics.paused(PauseCause::Out);
+            self.observe.turn_metrics.paused(PauseCause::Out);
         }
         if conn.phase == Phase::Closed || conn.is_paused() {
             return ReadPlan::Wait;
@@ -73,15 +73,15 @@ impl Engine {
             // completed.
             if unparsed.reserved < unparsed.needs {
                 let more = unparsed.needs - unparsed.reserved;
-                if self.reserved_bytes + more > budget {
+                if self.protocol.reserved_bytes + more > budget {
                     conn.paused_on_budget = true;
-                    self.turn_metrics.paused(PauseCause::Budget);
-                    self.budget_waits.push_back(key);
+                    self.observe.turn_metrics.paused(PauseCause::Budget);
+                    self.protocol.budget_waits.push_back(key);
                     return ReadPlan::Wait;
                 }
                 unparsed.reserved += more;
-                unparsed.reserved_at_ms = self.now.mono_ms;
-                self.reserved_bytes += more;
+                unparsed.reserved_at_ms = self.env.now.mono_ms;
+                self.protocol.reserved_bytes += more;
                 let rest = unparsed.needs - unparsed.bytes.len();
                 unparsed.bytes.reserve_exact(rest);
             }
@@ -103,23 +103,27 @@ impl Engine {
 
     /// The connection's own buffer; received bytes are appended to it.
     pub fn held_mut(&mut self, key: ConnKey) -> Option<&mut Vec<u8>> {
-        self.conns.get_mut(key).map(|conn| &mut conn.unparsed.bytes)
+        self.clients
+            .conns
+            .get_mut(key)
+            .map(|conn| &mut conn.unparsed.bytes)
     }
 
     /// Parses the connection's own buffer: after a read into it, or when a pause ends. Returns whether the connection
     /// may be read.
     pub fn receive_held(&mut self, key: ConnKey) -> bool {
-        let Some(conn) = self.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return false;
         };
-        conn.last_read_ms = self.now.mono_ms;
+        conn.last_read_ms = self.env.now.mono_ms;
         if conn.unparsed.bytes.len() < conn.unparsed.needs {
             return true;
         }
         let unparsed = conn.unparsed.take();
         self.give_back(unparsed.reserved);
         self.receive(key, &unparsed.bytes, true);
-        self.conns
+        self.clients
+            .conns
             .get(key)
             .is_some_and(|conn| conn.phase != Phase::Closed && !conn.is_paused())
     }
@@ -131,12 +135,12 @@ impl Engine {
 
     /// Counts a connection that was refused.
     pub fn count_refused(&mut self) {
-        self.turn_metrics.refused += 1;
+        self.observe.turn_metrics.refused += 1;
     }
 
     /// Counts bytes received from the socket.
     pub fn count_received(&mut self, key: ConnKey, count: usize) {
-        self.turn_metrics.bytes_received += count as u64;
+        self.observe.turn_metrics.bytes_received += count as u64;
         let moved = Traffic {
             received_bytes: count as u64,
             ..Traffic::default()
@@ -146,9 +150,9 @@ impl Engine {
 
     /// Handles the packets in `bytes` and keeps an incomplete rest. `is_news` if some bytes were just received.
     pub fn receive(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
-        let before = self.turn_metrics.publishes_received;
+        let before = self.observe.turn_metrics.publishes_received;
         self.handle_packets(key, bytes, is_news);
-        let received_messages = self.turn_metrics.publishes_received - before;
+        let received_messages = self.observe.turn_metrics.publishes_received - before;
         if received_messages > 0 {
             let moved = Traffic {
                 received_messages,
@@ -160,17 +164,17 @@ impl Engine {
 
     fn handle_packets(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
         let mut at = 0;
-        let bytes_max = self.settings.mqtt.max_packet_bytes.as_usize();
+        let bytes_max = self.env.settings.mqtt.max_packet_bytes.as_usize();
         let size_max_in = |phase| match phase {
             Phase::Authenticating => bytes_max.min(AUTH_PACKET_BYTES_MAX),
             _ => bytes_max,
         };
-        let Some(conn) = self.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return;
         };
         let mut phase = conn.phase;
         if is_news {
-            conn.last_read_ms = self.now.mono_ms;
+            conn.last_read_ms = self.env.now.mono_ms;
         }
         loop {
             let rest = &bytes[at..];
@@ -183,21 +187,21 @@ impl Engine {
                     let Some(body) = rest.get(header_len..total_len) else {
                         return;
                     };
-                    if self.settings.mqtt.limits_rate()
+                    if self.env.settings.mqtt.limits_rate()
                         && self.is_over_rate(key, first_byte, total_len)
                     {
                         return self.hold(key, rest, total_len);
                     }
-                    self.turn_metrics.packets_received += 1;
+                    self.observe.turn_metrics.packets_received += 1;
                     match self.handle(key, first_byte, body) {
                         Step::Next => at += total_len,
                         Step::Pause => {
-                            self.turn_metrics.packets_received -= 1;
+                            self.observe.turn_metrics.packets_received -= 1;
                             self.hold(key, rest, total_len);
                             return self.charge_waiting(key);
                         }
                     }
-                    match self.conns.get(key) {
+                    match self.clients.conns.get(key) {
                         Some(conn) if conn.phase != Phase::Closed => phase = conn.phase,
                         _ => return,
                     }
@@ -215,7 +219,7 @@ impl Engine {
 
     /// Keeps bytes that cannot be handled yet.
     fn hold(&mut self, key: ConnKey, bytes: &[u8], needs: usize) {
-        let Some(conn) = self.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return;
         };
         let unparsed = &mut *conn.unparsed;
@@ -227,34 +231,36 @@ impl Engine {
 
     /// Frees the room reserved for a packet that is complete or abandoned.
     pub(super) fn give_back(&mut self, reserved: usize) {
-        self.reserved_bytes -= reserved;
-        self.budget_freed |= reserved > 0;
+        self.protocol.reserved_bytes -= reserved;
+        self.protocol.budget_freed |= reserved > 0;
     }
 
     /// Lets connections that wait for the budget try again after some of it was freed.
     pub(super) fn wake_budget_waits(&mut self) {
-        if self.budget_waits.is_empty() || !std::mem::take(&mut self.budget_freed) {
+        if self.protocol.budget_waits.is_empty() || !std::mem::take(&mut self.protocol.budget_freed)
+        {
             return;
         }
-        for key in self.budget_waits.drain(..) {
-            if let Some(conn) = self.conns.get_mut(key) {
+        for key in self.protocol.budget_waits.drain(..) {
+            if let Some(conn) = self.clients.conns.get_mut(key) {
                 conn.paused_on_budget = false;
-                conn.last_read_ms = self.now.mono_ms;
-                self.resumed.push(key);
+                conn.last_read_ms = self.env.now.mono_ms;
+                self.clients.resumed.push(key);
             }
         }
     }
 
     /// While others wait for the budget, closes connections that reserve part of it for a packet that does not arrive.
     pub(super) fn end_slow_packets(&mut self) {
-        if self.budget_waits.is_empty() {
+        if self.protocol.budget_waits.is_empty() {
             return;
         }
-        let now_ms = self.now.mono_ms;
+        let now_ms = self.env.now.mono_ms;
         let is_slow = |unparsed: &Unparsed| {
             unparsed.reserved > 0 && unparsed.reserved_at_ms + PACKET_MS_MAX <= now_ms
         };
         let slow: Vec<ConnKey> = self
+            .clients
             .conns
             .iter()
             .filter(|(_, conn)| is_slow(&conn.unparsed))
@@ -270,7 +276,7 @@ impl Engine {
 
     #[inline]
     fn handle(&mut self, key: ConnKey, first_byte: u8, body: &[u8]) -> Step {
-        let Some(conn) = self.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return Step::Next;
         };
         if conn.phase == Phase::New {
@@ -318,7 +324,7 @@ impl Engine {
             Packet::Pingreq => {
                 if let Some(conn) = self.writer(key) {
                     encode::pingresp(&mut conn.out);
-                    self.turn_metrics.packets_sent += 1;
+                    self.observe.turn_metrics.packets_sent += 1;
                 }
             }
             Packet::Disconnect(disconnect) => self.handle_disconnect(key, &disconnect),
@@ -338,7 +344,7 @@ impl Engine {
         kind: PacketKind,
         bytes: Vec<u8>,
     ) {
-        let Some(conn) = self.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return;
         };
         conn.acks.push(Reply::Packet {
@@ -350,7 +356,7 @@ impl Engine {
             conn.subacks_pending += 1;
         }
         match after {
-            Some(offset) => self.state_waits.push_back((offset, key)),
+            Some(offset) => self.ingest.state_waits.push_back((offset, key)),
             None => self.send_ready(key),
         }
     }

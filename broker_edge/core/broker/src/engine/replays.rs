@@ -2,7 +2,7 @@
 
 use headwater_log::Offset;
 
-use super::catch_up::{Progress, Reading};
+use super::readers::{Progress, Reading};
 use super::router::Subscriber;
 use super::session::Session;
 use super::stage::PartitionIndex;
@@ -17,7 +17,12 @@ impl Engine {
         conn: ConnKey,
         steps: &mut usize,
     ) -> Progress {
-        if self.sessions.get(key).is_some_and(Session::ends_replays) {
+        if self
+            .clients
+            .sessions
+            .get(key)
+            .is_some_and(Session::ends_replays)
+        {
             return self.catch_up_replays(key, conn, steps);
         }
         Progress::Finished
@@ -30,6 +35,7 @@ impl Engine {
         steps: &mut usize,
     ) -> Progress {
         if self
+            .clients
             .conns
             .get(conn)
             .is_none_or(|conn| conn.subacks_pending > 0)
@@ -37,6 +43,7 @@ impl Engine {
             return Progress::NoRoom;
         }
         let count = self
+            .clients
             .sessions
             .get(key)
             .map_or(0, |session| session.replays.len());
@@ -46,7 +53,7 @@ impl Engine {
                 return progress;
             }
         }
-        if let Some(session) = self.sessions.get_mut(key) {
+        if let Some(session) = self.clients.sessions.get_mut(key) {
             session.drop_finished_replays();
         }
         Progress::Finished
@@ -60,6 +67,7 @@ impl Engine {
         steps: &mut usize,
     ) -> Progress {
         let Some(replay) = self
+            .clients
             .sessions
             .get(key)
             .and_then(|session| session.replays.get(at))
@@ -84,7 +92,7 @@ impl Engine {
                 sheds_qos0: false,
             };
             let progress = self.read_on(key, conn, &mut reading, Some(&filter), steps);
-            let Some(session) = self.sessions.get_mut(key) else {
+            let Some(session) = self.clients.sessions.get_mut(key) else {
                 return Progress::NoRoom;
             };
             if let Some(cursor) = session
@@ -105,7 +113,7 @@ impl Engine {
         }
         if until.is_empty() {
             self.join(key, at, &filter);
-        } else if let Some(session) = self.sessions.get_mut(key)
+        } else if let Some(session) = self.clients.sessions.get_mut(key)
             && let Some(replay) = session.replays.get_mut(at)
         {
             replay.joined = true;
@@ -116,7 +124,7 @@ impl Engine {
     /// A replay has caught up in every partition: from now on the session's own cursors serve the subscription.
     fn join(&mut self, key: SessionKey, at: usize, filter: &str) {
         let live_at = self.live_at(filter);
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         if let Some(replay) = session.replays.get_mut(at) {
@@ -132,7 +140,7 @@ impl Engine {
         subscription.since = live_at.into();
         let options = subscription.options;
         let persistent = session.expiry_s > 0;
-        self.router.insert(
+        self.routing.router.insert(
             filter,
             Subscriber {
                 session: key,

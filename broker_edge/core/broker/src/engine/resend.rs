@@ -6,10 +6,10 @@ use headwater_mqtt::{PacketId, QoS};
 
 use crate::auth::Access;
 
-use super::catch_up::{Progress, effective_for};
 use super::deliver::{Delivered, extra_properties, format_offset, offset_topic};
 use super::encode::{self, Payload, PublishOptions};
 use super::read_retry::is_passing;
+use super::readers::{Progress, effective_for};
 use super::retained::RecordRef;
 use super::send_retained::OwnedRecord;
 use super::session::{Command, Session};
@@ -24,7 +24,7 @@ impl Engine {
     pub(super) fn resend(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
         let mut recent = None;
         loop {
-            let Some(session) = self.sessions.get_mut(key) else {
+            let Some(session) = self.clients.sessions.get_mut(key) else {
                 return Progress::NoRoom;
             };
             let Some(from) = session.resend else {
@@ -76,7 +76,7 @@ impl Engine {
                     }
                 }
             }
-            if let Some(session) = self.sessions.get_mut(key) {
+            if let Some(session) = self.clients.sessions.get_mut(key) {
                 session.resend = following;
             }
         }
@@ -145,13 +145,14 @@ impl Engine {
         flight: InflightState,
         record: Option<&RecordView<'_>>,
     ) -> Delivered {
-        let now_us = self.now.wall_us;
-        let (Some(session), Some(conn)) =
-            (self.sessions.get_mut(key), self.conns.get_mut(conn_key))
-        else {
+        let now_us = self.env.now.wall_us;
+        let (Some(session), Some(conn)) = (
+            self.clients.sessions.get_mut(key),
+            self.clients.conns.get_mut(conn_key),
+        ) else {
             return Delivered::Skipped;
         };
-        if conn.out_len() >= self.settings.mqtt.out_buffer_bytes.as_usize() {
+        if conn.out_len() >= self.env.settings.mqtt.out_buffer_bytes.as_usize() {
             conn.wake_when_drained = true;
             return Delivered::NoRoom;
         }
@@ -162,7 +163,7 @@ impl Engine {
         };
         let record = record.filter(|record| session.may(access, record.topic));
         let base = conn.out.len();
-        let stage = &self.stages[sent.partition.index()];
+        let stage = &self.ingest.stages[sent.partition.index()];
         let packet = record.and_then(|record| {
             let effective = effective_for_sent(session, &self.groups, key, record.topic, sent);
             let place = format_offset(stage, record, &effective);
@@ -190,7 +191,8 @@ impl Engine {
         match (packet, PacketId::new(packet_id)) {
             (Some(packet), Some(id)) if packet.total_len <= conn.packet_max as usize => {
                 packet.set_packet_id(&mut conn.out[base..], id);
-                self.turn_metrics.deliveries += u64::from(flight != InflightState::Assigned);
+                self.observe.turn_metrics.deliveries +=
+                    u64::from(flight != InflightState::Assigned);
                 // An entry restored from the state store does not have this flag yet.
                 if let Some(record) = record
                     && !sent.receipt

@@ -26,7 +26,7 @@ impl Engine {
     /// A requester that no longer waits is no error: claims of records that never arrive are dropped.
     pub fn answer_retain(&mut self, request: RetainRequest) {
         let result = self.claim_for(&request.rights, &request.messages);
-        self.turn_metrics.retained_refused += u64::from(result.is_err());
+        self.observe.turn_metrics.retained_refused += u64::from(result.is_err());
         let _ = request.answer.send(result);
     }
 
@@ -36,7 +36,7 @@ impl Engine {
         messages: &[(String, usize)],
     ) -> Result<(), &'static str> {
         let account = self.quotas.open(rights.user(), rights.tenant());
-        let now_ms = self.now.mono_ms;
+        let now_ms = self.env.now.mono_ms;
         let mut result = Ok(());
         for (topic, payload_bytes) in messages {
             let retained = self.retained.lock();

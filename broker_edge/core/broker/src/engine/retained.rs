@@ -338,6 +338,7 @@ impl Engine {
     /// Makes retention wait until the retained values of a segment are in the state store.
     pub(super) fn guard_retained(&self) {
         for partition in self
+            .env
             .log
             .partitions()
             .iter()
@@ -346,7 +347,7 @@ impl Engine {
             let index = PartitionIndex::of(partition.id());
             let (retained, state, own) = (
                 Arc::clone(&self.retained),
-                Arc::clone(&self.state),
+                Arc::clone(&self.store.state),
                 partition.clone(),
             );
             partition.before_delete(Arc::new(move |range: Range<Offset>| {

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use headwater_log::Offset;
 use headwater_mqtt::filter_matches;
 
-use super::catch_up::STEP_RECORDS;
+use super::readers::STEP_RECORDS;
 use super::retained::{RecordRef, Retained};
 use super::send_retained::Value;
 use super::stage::PartitionIndex;

@@ -7,7 +7,7 @@
 use headwater_log::{Batch, Offset, ReadError, TopicFilter};
 
 use super::candidate_cache::{self, Reader};
-use super::catch_up::{READ_BYTES, READ_STEPS, Reading, STEP_BYTES};
+use super::readers::{READ_BYTES, READ_STEPS, Reading, STEP_BYTES};
 use super::stage::PartitionIndex;
 use super::timers::Timer;
 use super::{Engine, SessionKey};
@@ -35,30 +35,31 @@ pub(super) enum Next {
 impl Engine {
     /// Grants reads from the files to waiting sessions. The first read of a turn is made whatever other work there was.
     pub(super) fn schedule_reads(&mut self, steps: &mut usize) {
-        if !self.batch_cache.has_waiting() {
+        if !self.catch_up.batch_cache.has_waiting() {
             return;
         }
-        self.batch_cache.release_idle(self.now.mono_ms);
+        self.catch_up.batch_cache.release_idle(self.env.now.mono_ms);
         while *steps > 0
-            && (self.runnable.len() < WOKEN_MAX || self.batch_cache.is_overdue(self.now.mono_ms))
-            && let Some(key) = self.batch_cache.next(self.now.mono_ms)
+            && (self.catch_up.runnable.len() < WOKEN_MAX
+                || self.catch_up.batch_cache.is_overdue(self.env.now.mono_ms))
+            && let Some(key) = self.catch_up.batch_cache.next(self.env.now.mono_ms)
         {
             self.run_awake(key, steps);
-            self.batch_cache.revoke_grant();
-            if let Some((partition, offset)) = self.batch_cache.lowest_waiting() {
+            self.catch_up.batch_cache.revoke_grant();
+            if let Some((partition, offset)) = self.catch_up.batch_cache.lowest_waiting() {
                 self.will_read(partition, offset);
             }
         }
-        if self.batch_cache.has_no_room() && !self.batch_cache.watched {
-            self.batch_cache.watched = true;
-            let due_ms = self.now.mono_ms + LOOK_AGAIN_MS;
-            self.timers.set(due_ms, Timer::ScheduleReads);
+        if self.catch_up.batch_cache.has_no_room() && !self.catch_up.batch_cache.watched {
+            self.catch_up.batch_cache.watched = true;
+            let due_ms = self.env.now.mono_ms + LOOK_AGAIN_MS;
+            self.clients.timers.set(due_ms, Timer::ScheduleReads);
         }
     }
 
     /// Whether a session waits for a read and the cache has room for it.
     pub(super) fn may_schedule_reads(&self) -> bool {
-        self.batch_cache.has_waiting() && !self.batch_cache.has_no_room()
+        self.catch_up.batch_cache.has_waiting() && !self.catch_up.batch_cache.has_no_room()
     }
 
     /// Moves a reader to the next batch that may concern it, and returns the batch from memory if possible, otherwise
@@ -77,21 +78,25 @@ impl Engine {
         }
         reading.next = range.start;
         let place = (reading.partition, reading.next);
-        let log = &self.stages[reading.partition.index()].partition;
+        let log = &self.env.partitions[reading.partition.index()];
         if let Some(batches) = log.read_tail(reading.next, READ_BYTES) {
             return Ok(Next::Batches(batches));
         }
-        if let Some(batch) = self.batch_cache.batch_at(reading.partition, reading.next) {
+        if let Some(batch) = self
+            .catch_up
+            .batch_cache
+            .batch_at(reading.partition, reading.next)
+        {
             return Ok(Next::Batches(vec![batch]));
         }
-        if !self.batch_cache.take_grant(key) {
-            self.batch_cache.wait(key, place);
+        if !self.catch_up.batch_cache.take_grant(key) {
+            self.catch_up.batch_cache.wait(key, place);
             return Ok(Next::Waits);
         }
         let batches = log.read_range(range, READ_BYTES)?;
         let bytes: usize = batches.iter().map(Batch::bytes_len).sum();
         *steps = steps.saturating_sub(READ_STEPS + bytes / STEP_BYTES);
-        self.batch_cache.note_read(bytes);
+        self.catch_up.batch_cache.note_read(bytes);
         self.keep_batches(reading.partition, &batches);
         self.wake_waiting(reading.partition, &batches);
         if let Some(last) = batches.last() {
@@ -101,7 +106,7 @@ impl Engine {
     }
 
     fn will_read(&self, partition: PartitionIndex, from: Offset) {
-        let log = &self.stages[partition.index()].partition;
+        let log = &self.env.partitions[partition.index()];
         log.will_read(from, READ_AHEAD_BYTES);
     }
 
@@ -115,10 +120,10 @@ impl Engine {
         steps: &mut usize,
     ) -> Result<std::ops::Range<Offset>, ReadError> {
         let nothing = reading.next..reading.next;
-        let Some(session) = self.sessions.get(key) else {
+        let Some(session) = self.clients.sessions.get(key) else {
             return Ok(nothing);
         };
-        let log = &self.stages[reading.partition.index()].partition;
+        let log = &self.env.partitions[reading.partition.index()];
         let reader = Reader::new(key, reading.partition, reading.source);
         let names = candidate_cache::names_of(session, only);
         let matching = |topic: &str| candidate_cache::reads(session, only, topic);
@@ -131,9 +136,10 @@ impl Engine {
             if range.start >= until || *steps == 0 {
                 break;
             }
-            range = self
-                .candidate_cache
-                .find(reader, (range.start, until), log, wanted)?;
+            range =
+                self.catch_up
+                    .candidate_cache
+                    .find(reader, (range.start, until), log, wanted)?;
             if !range.is_empty() {
                 break;
             }
@@ -145,15 +151,19 @@ impl Engine {
     /// Caches batches read from the files for the next sessions that need them.
     pub(super) fn keep_batches(&mut self, partition: PartitionIndex, batches: &[Batch]) {
         let bytes: usize = batches.iter().map(Batch::bytes_len).sum();
-        self.turn_metrics.catch_up_read_bytes += bytes as u64;
-        self.payload_holders.note_read(bytes);
-        self.batch_cache.keep(partition, batches);
+        self.observe.turn_metrics.catch_up_read_bytes += bytes as u64;
+        self.clients.payload_holders.note_read(bytes);
+        self.catch_up.batch_cache.keep(partition, batches);
     }
 
     fn wake_waiting(&mut self, partition: PartitionIndex, batches: &[Batch]) {
         for batch in batches {
             let (from, until) = (batch.base_offset(), batch.next_offset());
-            for session in self.batch_cache.take_waiting(partition, from, until) {
+            for session in self
+                .catch_up
+                .batch_cache
+                .take_waiting(partition, from, until)
+            {
                 self.wake_session(session);
             }
         }
@@ -161,7 +171,7 @@ impl Engine {
 
     /// Forgets the cached state of a session that has caught up or is gone.
     pub(super) fn end_catch_up_reads(&mut self, key: SessionKey) {
-        self.batch_cache.resume(key);
-        self.candidate_cache.forget(key);
+        self.catch_up.batch_cache.resume(key);
+        self.catch_up.candidate_cache.forget(key);
     }
 }

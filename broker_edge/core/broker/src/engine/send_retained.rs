@@ -9,9 +9,9 @@ use headwater_log::{Batch, Epoch, Headers, Offset, RecordView};
 
 use crate::auth::Access;
 
-use super::catch_up::Progress;
 use super::deliver::{Delivered, Delivery};
 use super::read_retry::is_passing;
+use super::readers::Progress;
 use super::retained::{RecordRef, StoredValue, from_hex, state_key};
 use super::retained_cursor::{NextValue, RetainedCursor};
 use super::stage::PartitionIndex;
@@ -27,13 +27,14 @@ impl Engine {
         conn: ConnKey,
         steps: &mut usize,
     ) -> Progress {
-        let Some(session) = self.sessions.get(key) else {
+        let Some(session) = self.clients.sessions.get(key) else {
             return Progress::NoRoom;
         };
         if !session.has_pending_retained() {
             return Progress::Finished;
         }
-        let is_answered = |engine: &Self| Some(engine.conns.get(conn)?.subacks_pending == 0);
+        let is_answered =
+            |engine: &Self| Some(engine.clients.conns.get(conn)?.subacks_pending == 0);
         if is_answered(self) != Some(true) {
             return Progress::NoRoom;
         }
@@ -42,7 +43,7 @@ impl Engine {
                 return Progress::Finished;
             };
             let progress = self.send_from_cursor(key, conn, &mut cursor, steps);
-            let Some(session) = self.sessions.get_mut(key) else {
+            let Some(session) = self.clients.sessions.get_mut(key) else {
                 return Progress::NoRoom;
             };
             if progress != Progress::Finished {
@@ -62,7 +63,7 @@ impl Engine {
     }
 
     fn take_retained_cursor(&mut self, key: SessionKey) -> Option<RetainedCursor> {
-        let session = self.sessions.get_mut(key)?;
+        let session = self.clients.sessions.get_mut(key)?;
         session.extras.present_mut()?.retained.pop_front()
     }
 
@@ -73,7 +74,7 @@ impl Engine {
         cursor: &mut RetainedCursor,
         steps: &mut usize,
     ) -> Progress {
-        let session = self.sessions.get(key);
+        let session = self.clients.sessions.get(key);
         let Some(held) = session.and_then(|session| session.subscription(&cursor.filter)) else {
             return Progress::Finished;
         };
@@ -83,7 +84,7 @@ impl Engine {
         };
         let mut recent = None;
         loop {
-            let Some(session) = self.sessions.get(key) else {
+            let Some(session) = self.clients.sessions.get(key) else {
                 return Progress::NoRoom;
             };
             let may = |topic: &str| session.may(Access::Receive, topic);
@@ -150,7 +151,7 @@ impl Engine {
     }
 
     pub(super) fn stored_retained(&self, topic: &Arc<str>) -> Option<OwnedRecord> {
-        let text = self.state.get(&state_key(topic))?;
+        let text = self.store.state.get(&state_key(topic))?;
         let value: StoredValue = serde_json::from_slice(&text).ok()?;
         Some(OwnedRecord {
             topic: Arc::clone(topic),

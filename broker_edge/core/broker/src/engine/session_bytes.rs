@@ -23,7 +23,7 @@ pub(super) const UNCOUNTED_BYTES: u64 = 256;
 impl Engine {
     /// Counts a session again: its filters or its will may have changed.
     pub(super) fn recount_bytes(&mut self, key: SessionKey) {
-        let Some(session) = self.sessions.get(key) else {
+        let Some(session) = self.clients.sessions.get(key) else {
             return;
         };
         let will = self.will_of(session).map_or(0, will_bytes);
@@ -32,10 +32,10 @@ impl Engine {
         if bytes == before {
             return;
         }
-        self.session_bytes = self.session_bytes - before + bytes;
+        self.quotas.session_bytes = self.quotas.session_bytes - before + bytes;
         self.quotas.add(account, Kind::SessionBytes, bytes);
         self.quotas.remove(account, Kind::SessionBytes, before);
-        if let Some(session) = self.sessions.get_mut(key) {
+        if let Some(session) = self.clients.sessions.get_mut(key) {
             session.extras.counted_bytes = bytes;
             session.extras.trim();
         }
@@ -44,7 +44,7 @@ impl Engine {
     /// The will of a connected client, or the one that waits for its delay.
     fn will_of<'a>(&'a self, session: &'a Session) -> Option<&'a Will> {
         let waiting = session.offline.as_ref().and_then(|away| away.will.as_ref());
-        let conn = session.conn.and_then(|key| self.conns.get(key));
+        let conn = session.conn.and_then(|key| self.clients.conns.get(key));
         waiting
             .map(|(_, will)| &**will)
             .or_else(|| conn?.extras.will.as_deref())
@@ -58,8 +58,8 @@ impl Engine {
         connect: &Connect<'_>,
         of: Option<&Arc<Rights>>,
     ) -> Option<ReasonCode> {
-        let held = self.by_client.get(connect.client_id);
-        let held = held.and_then(|key| self.sessions.get(*key));
+        let held = self.clients.by_client.get(connect.client_id);
+        let held = held.and_then(|key| self.clients.sessions.get(*key));
         let stays = held.filter(|session| !connect.clean_start && session.expiry_s > 0);
         let will = connect.will.as_ref().map_or(0, wanted_bytes);
         let bytes = connect.client_id.len() as u64 + stays.map_or(0, filter_bytes) + will;
@@ -74,7 +74,7 @@ impl Engine {
         if over? == OverLimit::Quota {
             self.audit_connect(key, connect.client_id, of, Kind::SessionBytes.reason());
         }
-        self.turn_metrics.sessions_refused += 1;
+        self.observe.turn_metrics.sessions_refused += 1;
         Some(ReasonCode::QuotaExceeded)
     }
 
@@ -90,7 +90,9 @@ impl Engine {
         if more == 0 {
             return None;
         }
-        if self.session_bytes.saturating_add(more) > self.settings.mqtt.max_session_bytes.0 {
+        if self.quotas.session_bytes.saturating_add(more)
+            > self.env.settings.mqtt.max_session_bytes.0
+        {
             return Some(OverLimit::All);
         }
         let allows = |account| self.quotas.allows(account, Kind::SessionBytes, more);

@@ -86,39 +86,48 @@ impl StateCommits {
 impl Engine {
     /// The session's QoS 2 state changed. Returns the commit to wait for.
     pub(super) fn change(&mut self, key: SessionKey) -> CommitSeq {
-        let Some(session) = self.sessions.get_mut(key).filter(|session| session.stored) else {
+        let Some(session) = self
+            .clients
+            .sessions
+            .get_mut(key)
+            .filter(|session| session.stored)
+        else {
             return CommitSeq::default();
         };
         if !session.in_state_commit {
             session.in_state_commit = true;
-            self.state_commits.changed.push(key);
+            self.store.state_commits.changed.push(key);
         }
-        self.state_commits.current
+        self.store.state_commits.current
     }
 
     /// Ends the commit of this turn: writes what changed in it.
     pub(super) fn write_state_commit(&mut self) {
-        while !self.state_commits.changed.is_empty() {
-            let from = self.state_commits.changed.len().saturating_sub(CHUNK);
-            let keys = self.state_commits.changed.split_off(from);
+        while !self.store.state_commits.changed.is_empty() {
+            let from = self.store.state_commits.changed.len().saturating_sub(CHUNK);
+            let keys = self.store.state_commits.changed.split_off(from);
             match self.write_sessions(&keys) {
                 Ok(end) => {
-                    let commit_seq = self.state_commits.current;
-                    self.state_commits
+                    let commit_seq = self.store.state_commits.current;
+                    self.store
+                        .state_commits
                         .waiting
                         .extend(keys.iter().map(|key| (commit_seq, *key)));
                     for key in keys {
-                        if let Some(session) = self.sessions.get_mut(key) {
+                        if let Some(session) = self.clients.sessions.get_mut(key) {
                             session.in_state_commit = false;
                         }
                     }
-                    if self.state_commits.changed.is_empty() {
-                        self.state_commits.written.push_back((commit_seq, end));
-                        self.state_commits.current.0 += 1;
+                    if self.store.state_commits.changed.is_empty() {
+                        self.store
+                            .state_commits
+                            .written
+                            .push_back((commit_seq, end));
+                        self.store.state_commits.current.0 += 1;
                     }
                 }
                 Err(error) => {
-                    self.state_commits.changed.extend(keys);
+                    self.store.state_commits.changed.extend(keys);
                     return self.state_commit_failed(&error);
                 }
             }
@@ -137,8 +146,8 @@ impl Engine {
             return;
         }
         tracing::error!(%error, "QoS 2 state cannot be stored, connections that wait for it are closed");
-        for key in std::mem::take(&mut self.state_commits.changed) {
-            let Some(session) = self.sessions.get_mut(key) else {
+        for key in std::mem::take(&mut self.store.state_commits.changed) {
+            let Some(session) = self.clients.sessions.get_mut(key) else {
                 continue;
             };
             session.in_state_commit = false;
@@ -151,7 +160,12 @@ impl Engine {
     fn write_sessions(&mut self, keys: &[SessionKey]) -> Result<Offset, StateError> {
         let mut values: Vec<(String, Vec<u8>)> = Vec::with_capacity(keys.len());
         for key in keys {
-            let Some(session) = self.sessions.get(*key).filter(|session| session.stored) else {
+            let Some(session) = self
+                .clients
+                .sessions
+                .get(*key)
+                .filter(|session| session.stored)
+            else {
                 continue;
             };
             if session.qos2_inbound.is_changed {
@@ -177,7 +191,7 @@ impl Engine {
         let end = self.write_values(&values)?;
         self.groups_stored(ids.into_iter());
         for key in keys {
-            if let Some(session) = self.sessions.get_mut(*key) {
+            if let Some(session) = self.clients.sessions.get_mut(*key) {
                 session.qos2_inbound.is_stored |=
                     std::mem::take(&mut session.qos2_inbound.is_changed);
                 if std::mem::take(&mut session.outbound_changed) {
@@ -197,23 +211,28 @@ impl Engine {
                 value: (!value.is_empty()).then_some(value),
             })
             .collect();
-        self.state.write(&changes)
+        self.store.state.write(&changes)
     }
 
     /// Resumes everything that waited for commits that are durable now.
     pub(super) fn settle_state_commits(&mut self) {
         let mark = self.state_mark();
-        if !self.state_commits.settle(mark) {
+        if !self.store.state_commits.settle(mark) {
             return;
         }
-        let settled = self.state_commits.settled;
-        while let Some((commit_seq, key)) = self.state_commits.waiting.front().copied()
+        let settled = self.store.state_commits.settled;
+        while let Some((commit_seq, key)) = self.store.state_commits.waiting.front().copied()
             && commit_seq <= settled
         {
-            self.state_commits.waiting.pop_front();
+            self.store.state_commits.waiting.pop_front();
             self.send_releases(key);
             self.wake_session(key);
-            if let Some(conn) = self.sessions.get(key).and_then(|session| session.conn) {
+            if let Some(conn) = self
+                .clients
+                .sessions
+                .get(key)
+                .and_then(|session| session.conn)
+            {
                 self.send_ready(conn);
             }
         }
@@ -222,7 +241,7 @@ impl Engine {
     /// Closes the connections that wait for the internal partition if it has stopped: it accepted their changes and
     /// could not make them durable.
     pub(super) fn abandon_if_state_stopped(&mut self) {
-        if self.state_waits.is_empty() && self.state_commits.waiting.is_empty() {
+        if self.ingest.state_waits.is_empty() && self.store.state_commits.waiting.is_empty() {
             return;
         }
         let Some(PartitionState::Stopped(reason)) = self.state_partition().map(Partition::state)
@@ -233,14 +252,24 @@ impl Engine {
             reason,
             "connections that wait for state to be stored are closed"
         );
-        let mut waiting: Vec<ConnKey> = self.state_waits.drain(..).map(|(_, key)| key).collect();
-        for (_, key) in std::mem::take(&mut self.state_commits.waiting) {
-            waiting.extend(self.sessions.get(key).and_then(|session| session.conn));
+        let mut waiting: Vec<ConnKey> = self
+            .ingest
+            .state_waits
+            .drain(..)
+            .map(|(_, key)| key)
+            .collect();
+        for (_, key) in std::mem::take(&mut self.store.state_commits.waiting) {
+            waiting.extend(
+                self.clients
+                    .sessions
+                    .get(key)
+                    .and_then(|session| session.conn),
+            );
         }
         for key in waiting {
             // The first packet may only be a CONNACK.
-            let session = self.conns.get(key).and_then(|conn| conn.session);
-            let is_active = session.and_then(|key| Some(self.sessions.get(key)?.active));
+            let session = self.clients.conns.get(key).and_then(|conn| conn.session);
+            let is_active = session.and_then(|key| Some(self.clients.sessions.get(key)?.active));
             let cause = if is_active == Some(true) {
                 Cause::Reason(ReasonCode::UnspecifiedError)
             } else {

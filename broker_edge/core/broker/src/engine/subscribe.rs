@@ -59,7 +59,7 @@ impl Engine {
         for wanted in subscribe.subscriptions.iter() {
             let located = split_filter(wanted.filter);
             let options = Options {
-                qos: wanted.options.qos.min(self.settings.mqtt.qos_max()),
+                qos: wanted.options.qos.min(self.env.settings.mqtt.qos_max()),
                 no_local: wanted.options.no_local,
                 retain_as_published: wanted.options.retain_as_published,
                 id: common.id,
@@ -80,7 +80,7 @@ impl Engine {
                     QoS::ExactlyOnce => ReasonCode::GrantedQos2,
                 }),
                 Err(refusal) => {
-                    self.turn_metrics.refuse("suback", refusal.reason);
+                    self.observe.turn_metrics.refuse("suback", refusal.reason);
                     codes.push(refusal.reason);
                     report.sentence.get_or_insert(refusal.sentence);
                 }
@@ -101,7 +101,7 @@ impl Engine {
         codes: &[ReasonCode],
         report: &Report,
     ) {
-        let Some(conn) = self.conns.get(key) else {
+        let Some(conn) = self.clients.conns.get(key) else {
             return;
         };
         let (version, tells, size_max) =
@@ -141,7 +141,7 @@ impl Engine {
     fn ends_of(&self, starts: &[(PartitionIndex, Offset)]) -> Vec<(PartitionIndex, Offset)> {
         starts
             .iter()
-            .map(|(partition, _)| (*partition, self.dispatched[partition.index()]))
+            .map(|(partition, _)| (*partition, self.delivery.dispatched[partition.index()]))
             .collect()
     }
 
@@ -168,6 +168,7 @@ impl Engine {
                 self.groups.by_name(&name).is_some()
             }
             None => self
+                .clients
                 .sessions
                 .get(key)
                 .is_some_and(|session| session.subscription(filter).is_some()),
@@ -188,6 +189,7 @@ impl Engine {
             _ => None,
         };
         let before = self
+            .clients
             .sessions
             .get(key)
             .and_then(|session| session.subscription(filter));
@@ -233,14 +235,14 @@ impl Engine {
             );
         }
         let levels = 1 + inner.bytes().filter(|byte| *byte == b'/').count();
-        let levels_max = usize::from(self.settings.mqtt.max_topic_levels);
+        let levels_max = usize::from(self.env.settings.mqtt.max_topic_levels);
         if levels > levels_max {
             return refuse(
                 ReasonCode::TopicFilterInvalid,
                 format!("a filter has at most {levels_max} levels"),
             );
         }
-        let limits = &self.settings.mqtt;
+        let limits = &self.env.settings.mqtt;
         if filter.len() > limits.max_topic_bytes as usize {
             let sentence = format!("a filter has at most {} bytes", limits.max_topic_bytes);
             return refuse(ReasonCode::TopicFilterInvalid, sentence);
@@ -249,8 +251,8 @@ impl Engine {
             let sentence = "wildcards are not available".to_owned();
             return refuse(ReasonCode::WildcardSubscriptionsNotSupported, sentence);
         }
-        let subscriptions_max = self.settings.mqtt.max_subscriptions as usize;
-        let full = self.sessions.get(key).is_some_and(|session| {
+        let subscriptions_max = self.env.settings.mqtt.max_subscriptions as usize;
+        let full = self.clients.sessions.get(key).is_some_and(|session| {
             session.subscriptions.len() >= subscriptions_max
                 && session.subscription(filter).is_none()
         });
@@ -258,8 +260,8 @@ impl Engine {
             let sentence = format!("a session has at most {subscriptions_max} subscriptions");
             return refuse(ReasonCode::QuotaExceeded, sentence);
         }
-        let bytes_max = self.settings.mqtt.max_filter_bytes.as_usize();
-        let is_long = self.sessions.get(key).is_some_and(|session| {
+        let bytes_max = self.env.settings.mqtt.max_filter_bytes.as_usize();
+        let is_long = self.clients.sessions.get(key).is_some_and(|session| {
             let held = session.subscriptions.iter();
             session.subscription(filter).is_none()
                 && held.map(|held| held.filter.len()).sum::<usize>() + filter.len() > bytes_max
@@ -280,8 +282,13 @@ impl Engine {
             Access::Replay => "replaying",
             _ => "subscribing to",
         };
-        self.metrics.auth.subscriptions_denied.inc();
-        if let Some(conn) = self.sessions.get(key).and_then(|session| session.conn) {
+        self.env.metrics.auth.subscriptions_denied.inc();
+        if let Some(conn) = self
+            .clients
+            .sessions
+            .get(key)
+            .and_then(|session| session.conn)
+        {
             self.audit(conn, "subscribe", "acl");
         }
         Err(Refusal {
@@ -301,7 +308,7 @@ impl Engine {
         report: &mut Report,
     ) -> bool {
         let live_at = self.live_at(filter);
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return false;
         };
         if let Some(held) = session
@@ -320,7 +327,7 @@ impl Engine {
                 session.begin_qos2(&places);
             }
         } else {
-            self.candidate_cache.forget(key);
+            self.catch_up.candidate_cache.forget(key);
             // A session that is live in all partitions and will not be stored never reads records from before its
             // subscriptions.
             let needs_since = session.expiry_s > 0 || !session.behind.is_empty();
@@ -337,7 +344,7 @@ impl Engine {
             });
         }
         if let Some(start) = start {
-            let dispatched = &self.dispatched;
+            let dispatched = &self.delivery.dispatched;
             if start
                 .cursors
                 .iter()
@@ -358,7 +365,7 @@ impl Engine {
             report.gaps.extend(start.gaps);
         }
         let replaying = session.is_replaying(filter);
-        self.router.insert(
+        self.routing.router.insert(
             filter,
             Subscriber {
                 session: key,
@@ -376,10 +383,10 @@ impl Engine {
         if !self.retained.lock().may_match(filter) {
             return;
         }
-        if let Some(session) = self.sessions.get_mut(key) {
+        if let Some(session) = self.clients.sessions.get_mut(key) {
             let cursors = &mut session.extras.retained;
             cursors.retain(|cursor| &*cursor.filter != filter);
-            let as_of = RetainedCursor::as_of(cursors.back(), &self.dispatched);
+            let as_of = RetainedCursor::as_of(cursors.back(), &self.delivery.dispatched);
             cursors.push_back(RetainedCursor::new(filter, as_of));
         }
     }
@@ -391,13 +398,13 @@ impl Engine {
         let mut codes = Vec::with_capacity(unsubscribe.filters.len());
         for filter in unsubscribe.filters.iter() {
             let filter = split_filter(filter).filter;
-            let Some(session) = self.sessions.get_mut(session_key) else {
+            let Some(session) = self.clients.sessions.get_mut(session_key) else {
                 return;
             };
             let held = session.subscription(filter).is_some();
             if held {
                 self.quotas.remove(session.account, Kind::Subscriptions, 1);
-                self.candidate_cache.forget(session_key);
+                self.catch_up.candidate_cache.forget(session_key);
                 session.subscriptions.retain(|held| &*held.filter != filter);
                 session.replays.retain(|replay| &*replay.filter != filter);
                 session.forget_assigned();
@@ -407,7 +414,7 @@ impl Engine {
                 if is_shared(filter) {
                     self.leave_group(session_key, filter);
                 } else {
-                    self.router.remove(filter, session_key);
+                    self.routing.router.remove(filter, session_key);
                 }
                 // Records that waited behind its retained messages may be sent.
                 self.wake_session(session_key);
@@ -423,7 +430,7 @@ impl Engine {
         let Ok(after) = self.store_change(key, session_key, changed) else {
             return;
         };
-        let Some(conn) = self.conns.get(key) else {
+        let Some(conn) = self.clients.conns.get(key) else {
             return;
         };
         let mut bytes = Vec::new();
@@ -432,7 +439,7 @@ impl Engine {
     }
 
     fn session_of(&self, key: ConnKey) -> Option<(SessionKey, bool)> {
-        let conn = self.conns.get(key)?;
+        let conn = self.clients.conns.get(key)?;
         Some((conn.session?, conn.is_v5()))
     }
 
@@ -449,6 +456,7 @@ impl Engine {
             return Ok(self.state_pending());
         }
         if self
+            .clients
             .sessions
             .get(session)
             .is_none_or(|session| session.expiry_s == 0)

@@ -54,42 +54,49 @@ pub fn is_sys(filter: &str) -> bool {
 impl Engine {
     /// Starts the interval timer.
     pub(super) fn start_sys(&mut self) {
-        self.sys.started_ms = self.now.mono_ms;
-        self.sys.averaged_ms = self.now.mono_ms;
-        if self.settings.sys_interval_ms > 0 {
-            let due_ms = self.now.mono_ms + self.settings.sys_interval_ms;
-            self.timers.set(due_ms, Timer::Sys);
+        self.observe.sys.started_ms = self.env.now.mono_ms;
+        self.observe.sys.averaged_ms = self.env.now.mono_ms;
+        if self.env.settings.sys_interval_ms > 0 {
+            let due_ms = self.env.now.mono_ms + self.env.settings.sys_interval_ms;
+            self.clients.timers.set(due_ms, Timer::Sys);
         }
     }
 
     /// Updates the averages and sends the values that changed.
     pub(super) fn publish_sys(&mut self) {
-        let interval_ms = self.settings.sys_interval_ms;
-        self.timers.set(self.now.mono_ms + interval_ms, Timer::Sys);
+        let interval_ms = self.env.settings.sys_interval_ms;
+        self.clients
+            .timers
+            .set(self.env.now.mono_ms + interval_ms, Timer::Sys);
         let totals = self.totals();
-        self.sys.average(&totals, self.now.mono_ms);
+        self.observe.sys.average(&totals, self.env.now.mono_ms);
         let values = self.sys_values();
         let mut wanted = false;
         for (topic, _) in &values {
-            self.router.for_each_match(topic, &mut |_| wanted = true);
+            self.routing
+                .router
+                .for_each_match(topic, &mut |_| wanted = true);
         }
         if !wanted {
-            self.sys.sent.clear();
+            self.observe.sys.sent.clear();
             return;
         }
         for (index, (topic, value)) in values.iter().enumerate() {
-            if self.sys.sent.get(index) != Some(value) {
+            if self.observe.sys.sent.get(index) != Some(value) {
                 self.send_sys_live(topic, value);
             }
         }
-        self.sys.sent = values.into_iter().map(|(_, value)| value).collect();
+        self.observe.sys.sent = values.into_iter().map(|(_, value)| value).collect();
     }
 
     fn send_sys_live(&mut self, topic: &str, value: &str) {
-        let id = self.topics.intern(topic, &self.log);
-        let matches = self
-            .topics
-            .matches(id, &self.router, &self.sessions, &self.groups);
+        let id = self.routing.topics.intern(topic, &self.env.log);
+        let matches = self.routing.topics.matches(
+            id,
+            &self.routing.router,
+            &self.clients.sessions,
+            &self.groups,
+        );
         for target in &matches.targets {
             let retain = target.effective.retain_as_published;
             self.send_sys(target.conn, topic, value, retain, &target.effective);
@@ -98,35 +105,39 @@ impl Engine {
 
     /// Notes that a new subscription gets the current values.
     pub(super) fn queue_sys(&mut self, session: SessionKey, filter: &str) {
-        let conn = self.sessions.get(session).and_then(|session| session.conn);
+        let conn = self
+            .clients
+            .sessions
+            .get(session)
+            .and_then(|session| session.conn);
         if let Some(conn) = conn
-            && self.settings.sys_interval_ms > 0
-            && self.sys.pending.len() < PENDING_MAX
+            && self.env.settings.sys_interval_ms > 0
+            && self.observe.sys.pending.len() < PENDING_MAX
         {
-            self.sys.pending.push((conn, filter.into()));
+            self.observe.sys.pending.push((conn, filter.into()));
         }
     }
 
     /// Sends their values to new subscriptions whose SUBACK has left.
     pub(super) fn send_pending_sys(&mut self) {
-        if self.sys.pending.is_empty() {
+        if self.observe.sys.pending.is_empty() {
             return;
         }
-        let mut pending = std::mem::take(&mut self.sys.pending);
+        let mut pending = std::mem::take(&mut self.observe.sys.pending);
         let values = self.sys_values();
         let mut left = PENDING_PER_TURN;
         pending.retain(|(key, filter)| {
             if left == 0 {
                 return true;
             }
-            let Some(conn) = self.conns.get(*key) else {
+            let Some(conn) = self.clients.conns.get(*key) else {
                 return false;
             };
             if conn.subacks_pending > 0 {
                 return true;
             }
             let Some((session, options)) = conn.session.and_then(|session| {
-                let held = self.sessions.get(session)?.subscription(filter)?;
+                let held = self.clients.sessions.get(session)?.subscription(filter)?;
                 Some((session, held.options))
             }) else {
                 return false;
@@ -140,8 +151,8 @@ impl Engine {
             }
             false
         });
-        self.more |= left == 0;
-        self.sys.pending = pending;
+        self.effects.more |= left == 0;
+        self.observe.sys.pending = pending;
     }
 
     fn send_sys(
@@ -152,10 +163,10 @@ impl Engine {
         retain: bool,
         effective: &EffectiveOptions,
     ) {
-        let bound = self.settings.mqtt.out_buffer_bytes.as_usize();
+        let bound = self.env.settings.mqtt.out_buffer_bytes.as_usize();
         let Some(conn) = self.writer(key) else { return };
         if conn.out_len() >= bound {
-            self.turn_metrics.deliveries_dropped += 1;
+            self.observe.turn_metrics.deliveries_dropped += 1;
             return;
         }
         let mut extra = Vec::new();
@@ -177,14 +188,14 @@ impl Engine {
         match fields.encode(&mut conn.out, value.as_bytes()) {
             Ok(layout) if layout.total_len <= packet_max => {
                 conn.traffic.sent_messages += 1;
-                self.turn_metrics.deliveries += 1;
+                self.observe.turn_metrics.deliveries += 1;
             }
             _ => conn.out.truncate(base),
         }
     }
 
     fn totals(&self) -> [Total; 9] {
-        let (mqtt, detail) = (&self.metrics.mqtt, &self.metrics.detail);
+        let (mqtt, detail) = (&self.env.metrics.mqtt, &self.env.metrics.detail);
         [
             ("messages/received", mqtt.packets_received.get()),
             ("messages/sent", self.packets_sent()),
@@ -199,17 +210,17 @@ impl Engine {
     }
 
     fn packets_sent(&self) -> u64 {
-        self.metrics.mqtt.packets_sent.get() + self.metrics.mqtt.deliveries.get()
+        self.env.metrics.mqtt.packets_sent.get() + self.env.metrics.mqtt.deliveries.get()
     }
 
     /// Every topic with its value, always in the same order.
     fn sys_values(&self) -> Vec<(String, String)> {
-        let (mqtt, detail) = (&self.metrics.mqtt, &self.metrics.detail);
-        let connected = self.connection_gauges.connected();
-        let total = self.sessions.len();
+        let (mqtt, detail) = (&self.env.metrics.mqtt, &self.env.metrics.detail);
+        let connected = self.observe.connection_gauges.connected();
+        let total = self.clients.sessions.len();
         let (retained, retained_bytes) = self.retained.lock().held();
         let (records, record_bytes) = self.stored();
-        let uptime_s = (self.now.mono_ms - self.sys.started_ms) / 1000;
+        let uptime_s = (self.env.now.mono_ms - self.observe.sys.started_ms) / 1000;
         let mut values: Vec<(String, String)> = Vec::with_capacity(64);
         let mut put = |topic: &str, value: String| values.push((format!("{ROOT}{topic}"), value));
         put("version", format!("headwater version {VERSION}"));
@@ -223,7 +234,7 @@ impl Engine {
             ),
             (
                 "clients/maximum",
-                self.connection_gauges.connected_max() as u64,
+                self.observe.connection_gauges.connected_max() as u64,
             ),
             ("clients/expired", detail.sessions_expired.get()),
             ("messages/received", mqtt.packets_received.get()),
@@ -241,14 +252,14 @@ impl Engine {
             ("bytes/sent", mqtt.bytes_sent.get()),
             ("retained messages/count", retained as u64),
             ("retained messages/bytes", retained_bytes),
-            ("subscriptions/count", self.router.len() as u64),
+            ("subscriptions/count", self.routing.router.len() as u64),
             ("shared_subscriptions/count", self.groups.members() as u64),
             ("store/messages/count", records),
             ("store/messages/bytes", record_bytes),
         ] {
             put(topic, count.to_string());
         }
-        for load in &self.sys.loads {
+        for load in &self.observe.sys.loads {
             for ((span, _), average) in SPANS.iter().zip(load.averages) {
                 put(
                     &format!("load/{}/{span}", load.name),
@@ -261,7 +272,7 @@ impl Engine {
 
     /// Records and bytes of the partitions that clients can reach.
     fn stored(&self) -> (u64, u64) {
-        let partitions = self.log.partitions().iter();
+        let partitions = self.env.log.partitions().iter();
         partitions
             .filter(|partition| partition.class() != Class::Internal)
             .map(|partition| {

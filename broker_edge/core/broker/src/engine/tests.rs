@@ -135,7 +135,7 @@ fn negative_control_without_syncs_acknowledgements_do_not_wait() {
 fn a_small_turn_is_durable_and_acknowledged_when_it_ends() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.inline_publishers_max = MANY;
+    rig.engine.env.settings.inline_publishers_max = MANY;
     let publishers = rig.clients(Version::V311, MANY);
     for key in &publishers {
         rig.publish(*key, Version::V311, 1, "x");
@@ -150,7 +150,7 @@ fn a_small_turn_is_durable_and_acknowledged_when_it_ends() {
 fn a_commit_that_holds_up_the_loop_is_worth_another_look_only_when_several_wait_for_it() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.inline_publishers_max = MANY;
+    rig.engine.env.settings.inline_publishers_max = MANY;
     let publishers = rig.clients(Version::V311, MANY + 1);
     assert!(!rig.engine.will_hold_up_several(), "nobody published");
     for (staged, key) in publishers.iter().enumerate() {
@@ -278,7 +278,7 @@ fn bytes_split_anywhere_are_the_same_packets() {
 fn a_large_packet_waits_for_the_budget_and_is_received_once_others_are_done() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.mqtt.receive_budget_bytes = ByteSize(300 << 10);
+    rig.engine.env.settings.mqtt.receive_budget_bytes = ByteSize(300 << 10);
     let keys = rig.clients(Version::V311, 2);
     let payload = vec![b'x'; 200 << 10];
     let mut packet = vec![0x30];

@@ -21,10 +21,10 @@ impl Engine {
         for done in 0.. {
             if done == DUE_MAX {
                 // The remaining timers run in the next turn.
-                self.more |= self.timers.is_due(self.now.mono_ms);
+                self.effects.more |= self.clients.timers.is_due(self.env.now.mono_ms);
                 return;
             }
-            let Some(timer) = self.timers.pop_due(self.now.mono_ms) else {
+            let Some(timer) = self.clients.timers.pop_due(self.env.now.mono_ms) else {
                 return;
             };
             match timer {
@@ -35,22 +35,25 @@ impl Engine {
                 Timer::Pace(key) => self.end_pause_of_rate(key),
                 Timer::Sys => self.publish_sys(),
                 // The catch-up of this turn checks which sessions may read.
-                Timer::ScheduleReads => self.batch_cache.watched = false,
+                Timer::ScheduleReads => self.catch_up.batch_cache.watched = false,
                 Timer::Cursors => self.checkpoint_some(),
                 Timer::Checkpoint => {
                     self.take_from_silent();
                     self.begin_checkpoint();
                     self.forget_published_wills();
-                    self.active_rates.look(&mut self.conns, self.now.mono_ms);
+                    self.observe
+                        .active_rates
+                        .look(&mut self.clients.conns, self.env.now.mono_ms);
                     self.mark_qos2_inbound(false);
                     self.end_slow_packets();
                     self.close_waits_on_full();
                     self.read_again();
                     self.groups.read_again();
-                    self.quotas.forget_claims(self.now.mono_ms);
+                    self.quotas.forget_claims(self.env.now.mono_ms);
                     self.drop_stale_timers();
-                    self.timers
-                        .set(self.now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);
+                    self.clients
+                        .timers
+                        .set(self.env.now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);
                 }
             }
         }
@@ -58,16 +61,18 @@ impl Engine {
 
     /// When the next turn is due at the latest, on the monotonic clock.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        self.timers.next_due_ms()
+        self.clients.timers.next_due_ms()
     }
 
     /// Clients that connect and disconnect leave timers behind that may not be due for weeks.
     fn drop_stale_timers(&mut self) {
-        if self.timers.len() < 4 * (self.conns.len() + self.sessions.len()) + TIMERS_KEPT {
+        if self.clients.timers.len()
+            < 4 * (self.clients.conns.len() + self.clients.sessions.len()) + TIMERS_KEPT
+        {
             return;
         }
-        let (conns, sessions) = (&self.conns, &self.sessions);
-        self.timers.retain(|due_ms, timer| match timer {
+        let (conns, sessions) = (&self.clients.conns, &self.clients.sessions);
+        self.clients.timers.retain(|due_ms, timer| match timer {
             Timer::Credentials(key) => conns.get(key).is_some(),
             Timer::Checkpoint | Timer::Cursors | Timer::Sys | Timer::ScheduleReads => true,
             Timer::Pace(key) => conns.get(key).is_some_and(|conn| conn.paused_on_rate),
@@ -86,8 +91,8 @@ impl Engine {
     }
 
     fn check_silence(&mut self, key: ConnKey) {
-        let now_ms = self.now.mono_ms;
-        let Some(conn) = self.conns.get_mut(key) else {
+        let now_ms = self.env.now.mono_ms;
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return;
         };
         if conn.silence_due_ms > now_ms {
@@ -97,8 +102,10 @@ impl Engine {
         match conn.phase {
             // The broker has not checked the credentials yet.
             Phase::New if conn.paused_on_auth => {
-                conn.silence_due_ms = now_ms + self.settings.mqtt.connect_timeout.as_ms();
-                self.timers.set(conn.silence_due_ms, Timer::Silence(key));
+                conn.silence_due_ms = now_ms + self.env.settings.mqtt.connect_timeout.as_ms();
+                self.clients
+                    .timers
+                    .set(conn.silence_due_ms, Timer::Silence(key));
             }
             Phase::New | Phase::Authenticating => self.close(key, Cause::Lost),
             Phase::Closed => {}
@@ -117,15 +124,17 @@ impl Engine {
                     self.close(key, Cause::Reason(ReasonCode::KeepAliveTimeout));
                 } else {
                     conn.silence_due_ms = heard_ms + silence_ms;
-                    self.timers.set(conn.silence_due_ms, Timer::Silence(key));
+                    self.clients
+                        .timers
+                        .set(conn.silence_due_ms, Timer::Silence(key));
                 }
             }
         }
     }
 
     fn check_expiry(&mut self, key: SessionKey) {
-        let now = self.now;
-        let Some(session) = self.sessions.get_mut(key) else {
+        let now = self.env.now;
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         let Some(away) = &mut session.offline else {
@@ -144,11 +153,13 @@ impl Engine {
         // Both clocks are rounded down to milliseconds, so one millisecond may be left on the clock that the timer does
         // not use. A will that waited for the session's end has been published by now.
         if left_ms <= 1 {
-            self.turn_metrics.sessions_expired += 1;
+            self.observe.turn_metrics.sessions_expired += 1;
             self.end_session(key);
         } else {
             away.expiry_due_ms = now.mono_ms + left_ms;
-            self.timers.set(away.expiry_due_ms, Timer::Expiry(key));
+            self.clients
+                .timers
+                .set(away.expiry_due_ms, Timer::Expiry(key));
         }
     }
 }

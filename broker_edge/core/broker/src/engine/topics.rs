@@ -71,7 +71,6 @@ pub struct Topic {
     matches: Rc<Matches>,
 }
 
-#[derive(Default)]
 pub struct Topics {
     by_name: HashMap<Rc<str>, u32, RandomState>,
     table: Vec<Topic>,
@@ -79,14 +78,18 @@ pub struct Topics {
     generation: u32,
 }
 
-impl Topics {
-    pub fn new() -> Self {
+impl Default for Topics {
+    fn default() -> Self {
         Self {
+            by_name: HashMap::default(),
+            table: Vec::new(),
+            names_bytes: 0,
             generation: 1,
-            ..Self::default()
         }
     }
+}
 
+impl Topics {
     /// Number of entries.
     pub fn len(&self) -> usize {
         self.table.len()

@@ -105,8 +105,8 @@ impl Engine {
             // It is refused now, because the rights are unknown after a restart.
             return self.publish_will(key, &will);
         }
-        let now = self.now;
-        let Some(session) = self.sessions.get_mut(key) else {
+        let now = self.env.now;
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         let delay_s = u64::from(will.delay_s.min(session.expiry_s));
@@ -117,13 +117,13 @@ impl Engine {
         if let Some(away) = &mut session.offline {
             away.will = Some((due_ms, will));
         }
-        self.timers.set(due_ms, Timer::Will(key));
+        self.clients.timers.set(due_ms, Timer::Will(key));
     }
 
     /// The will of a session is due, by its delay or by the session's end. Returns the will if the log accepts nothing
     /// now.
     pub(super) fn fire_will(&mut self, key: SessionKey, will: Box<Will>) -> Option<Box<Will>> {
-        let session = self.sessions.get(key)?;
+        let session = self.clients.sessions.get(key)?;
         if will.waits.is_none() {
             self.publish_will(key, &will);
             return None;
@@ -132,7 +132,7 @@ impl Engine {
         if !self.may_publish_will(key, &will.topic) {
             // The rights have changed since.
             self.publish_will(key, &will);
-            if let Some(session) = self.sessions.get_mut(key) {
+            if let Some(session) = self.clients.sessions.get_mut(key) {
                 session.will_stored = false;
             }
             return None;
@@ -140,7 +140,7 @@ impl Engine {
         if !self.publish_once(client_id, account, &will) {
             return Some(will);
         }
-        if let Some(session) = self.sessions.get_mut(key) {
+        if let Some(session) = self.clients.sessions.get_mut(key) {
             session.will_stored = false;
         }
         None
@@ -148,8 +148,8 @@ impl Engine {
 
     /// Publishes the due will of a session that continues.
     pub(super) fn check_will(&mut self, key: SessionKey) {
-        let now_ms = self.now.mono_ms;
-        let Some(session) = self.sessions.get_mut(key) else {
+        let now_ms = self.env.now.mono_ms;
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         let waiting = session.offline.as_mut().map(|away| &mut away.will);
@@ -158,12 +158,12 @@ impl Engine {
             return;
         };
         if let Some(will) = self.fire_will(key, will)
-            && let Some(session) = self.sessions.get_mut(key)
+            && let Some(session) = self.clients.sessions.get_mut(key)
             && let Some(away) = &mut session.offline
         {
             let due_ms = now_ms + RETRY_MS;
             away.will = Some((due_ms, will));
-            self.timers.set(due_ms, Timer::Will(key));
+            self.clients.timers.set(due_ms, Timer::Will(key));
         }
         self.recount_bytes(key);
     }
@@ -180,16 +180,16 @@ impl Engine {
         };
         if self.refusal_of_name(&will.topic).is_some() {
             // It was stored by an earlier version of the broker.
-            self.turn_metrics.publishes_refused += 1;
+            self.observe.turn_metrics.publishes_refused += 1;
             return true;
         }
         let retain = self.may_retain(account, will);
-        let id = self.topics.intern(&will.topic, &self.log);
-        let Some(topic) = self.topics.get(id) else {
+        let id = self.routing.topics.intern(&will.topic, &self.env.log);
+        let Some(topic) = self.routing.topics.get(id) else {
             return true;
         };
         let index = topic.partition;
-        let partition = &self.stages[index.index()].partition;
+        let partition = &self.env.partitions[index.index()];
         let mut records = partition.take_records();
         let pushed = (|| {
             let topic = records.topic(&topic.name, topic.key.clone())?;
@@ -209,7 +209,8 @@ impl Engine {
         }
         match partition.append_unique(records) {
             Ok(placed) => {
-                self.published_wills
+                self.store
+                    .published_wills
                     .extend(placed.first().map(|placed| Published {
                         client_id,
                         partition: index,
@@ -227,23 +228,23 @@ impl Engine {
 
     /// Removes the stored wills whose records are durable. Called with each checkpoint and at the clean stop.
     pub(super) fn forget_published_wills(&mut self) {
-        let stages = &self.stages;
+        let stages = &self.ingest.stages;
         let is_durable = |published: &Published| {
             stages[published.partition.index()]
                 .partition
                 .high_watermark()
                 > published.offset
         };
-        if !self.published_wills.iter().any(is_durable) {
+        if !self.store.published_wills.iter().any(is_durable) {
             return;
         }
-        let all = std::mem::take(&mut self.published_wills);
+        let all = std::mem::take(&mut self.store.published_wills);
         let (durable, waiting): (Vec<_>, Vec<_>) = all.into_iter().partition(is_durable);
-        self.published_wills = waiting;
+        self.store.published_wills = waiting;
         let mut removed: Vec<(String, Vec<u8>)> = Vec::new();
         for published in &durable {
-            let key = self.by_client.get(&published.client_id);
-            let session = key.and_then(|key| self.sessions.get(*key));
+            let key = self.clients.by_client.get(&published.client_id);
+            let session = key.and_then(|key| self.clients.sessions.get(*key));
             // The client may have left another will since, which has replaced it.
             if session.is_none_or(|session| !session.will_stored) {
                 removed.push((will_key(&published.client_id), Vec::new()));
@@ -251,17 +252,17 @@ impl Engine {
         }
         if let Err(error) = self.write_values(&removed) {
             tracing::warn!(%error, "published wills cannot be removed from the state store now");
-            self.published_wills.extend(durable);
+            self.store.published_wills.extend(durable);
         }
     }
 
     /// The delayed will of a restored session.
     pub(super) fn restore_will(&mut self, key: SessionKey) {
-        let now = self.now;
-        let Some(session) = self.sessions.get_mut(key) else {
+        let now = self.env.now;
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
-        let Some(value) = self.state.get(&will_key(&session.client_id)) else {
+        let Some(value) = self.store.state.get(&will_key(&session.client_id)) else {
             return;
         };
         session.will_stored = true;
@@ -273,14 +274,14 @@ impl Engine {
         if let Some(away) = &mut session.offline {
             away.will = Some((due_ms, Box::new(will)));
         }
-        self.timers.set(due_ms, Timer::Will(key));
+        self.clients.timers.set(due_ms, Timer::Will(key));
     }
 
     /// Publishes the wills of sessions that ended together with the broker.
     pub(super) fn publish_left_wills(&mut self) {
         let mut left = Vec::new();
-        let by_client = &self.by_client;
-        self.state.for_each_prefix(PREFIX, |key, value| {
+        let by_client = &self.clients.by_client;
+        self.store.state.for_each_prefix(PREFIX, |key, value| {
             let client_id = &key[PREFIX.len()..];
             if !by_client.contains_key(client_id) {
                 left.push((Rc::<str>::from(client_id), std::sync::Arc::clone(value)));

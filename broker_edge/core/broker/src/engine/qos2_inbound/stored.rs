@@ -57,7 +57,7 @@ impl Engine {
 
     /// Every record below this offset is acknowledged or came from elsewhere than this loop.
     fn settled_below(&self, partition: PartitionIndex) -> Offset {
-        let stage = &self.stages[partition.index()];
+        let stage = &self.ingest.stages[partition.index()];
         stage.settled_below(self.mark_of(stage))
     }
 
@@ -67,7 +67,7 @@ impl Engine {
             let bytes = stage.partition.size_bytes();
             bytes < stage.marked_bytes || bytes - stage.marked_bytes > MARK_BYTES
         };
-        if !now && !self.stages.iter().any(due) {
+        if !now && !self.ingest.stages.iter().any(due) {
             return;
         }
         if let Err(error) = self.write_mark() {
@@ -76,10 +76,15 @@ impl Engine {
     }
 
     fn write_mark(&mut self) -> Result<(), crate::state::StateError> {
-        let unmarked = std::mem::take(&mut self.state_commits.unmarked);
+        let unmarked = std::mem::take(&mut self.store.state_commits.unmarked);
         let mut values = Vec::with_capacity(unmarked.len() + 1);
         for key in &unmarked {
-            let Some(session) = self.sessions.get(*key).filter(|session| session.stored) else {
+            let Some(session) = self
+                .clients
+                .sessions
+                .get(*key)
+                .filter(|session| session.stored)
+            else {
                 continue;
             };
             let received = &session.qos2_inbound;
@@ -97,13 +102,13 @@ impl Engine {
             result = result.and_then(|()| self.write_values(chunk).map(|_| ()));
         }
         if let Err(error) = result {
-            self.state_commits.unmarked = unmarked;
+            self.store.state_commits.unmarked = unmarked;
             return Err(error);
         }
         for key in unmarked {
             self.marked(key);
         }
-        for stage in &mut self.stages {
+        for stage in &mut self.ingest.stages {
             stage.marked_bytes = stage.partition.size_bytes();
         }
         Ok(())
@@ -119,12 +124,12 @@ impl Engine {
 
     /// The session's value was written; records above the mark are covered by the next one.
     fn marked(&mut self, key: SessionKey) {
-        let Some(session) = self.sessions.get(key) else {
+        let Some(session) = self.clients.sessions.get(key) else {
             return;
         };
         let mut held = session.qos2_inbound.held.values();
         let is_behind = !held.all(|held| self.is_settled(held));
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         let received = &mut session.qos2_inbound;
@@ -133,7 +138,7 @@ impl Engine {
         received.is_behind = is_behind;
         received.unmarked = received.is_stored;
         if received.unmarked {
-            self.state_commits.unmarked.push(key);
+            self.store.state_commits.unmarked.push(key);
         }
     }
 
@@ -141,13 +146,13 @@ impl Engine {
     pub(in crate::engine) fn restore_qos2_inbound(&mut self) -> Result<(), ReadError> {
         let mut by_life: FxHashMap<u64, SessionKey> = FxHashMap::default();
         let mut applied: FxHashMap<SessionKey, StoredInbound> = FxHashMap::default();
-        let keys: Vec<SessionKey> = self.sessions.keys().collect();
+        let keys: Vec<SessionKey> = self.clients.sessions.keys().collect();
         for key in keys {
-            let Some(session) = self.sessions.get_mut(key) else {
+            let Some(session) = self.clients.sessions.get_mut(key) else {
                 continue;
             };
             by_life.insert(session.life, key);
-            let Some(value) = self.state.get(&qos2_inbound_key(&session.client_id)) else {
+            let Some(value) = self.store.state.get(&qos2_inbound_key(&session.client_id)) else {
                 continue;
             };
             session.qos2_inbound.is_stored = true;
@@ -158,7 +163,7 @@ impl Engine {
                     }
                     // A power cut may have taken acknowledged records: their offsets are then used again.
                     session.qos2_inbound.is_behind = stored.applied.iter().any(|(name, offset)| {
-                        let partition = self.log.by_name(name);
+                        let partition = self.env.log.by_name(name);
                         partition.is_some_and(|of| of.high_watermark().0 < *offset)
                     });
                     applied.insert(key, stored);
@@ -168,9 +173,9 @@ impl Engine {
                 }
             }
             session.qos2_inbound.unmarked = true;
-            self.state_commits.unmarked.push(key);
+            self.store.state_commits.unmarked.push(key);
         }
-        let stored = self.state.get(MARK_KEY);
+        let stored = self.store.state.get(MARK_KEY);
         let mark: Option<StoredMark> = stored.and_then(|value| serde_json::from_slice(&value).ok());
         // No session's publish is accepted before the first mark is durable: without a mark there are none to find.
         if let Some(mark) = &mark {
@@ -186,14 +191,19 @@ impl Engine {
                 })?;
             }
         }
-        self.ids_in_use = self
+        self.qos2.ids_in_use = self
+            .clients
             .sessions
             .iter()
             .map(|(_, s)| s.qos2_inbound.held.len())
             .sum();
         if mark.as_ref() != Some(&self.mark()) {
             self.mark_qos2_inbound(true);
-            if !self.state.wait_durable(self.state.end(), MARK_WAIT) {
+            if !self
+                .store
+                .state
+                .wait_durable(self.store.state.end(), MARK_WAIT)
+            {
                 tracing::error!(
                     "the state of sessions does not become durable; the broker starts without waiting for it"
                 );
@@ -209,7 +219,7 @@ impl Engine {
         from: Offset,
         owner: &mut dyn FnMut(PublishId, Offset) -> Option<SessionKey>,
     ) -> Result<(), ReadError> {
-        let log = self.stages[partition.index()].partition.clone();
+        let log = self.env.partitions[partition.index()].clone();
         debug_assert_ne!(log.class(), Class::Internal);
         let mut next = from.max(log.log_start());
         while next < log.high_watermark() {
@@ -242,7 +252,7 @@ impl Engine {
     }
 
     fn take_scanned(&mut self, key: SessionKey, packet_id: u16, partition: PartitionIndex) {
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         let received = &mut session.qos2_inbound;
@@ -253,7 +263,7 @@ impl Engine {
         }
         if !received.unmarked {
             received.unmarked = true;
-            self.state_commits.unmarked.push(key);
+            self.store.state_commits.unmarked.push(key);
         }
     }
 }

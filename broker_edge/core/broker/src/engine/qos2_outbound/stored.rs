@@ -95,7 +95,7 @@ impl Engine {
 
     /// Puts the in-flight deliveries of before the restart back into the window of a restored session.
     pub(in crate::engine) fn restore_qos2_outbound(&self, session: &mut Session) {
-        let Some(value) = self.state.get(&qos2_outbound_key(&session.client_id)) else {
+        let Some(value) = self.store.state.get(&qos2_outbound_key(&session.client_id)) else {
             return;
         };
         session.outbound_stored = true;
@@ -127,7 +127,7 @@ impl Engine {
         let assigned: Vec<Assigned> = own
             .chain(replayed.flatten())
             .filter_map(|(source, name, (from, next))| {
-                let partition = PartitionIndex::of(self.log.by_name(name)?.id());
+                let partition = PartitionIndex::of(self.env.log.by_name(name)?.id());
                 let (from, next) = (Offset(*from), Offset(*next));
                 Some(Assigned {
                     source,
@@ -164,7 +164,7 @@ impl Engine {
             } else {
                 InflightState::AwaitsPubcomp
             };
-            if usize::from(*partition) >= self.stages.len()
+            if usize::from(*partition) >= self.ingest.stages.len()
                 || !session.window.restore(*packet_id, sent, flight)
             {
                 tracing::error!(

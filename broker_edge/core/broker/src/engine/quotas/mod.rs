@@ -146,6 +146,10 @@ pub struct Quotas {
     claims: HashMap<Box<str>, Claim>,
     /// Generation of the topic table that is counted.
     generation: u32,
+    /// Number of sessions in the state store.
+    pub(super) stored_sessions: usize,
+    /// Counted bytes of all sessions.
+    pub(super) session_bytes: u64,
 }
 
 impl Quotas {

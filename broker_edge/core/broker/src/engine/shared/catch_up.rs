@@ -4,8 +4,8 @@
 use headwater_log::{Batch, Offset};
 
 use super::super::Engine;
-use super::super::catch_up::{Progress, READ_BYTES, READ_STEPS, Reading};
 use super::super::read_retry::{RETRY_MS, is_passing};
+use super::super::readers::{Progress, READ_BYTES, READ_STEPS, Reading};
 use super::super::session::CatchUpCursor;
 use super::super::stage::PartitionOffset;
 use super::super::window::Source;
@@ -140,7 +140,7 @@ impl Engine {
 
     /// Reads on from one position, with at most one read, and gives out the matching records.
     fn read_group(&mut self, id: GroupId, reading: &mut Reading, steps: &mut usize) -> Progress {
-        let until = self.dispatched[reading.partition.index()];
+        let until = self.delivery.dispatched[reading.partition.index()];
         if reading.next >= until {
             return Progress::Finished;
         }
@@ -155,9 +155,12 @@ impl Engine {
         let Some(group) = self.groups.get(id) else {
             return Progress::Finished;
         };
-        let partition = &self.stages[reading.partition.index()].partition;
+        let partition = &self.env.partitions[reading.partition.index()];
         let in_memory = partition.read_tail(reading.next, READ_BYTES).or_else(|| {
-            let kept = self.batch_cache.batch_at(reading.partition, reading.next);
+            let kept = self
+                .catch_up
+                .batch_cache
+                .batch_at(reading.partition, reading.next);
             kept.map(|batch| vec![batch])
         });
         let read = match in_memory {

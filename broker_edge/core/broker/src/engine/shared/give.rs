@@ -83,7 +83,7 @@ impl Engine {
                 GiveOutcome::Nobody if record.qos == 0 => {}
                 GiveOutcome::Aside if self.set_aside(id, run.partition, &record) => {}
                 GiveOutcome::NoRoom | GiveOutcome::Aside if record.qos == 0 => {
-                    self.turn_metrics.deliveries_dropped += 1
+                    self.observe.turn_metrics.deliveries_dropped += 1
                 }
                 GiveOutcome::NoRoom
                 | GiveOutcome::Nobody
@@ -95,7 +95,7 @@ impl Engine {
                     match given {
                         GiveOutcome::Later => self.groups.wake(id),
                         // Until a member connects, records cost the group nothing.
-                        GiveOutcome::Nobody => self.router.advance(),
+                        GiveOutcome::Nobody => self.routing.router.advance(),
                         _ => {}
                     }
                     return;
@@ -213,7 +213,7 @@ impl Engine {
             };
         }
         debug_assert!(is_too_large || audience.present.is_empty());
-        self.turn_metrics.deliveries_dropped += 1;
+        self.observe.turn_metrics.deliveries_dropped += 1;
         GiveOutcome::Taken
     }
 
@@ -234,7 +234,7 @@ impl Engine {
             return OfferResult::MayNot;
         };
         let effective = Rc::clone(&member.effective);
-        let Some(session) = self.sessions.get(key) else {
+        let Some(session) = self.clients.sessions.get(key) else {
             return OfferResult::MayNot;
         };
         if offer.not == Some(key) {

@@ -24,7 +24,7 @@ impl Engine {
     /// the session ends (MQTT-4.8.2-5), unless they were never sent.
     pub(in super::super) fn give_back_shared(&mut self, key: SessionKey, ends: bool) {
         self.depart_member(key);
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         let of_groups: Vec<(u16, Inflight, InflightState)> = session
@@ -49,7 +49,7 @@ impl Engine {
             };
             if goes_on {
                 group.returned.insert((sent.partition, sent.offset), key);
-                self.turn_metrics.shared_returned += 1;
+                self.observe.turn_metrics.shared_returned += 1;
             }
             if goes_on || ends {
                 group.out = group.out.saturating_sub(1);
@@ -61,7 +61,7 @@ impl Engine {
 
     /// Takes records back from members that have left them unacknowledged for too long. Called with each checkpoint.
     pub(in super::super) fn take_from_silent(&mut self) {
-        let after_ms = self.settings.mqtt.shared_redelivery_after.as_ms();
+        let after_ms = self.env.settings.mqtt.shared_redelivery_after.as_ms();
         for id in self.groups.ids() {
             let Some(group) = self.groups.get(id) else {
                 continue;
@@ -95,7 +95,7 @@ impl Engine {
 
     /// Puts a member with room back into the line, in case a wake-up was missed.
     fn line_up_again(&mut self, id: GroupId, key: SessionKey) {
-        if let Some(session) = self.sessions.get(key)
+        if let Some(session) = self.clients.sessions.get(key)
             && has_room(session)
             && let Some(group) = self.groups.get_mut(id)
         {
@@ -104,7 +104,7 @@ impl Engine {
     }
 
     fn ask_member(&mut self, id: GroupId, key: SessionKey, after_ms: u64) {
-        let now_ms = self.now.mono_ms;
+        let now_ms = self.env.now.mono_ms;
         let Some(group) = self.groups.get_mut(id) else {
             return;
         };
@@ -112,7 +112,7 @@ impl Engine {
         let Some(member) = group.members.get_mut(key) else {
             return;
         };
-        let Some(session) = self.sessions.get(key) else {
+        let Some(session) = self.clients.sessions.get(key) else {
             return;
         };
         if now_ms.saturating_sub(member.asked_at_ms) < after_ms {
@@ -124,7 +124,7 @@ impl Engine {
         if session.active_conn().is_none() || !has_other {
             return;
         }
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         let owed: Vec<(u16, Inflight)> = session
@@ -149,7 +149,7 @@ impl Engine {
                 group.out = group.out.saturating_sub(1);
                 group.returned.insert((sent.partition, sent.offset), key);
             }
-            self.turn_metrics.shared_returned += 1;
+            self.observe.turn_metrics.shared_returned += 1;
         }
         self.groups.wake(id);
     }

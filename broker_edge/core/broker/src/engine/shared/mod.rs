@@ -338,7 +338,7 @@ pub fn filter_of(filter: &str) -> Option<&str> {
 impl Engine {
     /// Why nobody may subscribe to this group, if there is a reason.
     pub(super) fn check_group(&self, name: &str) -> Result<(), Refusal> {
-        let groups_max = usize::from(self.settings.mqtt.max_shared_groups);
+        let groups_max = usize::from(self.env.settings.mqtt.max_shared_groups);
         if self.groups.by_name(name).is_some() || self.groups.len() < groups_max {
             return Ok(());
         }
@@ -357,7 +357,7 @@ impl Engine {
         retain_handling: RetainHandling,
         start: Option<&StartOffsets>,
     ) {
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.clients.sessions.get_mut(key) else {
             return;
         };
         let mut held = session.subscriptions.iter_mut();
@@ -380,7 +380,7 @@ impl Engine {
         let found = match self.group_held(key, name) {
             Some(id) => Some((id, false)),
             None => {
-                let session = self.sessions.get(key);
+                let session = self.clients.sessions.get(key);
                 let user = session.and_then(|session| session.owner());
                 let user = user.map(str::to_owned);
                 self.group_of(name, tenant.as_deref(), user.as_deref())
@@ -391,7 +391,7 @@ impl Engine {
         };
         if let (true, Some(start), Some(group)) = (is_new, start, self.groups.get_mut(id)) {
             for (partition, from) in &start.cursors {
-                let live_at = self.dispatched[partition.index()];
+                let live_at = self.delivery.dispatched[partition.index()];
                 if *from < live_at {
                     group.fall_behind(*partition, *from);
                     group.past.push((*partition, live_at));
@@ -415,13 +415,14 @@ impl Engine {
         let filter = filter_of(shown)?;
         let owner = fair_queue::owner_of(tenant, user);
         let id = self.groups.insert(shown, tenant, owner)?;
-        self.router.insert_group(filter, id);
+        self.routing.router.insert_group(filter, id);
         Some((id, true))
     }
 
     fn join_group(&mut self, key: SessionKey, id: GroupId, options: Options) {
-        let now_ms = self.now.mono_ms;
-        let (Some(session), Some(group)) = (self.sessions.get_mut(key), self.groups.get_mut(id))
+        let now_ms = self.env.now.mono_ms;
+        let (Some(session), Some(group)) =
+            (self.clients.sessions.get_mut(key), self.groups.get_mut(id))
         else {
             return;
         };
@@ -433,12 +434,12 @@ impl Engine {
             self.quotas.join(session.account, id);
             group.members.set_rights(key, session.rights.as_ref());
             // It may be the first member that may receive certain records.
-            self.router.advance();
+            self.routing.router.advance();
         }
         if session.active_conn().is_some() {
             if group.members.present().is_empty() {
                 // A member that had unsubscribed is back, and records may have been matched without the group.
-                self.router.advance();
+                self.routing.router.advance();
             }
             group.members.arrive(key, now_ms, next_id);
         }
@@ -465,7 +466,7 @@ impl Engine {
 
     /// Removes a member that has unsubscribed, once it has no unacknowledged deliveries.
     fn drop_leaver(&mut self, id: GroupId, key: SessionKey) {
-        let session = self.sessions.get_mut(key);
+        let session = self.clients.sessions.get_mut(key);
         if let Some(session) = session {
             if session.window.holds(Source::Shared(id)) {
                 return;
@@ -487,7 +488,7 @@ impl Engine {
         let members: Vec<SessionKey> = group.members.keys().collect();
         let filter = group.filter().to_owned();
         for key in members {
-            if let Some(session) = self.sessions.get_mut(key) {
+            if let Some(session) = self.clients.sessions.get_mut(key) {
                 session
                     .window
                     .reassign(Source::Shared(id), Source::Unattached);
@@ -495,14 +496,14 @@ impl Engine {
                 self.quotas.leave(session.account, id);
             }
         }
-        self.router.remove_group(&filter, id);
+        self.routing.router.remove_group(&filter, id);
         self.groups.remove(id);
     }
 
     /// A session ends: it leaves its groups, and its unacknowledged records go to other members.
     pub(super) fn leave_all_groups(&mut self, key: SessionKey) {
         self.give_back_shared(key, true);
-        let (ids, account) = match self.sessions.get_mut(key) {
+        let (ids, account) = match self.clients.sessions.get_mut(key) {
             Some(session) => (session.take_groups(), session.account),
             None => return,
         };
@@ -525,7 +526,7 @@ impl Engine {
 
     /// Wakes the groups of a session that have records to give: it may have room again.
     pub(super) fn wake_groups_of(&mut self, key: SessionKey) {
-        if let Some(session) = self.sessions.get(key) {
+        if let Some(session) = self.clients.sessions.get(key) {
             for id in session.groups() {
                 if let Some(group) = self.groups.get_mut(*id)
                     && group.members.has_full()
@@ -545,8 +546,8 @@ impl Engine {
     /// A member can be given records: its groups continue, without the QoS 0 records of the time in which no member
     /// could.
     pub(super) fn activate_member(&mut self, key: SessionKey) {
-        let now_ms = self.now.mono_ms;
-        let Some(session) = self.sessions.get(key) else {
+        let now_ms = self.env.now.mono_ms;
+        let Some(session) = self.clients.sessions.get(key) else {
             return;
         };
         let next_id = session.window.next_id();
@@ -556,7 +557,7 @@ impl Engine {
             };
             if group.members.present().is_empty() {
                 for behind in &mut group.behind {
-                    behind.qos0_from = self.dispatched[behind.partition.index()];
+                    behind.qos0_from = self.delivery.dispatched[behind.partition.index()];
                 }
             }
             group.members.arrive(key, now_ms, next_id);
@@ -566,7 +567,7 @@ impl Engine {
 
     /// A member was disconnected.
     fn depart_member(&mut self, key: SessionKey) {
-        if let Some(session) = self.sessions.get(key) {
+        if let Some(session) = self.clients.sessions.get(key) {
             for id in session.groups() {
                 if let Some(group) = self.groups.get_mut(*id) {
                     group.members.depart(key);

@@ -45,7 +45,7 @@ impl Engine {
             pending.entry(*partition).or_default().push(offset.0);
         }
         for key in group.members.keys() {
-            let Some(session) = self.sessions.get(key) else {
+            let Some(session) = self.clients.sessions.get(key) else {
                 continue;
             };
             let of_group = session.window.unacked_from(0).filter(|(_, sent, flight)| {
@@ -65,7 +65,7 @@ impl Engine {
         }
         let mut places = BTreeMap::new();
         for partition in self.partitions_of(group.filter()) {
-            let next = group.read_offset(partition, self.dispatched[partition.index()]);
+            let next = group.read_offset(partition, self.delivery.dispatched[partition.index()]);
             let mut offsets = pending.remove(&partition).unwrap_or_default();
             // Deliveries restored into a window are above the cursor and skipped there.
             offsets.retain(|offset| *offset < next.0);
@@ -93,7 +93,10 @@ impl Engine {
         keys: &[SessionKey],
     ) -> Vec<(GroupId, String, Vec<u8>)> {
         let mut ids: Vec<GroupId> = Vec::new();
-        for session in keys.iter().filter_map(|key| self.sessions.get(*key)) {
+        for session in keys
+            .iter()
+            .filter_map(|key| self.clients.sessions.get(*key))
+        {
             ids.extend(session.groups());
         }
         ids.sort_unstable();
@@ -184,7 +187,7 @@ impl Engine {
     }
 
     fn restore_places(&mut self, id: GroupId, name: &str) {
-        let Some(value) = self.state.get(&key_of(name)) else {
+        let Some(value) = self.store.state.get(&key_of(name)) else {
             return;
         };
         let stored: StoredGroup = match serde_json::from_slice(&value) {
@@ -198,7 +201,7 @@ impl Engine {
         for partition in partitions {
             let place = stored
                 .places
-                .get(self.stages[partition.index()].partition.name());
+                .get(self.env.partitions[partition.index()].name());
             if let Some(group) = self.groups.get_mut(id) {
                 group.stored = true;
                 // A partition added after the cursor was stored is read from its beginning.
@@ -207,7 +210,7 @@ impl Engine {
                 group.skips.set(partition, done);
                 let past = stored
                     .past
-                    .get(self.stages[partition.index()].partition.name());
+                    .get(self.env.partitions[partition.index()].name());
                 group
                     .past
                     .extend(past.map(|until| (partition, Offset(*until))));
@@ -217,7 +220,7 @@ impl Engine {
 
     /// Skips records that restored sessions have in their windows, and removes the cursors of groups without members.
     pub(in super::super) fn finish_restoring_groups(&mut self) {
-        for (_, session) in self.sessions.iter() {
+        for (_, session) in self.clients.sessions.iter() {
             for (_, sent, _) in session.window.unacked_from(0) {
                 if let Source::Shared(id) = sent.source
                     && let Some(group) = self.groups.get_mut(id)
@@ -234,7 +237,7 @@ impl Engine {
             .map(|name| key_of(name))
             .collect();
         let mut ended = Vec::new();
-        self.state.for_each_prefix(PREFIX, |key, _| {
+        self.store.state.for_each_prefix(PREFIX, |key, _| {
             if !names.contains(key) {
                 ended.push((key.to_owned(), Vec::new()));
             }

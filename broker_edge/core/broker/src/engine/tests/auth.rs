@@ -122,8 +122,18 @@ fn publishes_subscriptions_deliveries_and_replays_follow_the_acl() {
         replayed[0].starts_with("publish old/x 4 from "),
         "{replayed:?}"
     );
-    assert_eq!(broker.rig.engine.metrics.auth.publishes_denied.get(), 4);
-    assert_eq!(broker.rig.engine.metrics.auth.subscriptions_denied.get(), 4);
+    assert_eq!(broker.rig.engine.env.metrics.auth.publishes_denied.get(), 4);
+    assert_eq!(
+        broker
+            .rig
+            .engine
+            .env
+            .metrics
+            .auth
+            .subscriptions_denied
+            .get(),
+        4
+    );
     broker.rig.crash();
 }
 
@@ -139,7 +149,7 @@ fn an_older_client_without_the_right_is_acknowledged_and_its_publish_dropped() {
         .rig
         .publish_to("a/x", false, key, Version::V311, 1, "x");
     assert_eq!(broker.rig.packets(key, Version::V311, 1), ["puback 1"]);
-    assert_eq!(broker.rig.engine.metrics.auth.publishes_denied.get(), 1);
+    assert_eq!(broker.rig.engine.env.metrics.auth.publishes_denied.get(), 1);
     assert!(broker.rig.log.partitions().iter().all(|partition| {
         partition.class() == Class::Internal || partition.high_watermark() == Offset(0)
     }));
@@ -242,7 +252,7 @@ fn a_will_without_the_right_is_not_kept_and_one_that_lost_it_is_not_published() 
         broker.rig.engine.remove(key);
         broker.rig.turn();
     }
-    assert_eq!(broker.rig.engine.metrics.auth.publishes_denied.get(), 2);
+    assert_eq!(broker.rig.engine.env.metrics.auth.publishes_denied.get(), 2);
     broker.rig.crash();
 }
 
@@ -347,7 +357,7 @@ fn a_full_queue_of_checks_refuses_and_leaves_those_in_it_alone() {
 #[test]
 fn i7_what_unknown_clients_have_sent_is_bounded_for_all_of_them_together() {
     let mut broker = Guarded::new(|settings| settings.threads = 0);
-    broker.rig.engine.settings.mqtt.receive_budget_bytes = ByteSize(100 << 10);
+    broker.rig.engine.env.settings.mqtt.receive_budget_bytes = ByteSize(100 << 10);
     let payload = vec![b'x'; 60 << 10];
     let mut fields = ConnectFields::new(Version::V5, "c");
     fields.username = Some("ann");
@@ -369,6 +379,6 @@ fn i7_what_unknown_clients_have_sent_is_bounded_for_all_of_them_together() {
     // A client that disconnects gives its bytes back.
     broker.rig.engine.remove(codes[0].0);
     broker.rig.engine.remove(codes[1].0);
-    assert_eq!(broker.rig.engine.unknown_bytes.get(), 0);
+    assert_eq!(broker.rig.engine.protocol.unknown_bytes.get(), 0);
     broker.rig.crash();
 }

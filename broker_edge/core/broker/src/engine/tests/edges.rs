@@ -300,7 +300,7 @@ fn many_sessions_that_come_back_together_share_what_is_read_for_them() {
         .flat_map(|member| &member.got)
         .map(String::len)
         .sum();
-    let read = rig.engine.metrics.mqtt.catch_up_read_bytes.get();
+    let read = rig.engine.env.metrics.mqtt.catch_up_read_bytes.get();
     assert!(read > 0, "the files were read");
     assert!(
         read < delivered as u64,
@@ -394,7 +394,7 @@ fn the_cursors_of_many_sessions_are_stored_a_part_at_a_time() {
     let cursors = |rig: &Rig| {
         let mut found = Vec::new();
         let mut note = |_: &str, value: &std::sync::Arc<[u8]>| found.push(value.clone());
-        rig.engine.state.for_each_prefix("cursor/", &mut note);
+        rig.engine.store.state.for_each_prefix("cursor/", &mut note);
         found
     };
     let before = cursors(&rig);

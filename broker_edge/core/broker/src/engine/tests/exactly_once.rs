@@ -54,7 +54,7 @@ fn each_message_arrives_once(version: Version, replays: bool, steps: &[Step]) {
         }
         world.settle(&mut [&mut publisher]);
     }
-    world.rig.engine.settings.mqtt.max_inflight = 7;
+    world.rig.engine.env.settings.mqtt.max_inflight = 7;
     subscriber.subscribe(
         &mut world.rig,
         QoS::ExactlyOnce,
@@ -177,7 +177,7 @@ fn a_client_that_comes_back_with_a_smaller_window_gets_what_was_assigned_in_the_
     world.settle(&mut [&mut publisher]);
     subscriber.subscribe(&mut world.rig, QoS::ExactlyOnce, Some("earliest"));
     let unsent = |world: &World| {
-        let sessions = world.rig.engine.sessions.iter();
+        let sessions = world.rig.engine.clients.sessions.iter();
         sessions
             .map(|(_, session)| session.extras.unsent.len())
             .sum::<usize>()
@@ -190,7 +190,7 @@ fn a_client_that_comes_back_with_a_smaller_window_gets_what_was_assigned_in_the_
         }
     }
     subscriber.lose(&mut world.rig);
-    world.rig.engine.settings.mqtt.max_inflight = 7;
+    world.rig.engine.env.settings.mqtt.max_inflight = 7;
     subscriber.connect(&mut world.rig);
     world.settle(&mut [&mut publisher, &mut subscriber]);
     assert_eq!(subscriber.got, world.log());

@@ -147,6 +147,7 @@ fn a_packet_id_that_is_used_for_another_message_counts_once_however_often_that_h
     let key = rig.clients(version, 1)[0];
     let owed = |rig: &Rig| {
         rig.engine
+            .clients
             .conns
             .get(key)
             .map(|conn| conn.publishes_in_flight)

@@ -306,26 +306,28 @@ impl Run {
             logged.drain(..logged.len().saturating_sub(1000));
         }
         let engine = &self.rig.engine;
-        assert!(engine.reserved_bytes <= RECEIVE_BUDGET);
+        assert!(engine.protocol.reserved_bytes <= RECEIVE_BUDGET);
         // A closed connection exists until the end of the turn, when it is listed for removal; its client may have
         // reconnected any number of times before that.
         let given_up = engine
+            .clients
             .conns
             .iter()
             .filter(|(_, conn)| conn.phase == connection::Phase::Closed);
         let given_up = given_up.count();
         assert_eq!(
-            engine.closed.len(),
+            engine.clients.closed.len(),
             given_up,
             "a connection that was given up would never be removed"
         );
         assert!(engine.connections() - given_up <= HOSTILE + HONEST);
         assert!(
-            engine.sessions.len() <= 31 + HOSTILE + HONEST,
+            engine.clients.sessions.len() <= 31 + HOSTILE + HONEST,
             "{} sessions",
-            engine.sessions.len()
+            engine.clients.sessions.len()
         );
         let held: usize = engine
+            .clients
             .conns
             .iter()
             .map(|(_, conn)| conn.unparsed.bytes.capacity())
@@ -334,7 +336,12 @@ impl Run {
             held <= RECEIVE_BUDGET + (HOSTILE + HONEST) * (128 << 10),
             "{held} bytes are held"
         );
-        let out: usize = engine.conns.iter().map(|(_, conn)| conn.out.len()).sum();
+        let out: usize = engine
+            .clients
+            .conns
+            .iter()
+            .map(|(_, conn)| conn.out.len())
+            .sum();
         assert!(
             out <= (HOSTILE + HONEST) * (4 << 20),
             "{out} bytes wait for sockets"

@@ -196,7 +196,7 @@ impl Guarded {
 
     pub fn denied(&self, reason: &str) -> u64 {
         let mut text = String::new();
-        let registry = self.rig.engine.metrics.registry();
+        let registry = self.rig.engine.env.metrics.registry();
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("a text");
         let name = format!("headwater_auth_denied_total{{reason=\"{reason}\"}} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&name));

@@ -11,7 +11,13 @@ fn persistent(version: Version, client_id: &str) -> ConnectFields<'_> {
 }
 
 pub(super) fn subscribe_to(rig: &mut Rig, key: ConnKey, filter: &str, qos: QoS) {
-    let version = rig.engine.conns.get(key).expect("it is open").version;
+    let version = rig
+        .engine
+        .clients
+        .conns
+        .get(key)
+        .expect("it is open")
+        .version;
     let options = SubscriptionOptions::new(qos);
     let one = [Subscription { filter, options }];
     rig.feed(key, |out| {
@@ -75,12 +81,13 @@ fn i7_who_takes_a_part_of_what_it_is_sent_and_never_all_does_not_make_its_buffer
     }
     let held = rig
         .engine
+        .clients
         .conns
         .get(slow)
         .expect("it is open")
         .out
         .capacity();
-    let bound = rig.engine.settings.mqtt.out_buffer_bytes.as_usize();
+    let bound = rig.engine.env.settings.mqtt.out_buffer_bytes.as_usize();
     assert!(held <= 4 * bound, "{held} bytes for a bound of {bound}");
 }
 
@@ -112,7 +119,7 @@ fn a_large_packet_that_never_arrives_does_not_hold_the_budget_for_ever() {
     let dir = dir();
     let version = Version::V311;
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.mqtt.receive_budget_bytes = ByteSize(300 << 10);
+    rig.engine.env.settings.mqtt.receive_budget_bytes = ByteSize(300 << 10);
     let announced = [0x30, 0x83, 0xc0, 0x0c, 0, 1, b't'];
     let stuck = rig.connect(ConnectFields::new(version, "stuck"));
     let mut fields = ConnectFields::new(version, "waits");
@@ -140,11 +147,11 @@ fn i7_long_topic_names_empty_the_table_before_they_fill_the_memory() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let name = |n| format!("{n}/{}", "x".repeat(60_000));
-    let first = rig.engine.topics.intern(&name(0), &rig.log);
+    let first = rig.engine.routing.topics.intern(&name(0), &rig.log);
     for n in 1..300 {
-        rig.engine.topics.intern(&name(n), &rig.log);
+        rig.engine.routing.topics.intern(&name(n), &rig.log);
     }
-    assert!(rig.engine.topics.get(first).is_none());
+    assert!(rig.engine.routing.topics.get(first).is_none());
 }
 
 fn ack(rig: &mut Rig, key: ConnKey, version: Version, id: u16) {
@@ -291,13 +298,13 @@ fn a_full_disk_is_told_to_mqtt_5_and_costs_older_clients_their_connection_until_
         }
     }
     let second = rig.connect(ConnectFields::new(Version::V5, "second"));
-    let refused = rig.engine.metrics.mqtt.publishes_refused.get();
+    let refused = rig.engine.env.metrics.mqtt.publishes_refused.get();
     (1..=3).for_each(|id| rig.publish(second, Version::V5, id, "refused"));
     assert_eq!(
         rig.packets(second, Version::V5, 3),
         ["refused QuotaExceeded"; 3]
     );
-    let now_refused = rig.engine.metrics.mqtt.publishes_refused.get();
+    let now_refused = rig.engine.env.metrics.mqtt.publishes_refused.get();
     assert_eq!(now_refused, refused + 3, "each publish counts");
     rig.publish(older, Version::V311, 1, "refused");
     rig.turn();
@@ -420,10 +427,18 @@ fn i7_clients_that_come_and_go_leave_no_timers_behind() {
         rig.now.wall_us += 1000;
     }
     rig.pass_time(tick::CHECKPOINT_MS);
-    assert!(rig.engine.timers.len() < 10, "{}", rig.engine.timers.len());
-    assert_eq!(rig.engine.sessions.len(), 1);
+    assert!(
+        rig.engine.clients.timers.len() < 10,
+        "{}",
+        rig.engine.clients.timers.len()
+    );
+    assert_eq!(rig.engine.clients.sessions.len(), 1);
     rig.pass_time(5_000);
-    assert_eq!(rig.engine.sessions.len(), 0, "it expires all the same");
+    assert_eq!(
+        rig.engine.clients.sessions.len(),
+        0,
+        "it expires all the same"
+    );
 }
 
 #[test]

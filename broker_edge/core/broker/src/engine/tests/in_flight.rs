@@ -112,7 +112,7 @@ fn last_of_one_too_many(version: Version, qos: QoS, places: bool) -> Option<Stri
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let maximum = 4;
-    rig.engine.settings.mqtt.receive_maximum = maximum;
+    rig.engine.env.settings.mqtt.receive_maximum = maximum;
     let mut fields = ConnectFields::new(version, "c");
     if places {
         fields.properties = &PLACES;
@@ -157,7 +157,7 @@ fn a_publish_that_is_refused_makes_no_room_among_those_that_are_in_flight() {
     let dir = dir();
     let version = Version::V5;
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.mqtt.receive_maximum = 2;
+    rig.engine.env.settings.mqtt.receive_maximum = 2;
     let key = rig.clients(version, 1)[0];
     let mut answers = Vec::new();
     for (topic, id) in [("t", 1), ("t", 2), ("$of-the-broker", 3), ("t", 4)] {
@@ -182,7 +182,7 @@ fn a_place_that_does_not_fit_into_the_packets_of_a_client_is_left_out() {
     fields.properties = &PLACES;
     let key = rig.connect(fields);
     let mut answer_bytes = |packet_max: usize| {
-        let conn = rig.engine.conns.get_mut(key).expect("connected");
+        let conn = rig.engine.clients.conns.get_mut(key).expect("connected");
         conn.packet_max = u32::try_from(packet_max).expect("small");
         rig.publish(key, version, 1, "x");
         loop {
@@ -207,7 +207,7 @@ fn a_place_says_how_durable_its_record_is_and_gives_way_only_to_its_own_size() {
         let dir = dir();
         let version = Version::V5;
         let mut rig = Rig::open(dir.path(), SyncMode::Always);
-        rig.engine.settings.ack_written = ack_written;
+        rig.engine.env.settings.ack_written = ack_written;
         let mut fields = ConnectFields::new(version, "c");
         fields.properties = &PLACES;
         let key = rig.connect(fields);
@@ -217,7 +217,7 @@ fn a_place_says_how_durable_its_record_is_and_gives_way_only_to_its_own_size() {
             let packet = publish_bytes(version, kind, "t", id);
             rig.feed(key, |out| out.extend_from_slice(&packet));
         }
-        let conn = rig.engine.conns.get_mut(key).expect("connected");
+        let conn = rig.engine.clients.conns.get_mut(key).expect("connected");
         conn.packet_max = 80;
         while bytes.is_empty() {
             rig.turn();
@@ -262,7 +262,7 @@ fn who_has_a_durable_record_and_one_that_never_will_be_hears_of_the_first_before
         maintain_every: None,
         ..LogConfig::new(dir.path())
     });
-    rig.engine.settings.inline_publishers_max = 0;
+    rig.engine.env.settings.inline_publishers_max = 0;
     let key = rig.clients(version, 1)[0];
     let telemetry = rig.log.by_name("telemetry-0").expect("there by default");
     let telemetry = telemetry.clone();

@@ -35,7 +35,7 @@ fn publish(rig: &mut Rig, key: ConnKey, version: Version, topic: &str, id: u16) 
 fn a_client_over_its_rate_is_read_more_slowly_and_loses_nothing() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Never);
-    rig.engine.settings.mqtt.max_messages_per_second = Some(10);
+    rig.engine.env.settings.mqtt.max_messages_per_second = Some(10);
     let key = rig.connect(ConnectFields::new(Version::V311, "fast"));
     let mut bytes = Vec::new();
     for n in 0..35_u16 {
@@ -55,7 +55,7 @@ fn a_client_over_its_rate_is_read_more_slowly_and_loses_nothing() {
     rig.engine.begin(rig.now);
     rig.engine.receive(key, &bytes, true);
     rig.turn();
-    let burst = rig.engine.metrics.mqtt.publishes_received.get();
+    let burst = rig.engine.env.metrics.mqtt.publishes_received.get();
     assert!((10..=12).contains(&burst), "{burst} in the first second");
     assert_eq!(
         rig.engine.read_plan(key),
@@ -66,11 +66,11 @@ fn a_client_over_its_rate_is_read_more_slowly_and_loses_nothing() {
         rig.pass_time(100);
         rig.turn();
     }
-    assert_eq!(rig.engine.metrics.mqtt.publishes_received.get(), 35);
+    assert_eq!(rig.engine.env.metrics.mqtt.publishes_received.get(), 35);
     assert_eq!(rig.packets(key, Version::V311, 35).len(), 35);
     assert!(matches!(rig.engine.read_plan(key), ReadPlan::Shared { .. }));
     let mut text = String::new();
-    let registry = rig.engine.metrics.registry();
+    let registry = rig.engine.env.metrics.registry();
     prometheus_client::encoding::text::encode(&mut text, &registry).expect("figures");
     assert!(
         text.contains("headwater_mqtt_pauses_total{cause=\"message_rate\"}"),
@@ -86,7 +86,7 @@ fn a_client_over_its_bytes_waits_and_others_do_not() {
     let version = Version::V311;
     let fast = rig.connect(ConnectFields::new(version, "fast"));
     let calm = rig.connect(ConnectFields::new(version, "calm"));
-    rig.engine.settings.mqtt.max_bytes_per_second = Some(ByteSize(1000));
+    rig.engine.env.settings.mqtt.max_bytes_per_second = Some(ByteSize(1000));
     let large = "x".repeat(3000);
     // One packet may pass at any size; the following ones pay for it.
     rig.publish(fast, version, 1, &large);
@@ -109,7 +109,7 @@ fn a_client_over_its_bytes_waits_and_others_do_not() {
 fn one_topic_too_many_of_a_connection_is_refused_and_those_it_has_are_not() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Never);
-    rig.engine.settings.mqtt.max_topics = 2;
+    rig.engine.env.settings.mqtt.max_topics = 2;
     let new = rig.connect(ConnectFields::new(Version::V5, "new"));
     let old = rig.connect(ConnectFields::new(Version::V311, "old"));
     for (topic, answer) in [
@@ -131,7 +131,7 @@ fn one_topic_too_many_of_a_connection_is_refused_and_those_it_has_are_not() {
     rig.publish_to("f", false, old, Version::V311, 2, "x");
     rig.turn();
     assert!(rig.engine.take_closed().contains(&old));
-    assert_eq!(rig.engine.metrics.detail.topics_refused.get(), 2);
+    assert_eq!(rig.engine.env.metrics.detail.topics_refused.get(), 2);
     rig.crash();
 }
 
@@ -139,8 +139,8 @@ fn one_topic_too_many_of_a_connection_is_refused_and_those_it_has_are_not() {
 fn a_topic_or_filter_that_is_too_long_or_too_deep_has_the_code_for_it() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Never);
-    rig.engine.settings.mqtt.max_topic_bytes = 10;
-    rig.engine.settings.mqtt.max_topic_levels = 3;
+    rig.engine.env.settings.mqtt.max_topic_bytes = 10;
+    rig.engine.env.settings.mqtt.max_topic_levels = 3;
     let new = rig.connect(ConnectFields::new(Version::V5, "new"));
     for topic in ["12345678901", "a/b/c/d"] {
         let answer = publish(&mut rig, new, Version::V5, topic, 1);
@@ -172,7 +172,7 @@ fn subscribe(rig: &mut Rig, key: ConnKey, filter: &str, qos: QoS) -> Vec<u8> {
 fn what_the_broker_does_not_offer_is_announced_and_refused_with_its_code() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Never);
-    let limits = &mut rig.engine.settings.mqtt;
+    let limits = &mut rig.engine.env.settings.mqtt;
     limits.max_qos = QoS::AtMostOnce.as_u8();
     limits.retain_available = false;
     limits.wildcard_available = false;
@@ -206,7 +206,7 @@ fn what_the_broker_does_not_offer_is_announced_and_refused_with_its_code() {
     rig.turn();
     assert_eq!(rig.sent(key, Version::V5), ["disconnect QosNotSupported"]);
 
-    rig.engine.settings.mqtt.max_qos = QoS::AtLeastOnce.as_u8();
+    rig.engine.env.settings.mqtt.max_qos = QoS::AtLeastOnce.as_u8();
     let key = rig.connect(ConnectFields::new(Version::V5, "c"));
     rig.publish_to("a", true, key, Version::V5, 1, "x");
     rig.turn();
@@ -240,7 +240,7 @@ fn what_the_broker_does_not_offer_is_announced_and_refused_with_its_code() {
 fn a_silent_client_is_closed_by_the_keep_alive_that_the_broker_imposed() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Never);
-    rig.engine.settings.mqtt.keep_alive_max = Some(Age::from_secs(10));
+    rig.engine.env.settings.mqtt.keep_alive_max = Some(Age::from_secs(10));
     let mut fields = ConnectFields::new(Version::V5, "new");
     fields.keep_alive_s = 0;
     let new = rig.connect(fields);
@@ -274,7 +274,7 @@ fn a_drained_broker_sends_clients_where_it_is_told_and_takes_them_again_afterwar
     );
     assert!(rig.engine.connections() > 0);
     rig.engine.remove(old);
-    rig.engine.settings.mqtt.server_reference = Some("b:1883".to_owned());
+    rig.engine.env.settings.mqtt.server_reference = Some("b:1883".to_owned());
     let other = Some("b:1883".to_owned());
     let fields = ConnectFields::new(Version::V5, "c");
     assert_eq!(refused(&mut rig, &fields), (0x9C, other.clone()));
@@ -291,7 +291,7 @@ fn a_drained_broker_sends_clients_where_it_is_told_and_takes_them_again_afterwar
 fn the_topics_of_a_client_that_comes_back_to_its_session_still_count() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Never);
-    rig.engine.settings.mqtt.max_topics = 2;
+    rig.engine.env.settings.mqtt.max_topics = 2;
     let version = Version::V5;
     let lasting = [Property::SessionExpiryInterval(600)];
     let mut fields = ConnectFields::new(version, "lasting");
@@ -362,7 +362,7 @@ fn a_client_that_takes_no_packet_as_large_as_its_connack_is_closed_without_one_a
 fn one_shared_group_too_many_is_refused_and_those_there_are_take_further_members() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Never);
-    rig.engine.settings.mqtt.max_shared_groups = 1;
+    rig.engine.env.settings.mqtt.max_shared_groups = 1;
     let open = |rig: &mut Rig, id: &str| rig.connect(ConnectFields::new(Version::V5, id));
     let (first, second) = (open(&mut rig, "1"), open(&mut rig, "2"));
     let qos = QoS::AtLeastOnce;

@@ -44,6 +44,7 @@ fn looked_at(broker: &Guarded, topic: &str) -> usize {
     broker
         .rig
         .engine
+        .routing
         .router
         .for_each_match(topic, &mut |_| found += 1);
     found
@@ -73,12 +74,12 @@ fn i8_sessions_that_are_away_cost_a_topic_nothing_and_get_their_records_when_the
         broker.rig.turn();
         assert_eq!(looked_at(&broker, "own/bob/x"), 0);
     }
-    assert_eq!(broker.rig.engine.router.len(), 150);
+    assert_eq!(broker.rig.engine.routing.router.len(), 150);
     let ann = broker.connect("ann", "pw-a", "publisher");
     assert_eq!(broker.publish(ann, "own/bob/x", 1), "puback 1");
     let mut broker = broker.restart();
     assert_eq!(looked_at(&broker, "own/bob/x"), 0);
-    assert_eq!(broker.rig.engine.router.len(), 150);
+    assert_eq!(broker.rig.engine.routing.router.len(), 150);
     let key = broker.rig.engine.open(crate::peer::Peer::nobody());
     let back = lasting("bob", "pw-b", "s7");
     broker.rig.feed(key, |out| encode::connect(out, &back));
@@ -93,7 +94,7 @@ fn i8_sessions_that_are_away_cost_a_topic_nothing_and_get_their_records_when_the
     clean.username = Some("bob");
     clean.password = Some(b"pw-b");
     assert_eq!(broker.try_connect(&clean).1, 0);
-    assert_eq!(broker.rig.engine.router.len(), 147);
+    assert_eq!(broker.rig.engine.routing.router.len(), 147);
     broker.rig.crash();
 }
 
@@ -132,7 +133,7 @@ fn i8_groups_of_who_may_not_have_a_record_cost_it_nothing() {
     );
     broker.auth_service.reload().expect("the file is right");
     broker.rig.turn();
-    let held = broker.rig.engine.sessions.keys().count();
+    let held = broker.rig.engine.clients.sessions.keys().count();
     assert_eq!(held, 3);
     broker.rig.engine.groups.forget_audiences();
     let topic = ("own/ann", super::super::stage::PartitionIndex(1));

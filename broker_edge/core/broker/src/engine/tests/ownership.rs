@@ -37,8 +37,8 @@ fn lasting<'a>(version: Version, user: &'a str, client_id: &'a str) -> ConnectFi
 }
 
 fn session_user(broker: &Guarded, client_id: &str) -> Option<String> {
-    let key = broker.rig.engine.by_client.get(client_id)?;
-    let session = broker.rig.engine.sessions.get(*key)?;
+    let key = broker.rig.engine.clients.by_client.get(client_id)?;
+    let session = broker.rig.engine.clients.sessions.get(*key)?;
     session.owner().map(str::to_owned)
 }
 
@@ -213,7 +213,7 @@ fn another_user_is_refused_the_client_id_of_a_session_in_every_version() {
         }
     }
     assert_eq!(broker.denied("client_id"), 18);
-    let refusals = broker.rig.engine.metrics.audit.refusals();
+    let refusals = broker.rig.engine.env.metrics.audit.refusals();
     let row = refusals
         .users
         .iter()
@@ -282,12 +282,14 @@ fn a_session_from_before_there_were_owners_belongs_to_the_first_who_is_let_in() 
     let session = broker
         .rig
         .engine
+        .clients
         .conns
         .get(key)
         .and_then(|conn| conn.session);
     let session = broker
         .rig
         .engine
+        .clients
         .sessions
         .get_mut(session.expect("a session"));
     session.expect("a session").rights = None;

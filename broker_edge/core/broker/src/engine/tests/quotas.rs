@@ -12,7 +12,7 @@ fn lasting(version: Version, client_id: &str) -> ConnectFields<'_> {
 fn i7_one_lasting_session_too_many_is_refused_with_the_code_of_the_version() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.mqtt.max_sessions = 1;
+    rig.engine.env.settings.mqtt.max_sessions = 1;
     let first = rig.connect(lasting(Version::V311, "first"));
     rig.engine.remove(first);
     rig.connect(lasting(Version::V311, "first"));
@@ -29,13 +29,13 @@ fn i7_one_lasting_session_too_many_is_refused_with_the_code_of_the_version() {
         let connack = rig.engine.out(key).to_vec();
         assert_eq!(connack[3], code, "{connack:?}");
     }
-    assert_eq!(rig.engine.metrics.mqtt.sessions_refused.get(), 2);
+    assert_eq!(rig.engine.env.metrics.mqtt.sessions_refused.get(), 2);
     rig.crash();
     // The sessions in the log count after a restart.
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    assert_eq!(rig.engine.stored_sessions, 1);
+    assert_eq!(rig.engine.quotas.stored_sessions, 1);
     // A removed session makes room.
-    rig.engine.settings.mqtt.max_sessions = 1;
+    rig.engine.env.settings.mqtt.max_sessions = 1;
     rig.connect(ConnectFields::new(Version::V311, "first"));
     rig.connect(lasting(Version::V311, "second"));
     rig.crash();
@@ -65,7 +65,7 @@ fn i7_one_retained_topic_too_many_is_refused_and_an_old_one_can_change() {
     let answers = rig.packets(new, Version::V5, 2);
     assert_eq!(answers[0], "puback 4");
     assert_eq!(
-        rig.engine.metrics.mqtt.retained_refused.get(),
+        rig.engine.env.metrics.mqtt.retained_refused.get(),
         3,
         "{answers:?}"
     );
@@ -88,7 +88,7 @@ fn i7_one_retained_topic_too_many_is_refused_and_an_old_one_can_change() {
 fn i7_filters_over_the_bytes_of_a_session_are_refused() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.mqtt.max_filter_bytes = ByteSize(10);
+    rig.engine.env.settings.mqtt.max_filter_bytes = ByteSize(10);
     let version = Version::V311;
     let key = rig.connect(ConnectFields::new(version, "c"));
     let options = SubscriptionOptions::new(QoS::AtMostOnce);

@@ -53,9 +53,13 @@ fn commanded(rig: &mut Rig, lasts: bool) -> ConnKey {
 fn cursor(rig: &Rig, device: ConnKey) -> u64 {
     let engine = &rig.engine;
     let control = PartitionIndex::of(partition(rig, "control-0").id());
-    let session = engine.conns.get(device).and_then(|conn| conn.session);
-    let session = session.and_then(|key| engine.sessions.get(key));
-    let live_at = engine.dispatched[control.index()];
+    let session = engine
+        .clients
+        .conns
+        .get(device)
+        .and_then(|conn| conn.session);
+    let session = session.and_then(|key| engine.clients.sessions.get(key));
+    let live_at = engine.delivery.dispatched[control.index()];
     session.expect("connected").cursor(control, live_at).0
 }
 
@@ -84,7 +88,7 @@ fn acknowledge_while_syncs_are_held(rig: &mut Rig, device: ConnKey) -> Partition
     let telemetry = PartitionIndex::of(partition(rig, "telemetry-0").id());
     for _ in 0..3 {
         // The writer's thread has to wait for the disk, not this one.
-        let stage = &mut rig.engine.stages[telemetry.index()];
+        let stage = &mut rig.engine.ingest.stages[telemetry.index()];
         stage.inline_commits.note(Duration::from_secs(1));
     }
     rig.gate.set(Sync::Hold);
@@ -126,7 +130,7 @@ fn a_receipt_on_its_way_is_not_appended_again_when_others_are_refused() {
     let device = commanded(&mut rig, true);
     let telemetry = acknowledge_while_syncs_are_held(&mut rig, device);
     // As if the log refused later records, or records for another partition.
-    let behind = rig.engine.stages[telemetry.index()].next_ticket();
+    let behind = rig.engine.ingest.stages[telemetry.index()].next_ticket();
     let control = PartitionIndex::of(partition(&rig, "control-0").id());
     for (of, first) in [(telemetry, behind), (control, Ticket(0))] {
         rig.engine.unstage_receipts(of, first);

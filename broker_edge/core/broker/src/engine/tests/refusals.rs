@@ -33,7 +33,13 @@ impl<'a> Say<'a> {
 }
 
 fn say(rig: &mut Rig, key: ConnKey, said: &Say<'_>) {
-    let version = rig.engine.conns.get(key).expect("it is open").version;
+    let version = rig
+        .engine
+        .clients
+        .conns
+        .get(key)
+        .expect("it is open")
+        .version;
     let fields = PublishFields {
         version,
         dup: false,
@@ -53,7 +59,13 @@ fn say(rig: &mut Rig, key: ConnKey, said: &Say<'_>) {
 
 /// Runs turns until there is an answer; returns it with its code.
 fn told(rig: &mut Rig, key: ConnKey) -> (&'static str, ReasonCode) {
-    let version = rig.engine.conns.get(key).expect("it is open").version;
+    let version = rig
+        .engine
+        .clients
+        .conns
+        .get(key)
+        .expect("it is open")
+        .version;
     loop {
         rig.turn();
         let bytes = rig.engine.out(key).to_vec();
@@ -97,7 +109,7 @@ fn assert_over(rig: &mut Rig, topic: &str, retain: bool, reason: ReasonCode) {
         .flat_map(|version| LEVELS.map(|qos| (version, qos)))
     {
         let what = format!("{topic:?} {version:?} {qos:?}");
-        let refused = rig.engine.metrics.mqtt.publishes_refused.get();
+        let refused = rig.engine.env.metrics.mqtt.publishes_refused.get();
         let key = rig.connect(ConnectFields::new(version, "over"));
         let said = Say {
             retain,
@@ -112,11 +124,12 @@ fn assert_over(rig: &mut Rig, topic: &str, retain: bool, reason: ReasonCode) {
         }
         let is_closed = version == V311 && qos != QoS::AtMostOnce;
         assert_eq!(rig.engine.take_closed().contains(&key), is_closed, "{what}");
-        let now_refused = rig.engine.metrics.mqtt.publishes_refused.get();
+        let now_refused = rig.engine.env.metrics.mqtt.publishes_refused.get();
         assert_eq!(now_refused, refused + 1, "{what}");
         if !is_closed {
             let owed = rig
                 .engine
+                .clients
                 .conns
                 .get(key)
                 .expect("it is open")
@@ -148,8 +161,8 @@ fn assert_taken(rig: &mut Rig, said: &Say<'_>) {
 fn a_name_may_have_as_many_bytes_and_levels_as_the_limits_say_and_not_one_more() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.mqtt.max_topic_bytes = 10;
-    rig.engine.settings.mqtt.max_topic_levels = 3;
+    rig.engine.env.settings.mqtt.max_topic_bytes = 10;
+    rig.engine.env.settings.mqtt.max_topic_levels = 3;
     for topic in ["1234567890", "ääääab", "a/b/c", "//", "12345678/9"] {
         for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
             assert_taken(&mut rig, &Say::new(topic, qos, topic));
@@ -167,7 +180,7 @@ fn one_topic_too_many_is_refused_whatever_the_qos() {
     let first = rig.connect(ConnectFields::new(V5, "first"));
     say(&mut rig, first, &Say::new("t", QoS::AtLeastOnce, "taken"));
     assert_eq!(told(&mut rig, first).0, "puback");
-    rig.engine.settings.mqtt.max_topics = 0;
+    rig.engine.env.settings.mqtt.max_topics = 0;
     assert_over(&mut rig, "new", false, ReasonCode::QuotaExceeded);
     assert_taken(&mut rig, &Say::new("t", QoS::ExactlyOnce, "known"));
 }
@@ -262,7 +275,7 @@ fn i7_packet_ids_that_clients_never_release_have_a_bound() {
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let key = rig.connect(ConnectFields::new(V5, "p"));
     // As if other clients used all of them but one.
-    rig.engine.ids_in_use = IDS_IN_USE_MAX - 1;
+    rig.engine.qos2.ids_in_use = IDS_IN_USE_MAX - 1;
     let qos = QoS::ExactlyOnce;
     say(&mut rig, key, &Say::new("t", qos, "the last"));
     assert_eq!(told(&mut rig, key), ("pubrec", ReasonCode::Success));

@@ -75,9 +75,13 @@ fn take_all(rig: &mut Rig, key: ConnKey) -> Vec<String> {
 }
 
 fn session_of(rig: &Rig, key: ConnKey) -> &Session {
-    let conn = rig.engine.conns.get(key).expect("it is open");
+    let conn = rig.engine.clients.conns.get(key).expect("it is open");
     let session = conn.session.expect("it is connected");
-    rig.engine.sessions.get(session).expect("it is there")
+    rig.engine
+        .clients
+        .sessions
+        .get(session)
+        .expect("it is there")
 }
 
 #[test]
@@ -176,6 +180,7 @@ fn what_was_published_before_the_subscribe_comes_before_the_retained_values() {
     });
     let waits = |rig: &Rig| {
         rig.engine
+            .clients
             .conns
             .get(back)
             .expect("it is open")
@@ -228,7 +233,7 @@ fn qos_0_waits_behind_retained_values_but_not_for_long() {
                 &format!("{n} {filling}"),
             );
         }
-        assert_eq!(rig.engine.metrics.mqtt.deliveries_dropped.get(), 0);
+        assert_eq!(rig.engine.env.metrics.mqtt.deliveries_dropped.get(), 0);
         rig.now.wall_us += waits_us;
         let got = take_all(&mut rig, reader);
         let (retained, live) = got.split_at(400);

@@ -56,7 +56,7 @@ fn what_a_lost_member_had_goes_to_others_and_each_of_it_once() {
             .collect();
         assert_eq!(again.len(), lost.len());
         assert_eq!(again.into_iter().collect::<BTreeSet<_>>(), lost);
-        assert_eq!(rig.engine.metrics.mqtt.shared_returned.get(), 6);
+        assert_eq!(rig.engine.env.metrics.mqtt.shared_returned.get(), 6);
         // A persistent member that is back has nothing to be sent again.
         let mut back = Member::new("m0", V5);
         back.connect(&mut rig, lasts, 100);
@@ -114,7 +114,7 @@ fn a_slow_member_is_passed_over_and_its_records_go_to_others_in_the_end() {
     all[1].ack(&mut rig, 100);
     assert_eq!(all[0].got.len(), 5, "no more than its window");
     assert_eq!(all[1].acked.len(), 35, "the other has the rest");
-    let after = rig.engine.settings.mqtt.shared_redelivery_after.as_ms();
+    let after = rig.engine.env.settings.mqtt.shared_redelivery_after.as_ms();
     let mut waited = 0;
     while waited <= 2 * after && all[1].got.len() < 40 {
         rig.pass_time(1000);
@@ -284,6 +284,7 @@ fn the_group_ends_with_its_last_subscription_and_a_position_counts_only_for_a_ne
     settle_disk(&mut rig, &mut []);
     let mut kept = Vec::new();
     rig.engine
+        .store
         .state
         .for_each_prefix("share/", |key, _| kept.push(key.to_owned()));
     assert_eq!(kept, [""; 0], "the cursor went with the group");
@@ -386,7 +387,7 @@ fn what_is_too_large_for_one_member_goes_to_another_and_else_is_counted() {
     wide.lose(&mut rig);
     settle(&mut rig, &mut [&mut tight]);
     assert_eq!(tight.got.len(), 0);
-    assert_eq!(rig.engine.metrics.mqtt.deliveries_dropped.get(), 2);
+    assert_eq!(rig.engine.env.metrics.mqtt.deliveries_dropped.get(), 2);
     rig.crash();
 }
 
@@ -394,8 +395,8 @@ fn what_is_too_large_for_one_member_goes_to_another_and_else_is_counted() {
 fn i7_a_group_waits_at_its_bound_of_outstanding_records_and_goes_on_behind_it() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Never);
-    rig.engine.settings.mqtt.max_inflight = u16::MAX;
-    rig.engine.settings.mqtt.out_buffer_bytes = ByteSize(64 << 20);
+    rig.engine.env.settings.mqtt.max_inflight = u16::MAX;
+    rig.engine.env.settings.mqtt.out_buffer_bytes = ByteSize(64 << 20);
     let mut all = members(&mut rig, 4, false, u16::MAX);
     let mut publisher = Publisher::new(&mut rig);
     for _ in 0..110 {

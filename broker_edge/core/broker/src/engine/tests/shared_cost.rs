@@ -108,7 +108,7 @@ fn i8_full_members_cost_a_record_nothing_and_come_back_to_the_line_when_they_ack
     broker.write("acl", acl);
     broker.auth_service.reload().expect("the file is right");
     broker.rig.turn();
-    broker.rig.engine.settings.mqtt.max_inflight = 1;
+    broker.rig.engine.env.settings.mqtt.max_inflight = 1;
     let present = join(&mut broker, "$share/g/own/#", MEMBERS - 3);
     let publisher = broker.connect("ann", "pw-a", "publisher");
     for id in 1..=3 {
@@ -141,7 +141,14 @@ fn i8_a_group_with_many_different_rights_waits_and_a_turn_looks_at_a_bounded_num
     let publisher = broker.connect("ann", "pw-a", "publisher");
     let plain = broker.connect("ann", "pw-a", "plain");
     assert_eq!(broker.subscribe(plain, "own/#", None), "0x01");
-    let looks = broker.rig.engine.metrics.mqtt.shared_rights_checks.get();
+    let looks = broker
+        .rig
+        .engine
+        .env
+        .metrics
+        .mqtt
+        .shared_rights_checks
+        .get();
     let mut got = 0;
     for id in 1..=20_u16 {
         // Each topic is new, so all members would have to be examined for each.
@@ -150,8 +157,16 @@ fn i8_a_group_with_many_different_rights_waits_and_a_turn_looks_at_a_bounded_num
         got += broker.delivered(plain).len();
     }
     assert_eq!(got, 20, "who is not in the group waits for nothing");
-    let looked = broker.rig.engine.metrics.mqtt.shared_rights_checks.get() - looks;
-    let turns = broker.rig.engine.metrics.mqtt.turns.get();
+    let looked = broker
+        .rig
+        .engine
+        .env
+        .metrics
+        .mqtt
+        .shared_rights_checks
+        .get()
+        - looks;
+    let turns = broker.rig.engine.env.metrics.mqtt.turns.get();
     assert!(
         looked <= 256 * turns + MEMBERS as u64,
         "{looked} in {turns} turns"

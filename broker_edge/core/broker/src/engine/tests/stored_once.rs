@@ -109,7 +109,7 @@ fn nothing_of_qos_2_stays_stored_of_a_session_that_has_ended() {
     let keys = [qos2_inbound_key("c"), qos2_outbound_key("c")];
     let is_stored = |rig: &Rig| {
         keys.each_ref()
-            .map(|key| rig.engine.state.get(key).is_some())
+            .map(|key| rig.engine.store.state.get(key).is_some())
     };
     assert_eq!(is_stored(&rig), [true; 2]);
     rig.connect(ConnectFields::new(VERSION, "c"));
@@ -158,8 +158,10 @@ fn a_replay_is_over_with_the_acknowledgement_of_the_last_that_it_delivered() {
     rig.turn();
     for (id, replays) in [(1, 1), (2, 0)] {
         answer(&mut rig, key, VERSION, id, encode::puback);
-        let conn = rig.engine.conns.get(key).expect("connected");
-        let session = conn.session.and_then(|key| rig.engine.sessions.get(key));
+        let conn = rig.engine.clients.conns.get(key).expect("connected");
+        let session = conn
+            .session
+            .and_then(|key| rig.engine.clients.sessions.get(key));
         assert_eq!(session.expect("it is there").replays.len(), replays, "{id}");
     }
 }

@@ -113,7 +113,7 @@ fn nobody_publishes_below_sys_and_an_interval_of_zero_turns_it_off() {
     let key = rig.connect(ConnectFields::new(Version::V5, "c"));
     rig.publish_to("$SYS/broker/uptime", false, key, Version::V5, 1, "forged");
     assert_eq!(rig.packets(key, Version::V5, 1), ["refused NotAuthorized"]);
-    rig.engine.settings.sys_interval_ms = 0;
+    rig.engine.env.settings.sys_interval_ms = 0;
     assert_eq!(subscribe(&mut rig, key, "$SYS/#"), []);
     rig.crash();
 }

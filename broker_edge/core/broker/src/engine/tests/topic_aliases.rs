@@ -92,7 +92,7 @@ fn numbers_above_what_the_broker_allows_and_zero_end_the_connection() {
         (3, 5, false),
         (u16::MAX, u16::MAX, true),
     ] {
-        rig.engine.settings.mqtt.topic_alias_maximum = maximum;
+        rig.engine.env.settings.mqtt.topic_alias_maximum = maximum;
         let what = format!("{alias} of {maximum}");
         let key = rig.connect(ConnectFields::new(VERSION, "p"));
         let told = answer(&mut rig, key, "t", Some(alias), &what);
@@ -137,13 +137,13 @@ fn a_number_keeps_its_name_when_the_table_of_topics_is_emptied() {
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let key = rig.connect(ConnectFields::new(VERSION, "p"));
     assert_eq!(answer(&mut rig, key, "t", Some(1), "before"), "puback 1");
-    let generation = rig.engine.topics.generation();
+    let generation = rig.engine.routing.topics.generation();
     for n in 0.. {
-        if rig.engine.topics.generation() != generation {
+        if rig.engine.routing.topics.generation() != generation {
             break;
         }
         let name = format!("{n}/{}", "x".repeat(60_000));
-        rig.engine.topics.intern(&name, &rig.log);
+        rig.engine.routing.topics.intern(&name, &rig.log);
     }
     for text in ["after", "and again"] {
         assert_eq!(answer(&mut rig, key, "", Some(1), text), "puback 1");
@@ -155,8 +155,8 @@ fn a_number_keeps_its_name_when_the_table_of_topics_is_emptied() {
 fn what_comes_by_the_number_of_a_refused_name_is_refused_as_well_until_it_has_another() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    rig.engine.settings.mqtt.max_topic_bytes = 10;
-    rig.engine.settings.mqtt.max_topics = 1;
+    rig.engine.env.settings.mqtt.max_topic_bytes = 10;
+    rig.engine.env.settings.mqtt.max_topics = 1;
     for (name, reason) in [
         ("12345678901", "refused TopicNameInvalid"),
         ("$of-broker", "refused NotAuthorized"),

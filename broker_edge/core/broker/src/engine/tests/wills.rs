@@ -51,7 +51,10 @@ fn seen(rig: &mut Rig, watcher: ConnKey) -> Vec<String> {
 
 fn stored(rig: &Rig) -> usize {
     let mut count = 0;
-    rig.engine.state.for_each_prefix("will/", |_, _| count += 1);
+    rig.engine
+        .store
+        .state
+        .for_each_prefix("will/", |_, _| count += 1);
     count
 }
 
@@ -124,8 +127,8 @@ fn every_due_will_of_many_clients_that_die_together_comes_exactly_once() {
     let mut rig = Rig::open(dir.path(), SyncMode::Never);
     rig.now.wall_us = begun.wall_us + 11_000_000;
     let fields = ConnectFields::new(V5, "watcher");
-    rig.engine.settings.mqtt.max_inflight = u16::MAX;
-    rig.engine.settings.mqtt.out_buffer_bytes = ByteSize(64 << 20);
+    rig.engine.env.settings.mqtt.max_inflight = u16::MAX;
+    rig.engine.env.settings.mqtt.out_buffer_bytes = ByteSize(64 << 20);
     let eye = rig.connect(fields);
     rig.subscribe(eye, V5);
     rig.pass_time(1000);
@@ -194,7 +197,7 @@ fn a_broker_that_is_killed_publishes_no_will_of_a_client_that_was_connected() {
 fn a_waiting_will_says_nothing_in_the_name_of_the_broker_and_nothing_that_a_publish_may_not() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    let deep = "a/".repeat(usize::from(rig.engine.settings.mqtt.max_topic_levels)) + "b";
+    let deep = "a/".repeat(usize::from(rig.engine.env.settings.mqtt.max_topic_levels)) + "b";
     let eye = rig.connect(ConnectFields::new(V5, "watcher"));
     let options = SubscriptionOptions::new(QoS::AtLeastOnce);
     let all = ["$receipts", "$gaps", "#"].map(|filter| Subscription { filter, options });
@@ -218,7 +221,11 @@ fn a_waiting_will_says_nothing_in_the_name_of_the_broker_and_nothing_that_a_publ
         key: "will/left",
         value: Some(stored.as_bytes()),
     };
-    rig.engine.state.write(&[value]).expect("a small value");
+    rig.engine
+        .store
+        .state
+        .write(&[value])
+        .expect("a small value");
     rig.crash();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let next = |rig: &Rig| -> u64 {

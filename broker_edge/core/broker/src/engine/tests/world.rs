@@ -86,7 +86,7 @@ impl World {
             let waits = peers
                 .iter()
                 .any(|peer| peer.key.is_some() && (!peer.connected || !peer.flights.is_empty()))
-                || self.rig.engine.sessions.iter().any(|(_, session)| {
+                || self.rig.engine.clients.sessions.iter().any(|(_, session)| {
                     session.active && (session.has_work() || session.window.front().is_some())
                 });
             if !waits {
@@ -118,6 +118,7 @@ impl World {
         let sessions: Vec<String> = self
             .rig
             .engine
+            .clients
             .sessions
             .iter()
             .map(|(_, session)| {
@@ -131,7 +132,7 @@ impl World {
                 )
             })
             .collect();
-        let state_commits = &self.rig.engine.state_commits;
+        let state_commits = &self.rig.engine.store.state_commits;
         panic!("somebody waits for ever: {peers:#?} {sessions:#?} {state_commits:?}")
     }
 

@@ -11,7 +11,7 @@ fn i8_a_subscribe_that_changes_nothing_stores_nothing() {
     fields.properties = EXPIRY;
     let key = rig.connect(fields);
     rig.subscribe(key, V5);
-    let end = rig.engine.state.end();
+    let end = rig.engine.store.state.end();
     for _ in 0..3 {
         rig.subscribe(key, V5);
         rig.feed(key, |out| {
@@ -19,12 +19,12 @@ fn i8_a_subscribe_that_changes_nothing_stores_nothing() {
         });
         assert_eq!(rig.packets(key, V5, 1).len(), 1);
     }
-    assert_eq!(rig.engine.state.end(), end);
+    assert_eq!(rig.engine.store.state.end(), end);
     rig.feed(key, |out| {
         encode::unsubscribe(out, V5, PacketId::FIRST, &[], &["t"])
     });
     rig.packets(key, V5, 1);
-    assert!(rig.engine.state.end() > end);
+    assert!(rig.engine.store.state.end() > end);
     rig.crash();
 }
 
@@ -90,7 +90,7 @@ fn i8_what_is_due_at_once_of_very_many_sessions_is_spread_over_turns() {
     }
     rig.engine.take_closed();
     rig.pass_time(70_000);
-    let left = rig.engine.sessions.len();
+    let left = rig.engine.clients.sessions.len();
     assert!(
         left >= count - tick::DUE_MAX,
         "{left} are left after one turn"
@@ -99,6 +99,6 @@ fn i8_what_is_due_at_once_of_very_many_sessions_is_spread_over_turns() {
     for _ in 0..8 {
         rig.turn();
     }
-    assert_eq!(rig.engine.sessions.len(), 0);
+    assert_eq!(rig.engine.clients.sessions.len(), 0);
     rig.crash();
 }

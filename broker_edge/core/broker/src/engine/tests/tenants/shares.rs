@@ -35,7 +35,7 @@ fn one_lasting_session_too_many_of_a_user_is_refused_until_one_expires() {
     broker.rig.engine.remove(again);
     broker.rig.pass_time(61_000);
     assert_eq!(broker.try_connect(&fields("ann", "a3", true)).1, 0);
-    assert_eq!(broker.rig.engine.metrics.mqtt.sessions_refused.get(), 1);
+    assert_eq!(broker.rig.engine.env.metrics.mqtt.sessions_refused.get(), 1);
     broker.rig.crash();
 }
 
@@ -148,7 +148,7 @@ fn users_of_a_tenant_share_what_it_may_have_and_a_reload_counts_anew() {
         "what is there stays, and no more comes"
     );
     assert_eq!(broker.try_connect(&fields("ann", "a2", false)).1, 0x97);
-    let refusals = broker.rig.engine.metrics.audit.refusals();
+    let refusals = broker.rig.engine.env.metrics.audit.refusals();
     let text = format!("{refusals:?}");
     assert!(
         text.contains("quota:connections") && text.contains("quota:shared_groups"),
@@ -210,7 +210,7 @@ fn a_will_over_the_quota_of_retained_messages_is_published_without_the_flag() {
 #[test]
 fn a_tenant_that_releases_no_packet_ids_leaves_half_of_them_to_others() {
     let mut broker = broker();
-    broker.rig.engine.settings.ids_in_use_max = 40;
+    broker.rig.engine.env.settings.ids_in_use_max = 40;
     let publish = |broker: &mut Guarded, key: ConnKey, id: u16| {
         let fields = PublishFields {
             version: V5,
@@ -242,7 +242,7 @@ fn a_tenant_that_releases_no_packet_ids_leaves_half_of_them_to_others() {
     for id in 1..=10 {
         assert!(!publish(&mut broker, bob, id), "{id}");
     }
-    let refusals = broker.rig.engine.metrics.audit.refusals();
+    let refusals = broker.rig.engine.env.metrics.audit.refusals();
     let row = refusals
         .users
         .iter()
