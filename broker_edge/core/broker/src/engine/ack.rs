@@ -9,9 +9,8 @@ use std::collections::VecDeque;
 use headwater_log::Offset;
 use headwater_mqtt::ReasonCode;
 
+use super::ids::{CommitSeq, PartitionIndex, Ticket};
 use super::lazy_box::LazyBox;
-use super::stage::{PartitionIndex, Ticket};
-use super::state_commit::CommitSeq;
 
 /// How a publish is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use headwater_log::{Batch, Offset};
 use rustc_hash::FxHashMap;
 
 use super::SessionKey;
-use super::stage::{PartitionIndex, PartitionOffset};
+use super::ids::{PartitionIndex, PartitionOffset};
 
 /// Limit on the cached batches, for all sessions together.
 const KEPT_BYTES: usize = 32 << 20;

@@ -10,9 +10,9 @@ use headwater_log::{Offset, Partition, ReadError, TopicFilter, TopicSelection};
 use headwater_mqtt::filter_matches;
 
 use super::SessionKey;
+use super::ids::PartitionIndex;
 use super::session::Session;
 use super::shared::is_shared;
-use super::stage::PartitionIndex;
 use super::window::Source;
 
 /// Ranges asked for at a time.

@@ -9,13 +9,13 @@ use headwater_mqtt::{Connect, ReasonCode};
 use crate::auth::Rights;
 
 use super::connection::Will;
+use super::ids::{GroupId, PartitionIndex};
 use super::position::Refusal;
 use super::quotas::{AccountId, Kind};
 use super::retained::{RecordRef, Retained, RetainedEntry, bytes_of};
 use super::session::Session;
 use super::session_bytes::OverLimit;
-use super::shared::{GroupId, is_shared};
-use super::stage::PartitionIndex;
+use super::shared::is_shared;
 use super::topics::TopicId;
 use super::{ConnKey, Engine, SessionKey};
 

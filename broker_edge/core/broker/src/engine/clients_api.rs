@@ -14,10 +14,10 @@ use tokio::sync::oneshot::Sender;
 use super::close::Cause;
 use super::connection::Phase;
 use super::connection_gauges::name_of;
+use super::ids::PartitionIndex;
 use super::rates::{Rates, Traffic};
 use super::session::{NEVER_EXPIRES, Session};
 use super::shared::is_shared;
-use super::stage::PartitionIndex;
 use super::sys::is_sys;
 use super::{Engine, SessionKey};
 

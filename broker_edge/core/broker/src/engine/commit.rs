@@ -6,9 +6,9 @@ use headwater_mqtt::{PacketId, Property, ReasonCode, encode};
 use super::ack::{AckKind, PacketKind, Reply, Settled};
 use super::close::Cause;
 use super::connection::{Connection, Phase};
+use super::ids::{CommitSeq, PartitionIndex, Ticket};
 use super::receive::PENDING_REPLIES_MAX;
-use super::stage::{Outcome, PartitionIndex, Stage, Ticket};
-use super::state_commit::CommitSeq;
+use super::stage::{Outcome, Stage};
 use super::turn_metrics::Gauges;
 use super::{ConnKey, Engine};
 

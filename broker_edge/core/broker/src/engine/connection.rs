@@ -11,12 +11,12 @@ use super::SessionKey;
 use super::ack::AckFifo;
 use super::aliases::OutAliases;
 use super::authenticate::AuthStep;
+use super::ids::PartitionIndex;
 use super::lazy_box::{Blank, LazyBox};
 use super::limits::Pace;
 use super::out::SharedPayloads;
 use super::quotas::AccountId;
 use super::rates::Traffic;
-use super::stage::PartitionIndex;
 use super::topics::TopicId;
 
 /// The state of a connection.

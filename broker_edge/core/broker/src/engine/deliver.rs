@@ -12,10 +12,11 @@ use headwater_mqtt::{PacketId, Property, QoS};
 
 use super::aliases::AliasUse;
 use super::encode::{self, Payload, PublishOptions};
+use super::ids::PartitionIndex;
 use super::read_retry::{RETRY_MS, is_passing};
 use super::receipt;
 use super::session::Command;
-use super::stage::{PartitionIndex, Stage};
+use super::stage::Stage;
 use super::template::{NO_PACKET_ID, TopicRun, layout_of, payload_of};
 use super::topics::{EffectiveOptions, Matches, Target};
 use super::window::{Inflight, InflightState, Source};

@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::{Change, StateError};
 
+use super::ids::PartitionIndex;
 use super::qos2_inbound::qos2_inbound_key;
 use super::qos2_outbound::qos2_outbound_key;
 use super::router::Options;
 use super::session::{NEVER_EXPIRES, Offline, Replay, Session, Subscription};
 use super::shared::is_shared;
-use super::stage::PartitionIndex;
 use super::timers::Timer;
 use super::will::{will_change, will_key};
 use super::{Engine, SessionKey};

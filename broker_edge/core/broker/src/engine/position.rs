@@ -7,7 +7,7 @@ use headwater_log::Offset;
 use headwater_mqtt::{Properties, ReasonCode};
 
 use super::Engine;
-use super::stage::PartitionIndex;
+use super::ids::PartitionIndex;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Position {

@@ -13,11 +13,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::ack::{AckKind, Reply};
 use super::close::Cause;
+use super::ids::{CommitSeq, PartitionIndex, Ticket};
 use super::lazy_box::Blank;
 use super::quotas::AccountId;
 use super::session::Session;
-use super::stage::{PartitionIndex, Ticket};
-use super::state_commit::CommitSeq;
 use super::{ConnKey, Engine, SessionKey};
 
 /// Limit for all sessions together: it bounds the memory that clients can use with publishes that they never release.

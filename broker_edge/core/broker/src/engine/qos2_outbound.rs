@@ -15,10 +15,9 @@ use headwater_mqtt::{PacketId, ReasonCode, encode};
 
 use super::close::Cause;
 use super::deliver::Delivered;
+use super::ids::{CommitSeq, PartitionIndex};
 use super::readers::Progress;
 use super::session::Session;
-use super::stage::PartitionIndex;
-use super::state_commit::CommitSeq;
 use super::window::{Inflight, InflightState, Source};
 use super::{ConnKey, Engine, SessionKey};
 

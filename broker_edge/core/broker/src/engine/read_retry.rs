@@ -3,7 +3,7 @@
 use headwater_log::{Batch, Offset, ReadError};
 
 use super::deliver::Delivered;
-use super::stage::PartitionIndex;
+use super::ids::PartitionIndex;
 use super::{Engine, SessionKey};
 
 impl Engine {

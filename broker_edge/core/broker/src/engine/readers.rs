@@ -14,10 +14,10 @@ use crate::auth::Access;
 
 use super::candidate_cache;
 use super::deliver::{Delivered, Delivery};
+use super::ids::PartitionIndex;
 use super::read_retry::is_passing;
 use super::scheduler::Next;
 use super::session::Session;
-use super::stage::PartitionIndex;
 use super::topics::EffectiveOptions;
 use super::window::Source;
 use super::{ConnKey, Engine, SessionKey};

@@ -10,9 +10,9 @@ use headwater_mqtt::{PacketId, ReasonCode};
 use serde::Serialize;
 
 use super::close::Cause;
+use super::ids::{PartitionIndex, Ticket};
 use super::publish::OwnRecord;
 use super::session::{Command, PendingReceipt};
-use super::stage::{PartitionIndex, Ticket};
 use super::window::Inflight;
 use super::{ConnKey, Engine, SessionKey};
 

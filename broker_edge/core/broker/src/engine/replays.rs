@@ -2,10 +2,10 @@
 
 use headwater_log::Offset;
 
+use super::ids::PartitionIndex;
 use super::readers::{Progress, Reading};
 use super::router::Subscriber;
 use super::session::Session;
-use super::stage::PartitionIndex;
 use super::window::Source;
 use super::{ConnKey, Engine, SessionKey};
 

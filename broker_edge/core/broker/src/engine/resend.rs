@@ -8,13 +8,13 @@ use crate::auth::Access;
 
 use super::deliver::{Delivered, extra_properties, format_offset, offset_topic};
 use super::encode::{self, Payload, PublishOptions};
+use super::ids::PartitionIndex;
 use super::read_retry::is_passing;
 use super::readers::{Progress, effective_for};
 use super::retained::RecordRef;
 use super::send_retained::OwnedRecord;
 use super::session::{Command, Session};
 use super::shared::Groups;
-use super::stage::PartitionIndex;
 use super::topics::EffectiveOptions;
 use super::window::{Inflight, InflightState, Source};
 use super::{ConnKey, Engine, SessionKey};

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::state::StateStore;
 
 use super::Engine;
+use super::ids::PartitionIndex;
 use super::quotas::AccountId;
-use super::stage::PartitionIndex;
 
 /// The partition and offset of a record, whether it is still in the log or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -12,10 +12,10 @@ use std::rc::Rc;
 use headwater_log::Offset;
 use headwater_mqtt::filter_matches;
 
+use super::ids::PartitionIndex;
 use super::readers::STEP_RECORDS;
 use super::retained::{RecordRef, Retained};
 use super::send_retained::Value;
-use super::stage::PartitionIndex;
 
 /// With more values for one filter, or more topics to examine, all retained records are visited instead.
 pub(super) const LISTED_MAX: usize = 1024;

@@ -11,7 +11,7 @@ use headwater_mqtt::QoS;
 
 use super::SessionKey;
 use super::entries::{Entries, Entry};
-use super::shared::GroupId;
+use super::ids::GroupId;
 
 /// The options of a SUBSCRIBE for one filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

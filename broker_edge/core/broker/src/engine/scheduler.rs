@@ -7,8 +7,8 @@
 use headwater_log::{Batch, Offset, ReadError, TopicFilter};
 
 use super::candidate_cache::{self, Reader};
+use super::ids::PartitionIndex;
 use super::readers::{READ_BYTES, READ_STEPS, Reading, STEP_BYTES};
-use super::stage::PartitionIndex;
 use super::timers::Timer;
 use super::{Engine, SessionKey};
 

@@ -10,11 +10,11 @@ use headwater_log::{Batch, Epoch, Headers, Offset, RecordView};
 use crate::auth::Access;
 
 use super::deliver::{Delivered, Delivery};
+use super::ids::PartitionIndex;
 use super::read_retry::is_passing;
 use super::readers::Progress;
 use super::retained::{RecordRef, StoredValue, from_hex, state_key};
 use super::retained_cursor::{NextValue, RetainedCursor};
-use super::stage::PartitionIndex;
 use super::topics::EffectiveOptions;
 use super::window::Source;
 use super::{ConnKey, Engine, SessionKey};

@@ -15,6 +15,7 @@ use crate::auth::{Access, Rights};
 
 use super::ConnKey;
 use super::connection::Will;
+use super::ids::{GroupId, PartitionIndex, Ticket};
 use super::inline_vec::InlineVec;
 use super::lazy_box::{Blank, LazyBox};
 use super::limits::TopicsMade;
@@ -24,8 +25,6 @@ use super::quotas::AccountId;
 use super::receipt;
 use super::retained_cursor::RetainedCursor;
 use super::router::Options;
-use super::shared::GroupId;
-use super::stage::{PartitionIndex, Ticket};
 use super::window::{Source, Window};
 
 /// The expiry that means never.

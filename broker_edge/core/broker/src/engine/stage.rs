@@ -9,35 +9,13 @@ use std::ops::Range;
 use std::time::Instant;
 
 use headwater_log::{
-    AppendError, ClientIndex, Offset, Partition, PartitionId, PartitionState, Records, RecordsFull,
+    AppendError, ClientIndex, Offset, Partition, PartitionState, Records, RecordsFull,
 };
 use rustc_hash::FxHashMap;
 
+use super::ids::Ticket;
 use super::inline_commit_policy::InlineCommitPolicy;
 use super::{ConnKey, SessionKey};
-
-/// The number of a partition, small because each delivery stores it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct PartitionIndex(pub u16);
-
-impl PartitionIndex {
-    /// The partitions come from the configuration, which allows far fewer than 65,536.
-    pub fn of(id: PartitionId) -> Self {
-        Self(u16::try_from(id.0).expect("a log has fewer than 65,536 partitions"))
-    }
-
-    #[inline]
-    pub fn index(self) -> usize {
-        usize::from(self.0)
-    }
-}
-
-/// The partition and offset of a record.
-pub type PartitionOffset = (PartitionIndex, Offset);
-
-/// The index of a record in the sequence that this loop stages for one partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket(pub u64);
 
 /// An accepted append whose records are not durable yet.
 #[derive(Debug)]

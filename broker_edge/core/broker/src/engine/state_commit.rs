@@ -13,17 +13,13 @@ use headwater_mqtt::ReasonCode;
 use crate::state::{Change, StateError};
 
 use super::close::Cause;
+use super::ids::CommitSeq;
 use super::qos2_inbound::qos2_inbound_key;
 use super::qos2_outbound::qos2_outbound_key;
 use super::{ConnKey, Engine, SessionKey};
 
 /// Values per append.
 const CHUNK: usize = 512;
-
-/// The number of a commit of QoS 2 state. Number 0 is durable from the beginning: it stands for changes that need not
-/// be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct CommitSeq(pub u64);
 
 #[derive(Debug)]
 pub struct StateCommits {

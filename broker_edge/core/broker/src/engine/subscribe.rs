@@ -10,6 +10,7 @@ use crate::auth::Access;
 
 use super::ack::PacketKind;
 use super::close::Cause;
+use super::ids::PartitionIndex;
 use super::lazy_box::LazyBox;
 use super::position::{
     Position, PositionedFilter, Refusal, ResetPolicy, StartOffsets, split_filter,
@@ -19,7 +20,6 @@ use super::retained_cursor::RetainedCursor;
 use super::router::{Options, Subscriber};
 use super::session::{Replay, Subscription};
 use super::shared::{filter_of, is_shared};
-use super::stage::PartitionIndex;
 use super::sys::is_sys;
 use super::{ConnKey, Engine, SessionKey};
 

@@ -7,8 +7,8 @@ use headwater_log::{Batch, Offset, RecordView};
 use headwater_mqtt::{QoS, Version};
 
 use super::encode::{self, Payload, PublishOptions};
+use super::ids::PartitionIndex;
 use super::out::SHARED_BYTES_MIN;
-use super::stage::PartitionIndex;
 use super::topics::EffectiveOptions;
 
 /// A QoS 0 delivery in a template has no packet id.

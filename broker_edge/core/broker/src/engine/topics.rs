@@ -14,11 +14,11 @@ use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
 use crate::auth::Access;
 
+use super::ids::{GroupId, PartitionIndex};
 use super::router::{Options, Router};
 use super::session::Session;
-use super::shared::{GroupId, Groups, Verdicts};
+use super::shared::{Groups, Verdicts};
 use super::slab::Slab;
-use super::stage::PartitionIndex;
 use super::{ConnKey, SessionKey};
 
 /// Limit on cached topics; an entry takes about 200 bytes.

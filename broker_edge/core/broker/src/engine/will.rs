@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 use crate::auth::Access;
 
 use super::connection::Will;
+use super::ids::PartitionIndex;
 use super::persist::to_json;
 use super::quotas::AccountId;
 use super::retained::{from_hex, to_hex};
 use super::session::Session;
-use super::stage::PartitionIndex;
 use super::timers::Timer;
 use super::{Engine, SessionKey};
 

@@ -7,9 +7,8 @@ use std::collections::VecDeque;
 
 use headwater_log::Offset;
 
+use super::ids::{GroupId, PartitionIndex};
 use super::lazy_box::Blank;
-use super::shared::GroupId;
-use super::stage::PartitionIndex;
 
 /// Which of a session's cursors a delivery came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,9 +9,10 @@ use headwater_log::{Class, Offset, PublishId, ReadError};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
+use super::super::ids::PartitionIndex;
 use super::super::persist::to_json;
 use super::super::session::Session;
-use super::super::stage::{PartitionIndex, Stage};
+use super::super::stage::Stage;
 use super::super::{Engine, SessionKey};
 use super::{InboundId, qos2_inbound_key};
 

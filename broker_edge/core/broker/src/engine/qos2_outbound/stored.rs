@@ -6,9 +6,9 @@ use headwater_log::Offset;
 use serde::{Deserialize, Serialize};
 
 use super::super::Engine;
+use super::super::ids::PartitionIndex;
 use super::super::persist::to_json;
 use super::super::session::Session;
-use super::super::stage::PartitionIndex;
 use super::super::window::{Inflight, InflightState, Source};
 use super::{Assigned, qos2_outbound_key};
 

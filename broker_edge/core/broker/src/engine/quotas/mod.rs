@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::shared::GroupId;
+use super::ids::GroupId;
 
 use claims::Claim;
 

@@ -11,8 +11,8 @@ use rustc_hash::FxHashMap;
 
 use crate::auth::Access;
 
+use super::super::ids::GroupId;
 use super::super::{Engine, SessionKey};
-use super::GroupId;
 
 /// Checks of members' rights in one turn. One lookup may exceed it, and the next turns make up for it.
 const LOOKS_PER_TURN: i64 = 256;

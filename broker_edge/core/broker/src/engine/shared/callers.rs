@@ -8,9 +8,9 @@ use rustc_hash::FxHashMap;
 
 use crate::auth::{Access, Caller, Rights};
 
-use super::super::stage::PartitionIndex;
+use super::super::ids::{GroupId, PartitionIndex};
 use super::super::{Engine, SessionKey};
-use super::{GroupId, Groups};
+use super::Groups;
 
 /// `None` stands for unrestricted rights.
 type Name = Option<Caller>;

@@ -4,12 +4,11 @@
 use headwater_log::{Batch, Offset};
 
 use super::super::Engine;
+use super::super::ids::{GroupId, PartitionOffset};
 use super::super::read_retry::{RETRY_MS, is_passing};
 use super::super::readers::{Progress, READ_BYTES, READ_STEPS, Reading};
 use super::super::session::CatchUpCursor;
-use super::super::stage::PartitionOffset;
 use super::super::window::Source;
-use super::GroupId;
 use super::give::GiveOutcome;
 use headwater_mqtt::filter_matches;
 

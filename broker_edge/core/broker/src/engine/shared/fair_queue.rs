@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
-use super::GroupId;
+use super::super::ids::GroupId;
 
 /// Identifies a tenant.
 pub type Owner = Rc<str>;

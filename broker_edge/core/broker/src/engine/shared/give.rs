@@ -9,12 +9,11 @@ use headwater_mqtt::QoS;
 use crate::auth::Access;
 
 use super::super::deliver::{Delivered, Delivery};
+use super::super::ids::{GroupId, PartitionIndex};
 use super::super::session::Session;
-use super::super::stage::PartitionIndex;
 use super::super::template::TopicRun;
 use super::super::window::Source;
 use super::super::{Engine, SessionKey};
-use super::GroupId;
 use super::audience::Audience;
 use super::members::Member;
 

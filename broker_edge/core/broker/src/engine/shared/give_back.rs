@@ -1,10 +1,11 @@
 //! Deliveries of groups at their members: acknowledged, given back by disconnected members, or taken from silent ones.
 
+use super::super::ids::GroupId;
 use super::super::session::Session;
 use super::super::window::{Inflight, InflightState, Source};
 use super::super::{Engine, SessionKey};
+use super::ASIDE_TRIED_MORE;
 use super::give::has_room;
-use super::{ASIDE_TRIED_MORE, GroupId};
 
 impl Engine {
     /// A delivery is done: acknowledged, completed, or abandoned.

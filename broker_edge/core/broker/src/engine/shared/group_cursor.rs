@@ -3,7 +3,7 @@
 use headwater_log::Offset;
 use serde::{Deserialize, Serialize};
 
-use super::super::stage::PartitionIndex;
+use super::super::ids::PartitionIndex;
 
 /// Ranges stored per partition. Records done above the last range are delivered again after a crash.
 const RANGES_MAX: usize = 4096;

@@ -25,12 +25,12 @@ use headwater_mqtt::topic::parse_shared;
 
 use crate::auth::Access;
 
+use super::ids::{GroupId, PartitionIndex, PartitionOffset};
 use super::lazy_box::LazyBox;
 use super::position::{Refusal, StartOffsets};
 use super::quotas::Kind;
 use super::router::Options;
 use super::session::{CatchUpCursor, Subscription};
-use super::stage::{PartitionIndex, PartitionOffset};
 use super::topics::EffectiveOptions;
 use super::window::Source;
 use super::{Engine, SessionKey};
@@ -49,16 +49,6 @@ const ASIDE_MAX: usize = 50_000;
 /// Records tried again when a member may have room; and records tried again each second and when a member connects.
 const ASIDE_TRIED: usize = 4;
 const ASIDE_TRIED_MORE: usize = 64;
-
-/// Identifies a group while it exists. Small, because each delivery in a window carries it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupId(u16);
-
-impl GroupId {
-    pub fn to_bits(self) -> u16 {
-        self.0
-    }
-}
 
 /// The member of a record that was set aside.
 const NOBODY: SessionKey = SessionKey::NONE;

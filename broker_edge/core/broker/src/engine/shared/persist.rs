@@ -8,12 +8,11 @@ use std::collections::{BTreeMap, HashSet};
 use headwater_log::Offset;
 use serde::{Deserialize, Serialize};
 
+use super::super::ids::{GroupId, PartitionIndex};
 use super::super::persist::to_json;
 use super::super::router::Options;
-use super::super::stage::PartitionIndex;
 use super::super::window::{InflightState, Source};
 use super::super::{Engine, SessionKey};
-use super::GroupId;
 use super::group_cursor::StoredCursor;
 use super::tenants;
 

@@ -6,10 +6,10 @@
 
 use std::collections::HashMap;
 
+use super::super::ids::GroupId;
 use super::super::retained::to_hex;
 use super::super::session::Session;
 use super::super::{Engine, SessionKey};
-use super::GroupId;
 
 const PREFIX: &str = "$share/";
 

@@ -136,7 +136,7 @@ fn i8_groups_of_who_may_not_have_a_record_cost_it_nothing() {
     let held = broker.rig.engine.clients.sessions.keys().count();
     assert_eq!(held, 3);
     broker.rig.engine.groups.forget_audiences();
-    let topic = ("own/ann", super::super::stage::PartitionIndex(1));
+    let topic = ("own/ann", super::super::ids::PartitionIndex(1));
     let mut verdicts = super::super::shared::Verdicts::default();
     let id = broker.rig.engine.groups.by_name("$share/g7/#");
     let id = id.expect("it is there");

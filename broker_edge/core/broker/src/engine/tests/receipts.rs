@@ -4,7 +4,7 @@ use headwater_log::{PartitionState, RecordMeta, Records};
 
 use super::qos2::{LASTS, answer, lasting};
 use super::*;
-use crate::engine::stage::Ticket;
+use crate::engine::ids::Ticket;
 
 const VERSION: Version = Version::V5;
 const COMMANDS: &str = "devices/d/actions";

@@ -3,7 +3,8 @@
 
 use headwater_log::{AppendError, ClassConfig, PartitionState, RecordMeta, Records};
 
-use crate::engine::stage::{Outcome, Ticket};
+use crate::engine::ids::Ticket;
+use crate::engine::stage::Outcome;
 
 use super::*;
 
