@@ -3,13 +3,14 @@
 use headwater_log::{Offset, PartitionState, failpoint};
 use headwater_mqtt::{PacketId, Property, ReasonCode, encode};
 
-use super::ack::{AckKind, PacketKind, Reply, Settled};
-use super::close::Cause;
-use super::connection::{Connection, Phase};
+use crate::engine::ingest::stage::{Outcome, Stage};
+use crate::engine::lifecycle::close::Cause;
+use crate::engine::observe::turn_metrics::Gauges;
+use crate::engine::protocol::receive::PENDING_REPLIES_MAX;
+use crate::engine::session::ack::{AckKind, PacketKind, Reply, Settled};
+use crate::engine::session::connection::{Connection, Phase};
+
 use super::ids::{CommitSeq, PartitionIndex, Ticket};
-use super::receive::PENDING_REPLIES_MAX;
-use super::stage::{Outcome, Stage};
-use super::turn_metrics::Gauges;
 use super::{ConnKey, Engine};
 
 /// The settled state of the log, as the acknowledgements of one connection see it.

@@ -5,82 +5,29 @@
 //! sessions, subscriptions and timers; the log, the state store and the retained messages are shared. It never blocks,
 //! except for log reads that miss the tail cache and for inline commits; both are bounded per turn.
 
-mod ack;
-mod aliases;
-mod attach;
-mod auth_gate;
-mod authenticate;
-mod authorize;
-mod batch_cache;
-mod candidate_cache;
 mod catch_up;
-mod charges;
-mod client_log;
 mod clients;
-mod clients_api;
-mod close;
 mod commit;
-mod connect;
-mod connection;
-mod connection_gauges;
-mod deliver;
+mod containers;
 mod delivery;
 mod effects;
-mod encode;
-mod enhanced;
-mod entries;
 mod env;
 mod ids;
 mod ingest;
-mod inline_commit_policy;
-mod inline_vec;
-mod latency;
-mod lazy_box;
-mod limits;
+mod lifecycle;
 mod observe;
-mod out;
-mod ownership;
-mod persist;
-mod position;
+mod operate;
 mod protocol;
-mod publish;
 mod qos2;
-mod qos2_inbound;
-mod qos2_outbound;
 mod quotas;
-mod rates;
-mod read_retry;
-mod readers;
-mod receipt;
-mod receive;
-mod replays;
-mod resend;
-mod retain_request;
 mod retained;
-mod retained_cursor;
-mod router;
 mod routing;
-mod scheduler;
-mod send_retained;
 mod session;
-mod session_bytes;
 mod session_store;
 mod settings;
-mod shared;
-mod slab;
-mod stage;
-mod state_commit;
-mod subscribe;
-mod sys;
-mod template;
+mod shared_groups;
 #[cfg(test)]
 mod tests;
-mod tick;
-mod timers;
-mod topics;
-mod turn_metrics;
-mod will;
-mod window;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -94,38 +41,38 @@ use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::state::StateStore;
 
-pub use clients_api::{ClientsRequest, PAGE_MAX, PageQuery};
-pub use connection::Connection;
-pub use limits::Drain;
-pub use out::{Out, SLICES_MAX};
+pub use containers::slab::{Key, Slab};
+pub use env::Now;
+pub use observe::turn_metrics::PauseCause;
+pub use operate::clients_api::{ClientsRequest, PAGE_MAX, PageQuery};
+pub use operate::retain_request::{MESSAGES_MAX, RetainRequest};
+pub use protocol::limits::Drain;
+pub use protocol::receive::ReadPlan;
 pub use quotas::{Kind as QuotaKind, QuotaLimits};
-pub use receive::ReadPlan;
-pub use retain_request::{MESSAGES_MAX, RetainRequest};
 pub use retained::Retained;
 pub use session::Session;
+pub use session::connection::Connection;
+pub use session::out::{Out, SLICES_MAX};
 pub use settings::Settings;
-pub use turn_metrics::PauseCause;
 
-use auth_gate::{AuthGate, Wake};
 use catch_up::CatchUp;
 use clients::Clients;
+use clients::timers::Timer;
 use delivery::Delivery;
 use effects::Effects;
 use env::Env;
 use ids::PartitionIndex;
 use ingest::Ingest;
+use ingest::stage::Stage;
+use lifecycle::tick::CHECKPOINT_MS;
 use observe::Observe;
 use protocol::Protocol;
+use protocol::auth_gate::{AuthGate, Wake};
 use qos2::Qos2;
 use quotas::Quotas;
 use routing::Routing;
 use session_store::Store;
-use shared::Groups;
-use stage::Stage;
-use timers::Timer;
-
-pub use env::Now;
-pub use slab::{Key, Slab};
+use shared_groups::Groups;
 
 pub type ConnKey = Key<Connection>;
 pub type SessionKey = Key<Session>;
@@ -198,7 +145,7 @@ impl Engine {
         engine
             .clients
             .timers
-            .set(now.mono_ms + tick::CHECKPOINT_MS, Timer::Checkpoint);
+            .set(now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);
         engine.start_sys();
         Ok(engine)
     }

@@ -1,8 +1,8 @@
 //! The settings of the data plane: plain values that the broker fills from the configuration.
 
 use crate::config::{MqttSettings, SysSettings};
+use crate::engine::qos2::inbound::IDS_IN_USE_MAX;
 
-use super::qos2_inbound::IDS_IN_USE_MAX;
 use super::quotas::QuotaLimits;
 
 /// The settings of the engine.

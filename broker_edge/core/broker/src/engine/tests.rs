@@ -62,6 +62,9 @@ use headwater_mqtt::packet::{ServerPacket, decode_from_server};
 use headwater_mqtt::{Frame, PacketId, Property, QoS, ReasonCode, Version, frame};
 use parking_lot::{Condvar, Mutex};
 
+use super::catch_up::read_retry;
+use super::lifecycle::tick;
+use super::session::connection;
 use super::*;
 use crate::config::MqttSettings;
 use crate::config::units::{Age, ByteSize};

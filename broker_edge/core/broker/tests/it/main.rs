@@ -9,11 +9,14 @@ mod conformance;
 mod damage;
 mod flight_read;
 mod flight_write;
+#[path = "../../../log/tests/it/imports.rs"]
+mod imports;
 mod lifecycle;
 mod limits;
 mod mqtt;
 mod operate;
 mod retention;
+mod rooms;
 mod sessions;
 mod support;
 mod transports;

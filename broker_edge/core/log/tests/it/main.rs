@@ -13,6 +13,7 @@ mod fixture;
 mod flash;
 mod forged;
 mod holds;
+mod imports;
 mod leftovers;
 mod list_of_topics;
 mod lookup;

@@ -3,7 +3,9 @@
 //! Only clients of a broker with rights are counted; an open broker has no accounts and pays one branch. Code that
 //! changes what a session holds reports it here. A test compares these counts with a recount of everything.
 
+mod charges;
 mod claims;
+pub mod session_bytes;
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;

@@ -2,9 +2,10 @@
 
 use headwater_log::PartitionState;
 
+use crate::engine::lifecycle::close::Cause;
+
 use super::qos2::answer;
 use super::*;
-use crate::engine::close::Cause;
 
 /// Sent by a client that wants to know the offsets of its records.
 const PLACES: [Property<'static>; 1] = [Property::UserProperty {

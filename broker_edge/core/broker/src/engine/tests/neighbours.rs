@@ -137,7 +137,7 @@ fn i8_groups_of_who_may_not_have_a_record_cost_it_nothing() {
     assert_eq!(held, 3);
     broker.rig.engine.groups.forget_audiences();
     let topic = ("own/ann", super::super::ids::PartitionIndex(1));
-    let mut verdicts = super::super::shared::Verdicts::default();
+    let mut verdicts = crate::engine::shared_groups::Verdicts::default();
     let id = broker.rig.engine.groups.by_name("$share/g7/#");
     let id = id.expect("it is there");
     let groups = &broker.rig.engine.groups;

@@ -2,9 +2,10 @@
 
 use headwater_log::AppendError;
 
+use crate::engine::protocol::publish::OwnRecord;
+
 use super::full_queue::{QUEUE_BYTES, put};
 use super::*;
-use crate::engine::publish::OwnRecord;
 
 const VERSION: Version = Version::V311;
 /// A table of one append has room for this many clients.

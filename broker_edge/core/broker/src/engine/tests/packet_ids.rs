@@ -5,9 +5,10 @@ use std::collections::HashMap;
 
 use headwater_mqtt::Publish;
 
+use crate::engine::protocol::publish::OwnRecord;
+
 use super::world::small;
 use super::*;
-use crate::engine::publish::OwnRecord;
 
 const VERSION: Version = Version::V5;
 /// Deliveries of one round: fewer than the window, so that one may stay open besides them.

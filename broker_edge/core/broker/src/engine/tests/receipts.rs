@@ -2,9 +2,10 @@
 
 use headwater_log::{PartitionState, RecordMeta, Records};
 
+use crate::engine::ids::Ticket;
+
 use super::qos2::{LASTS, answer, lasting};
 use super::*;
-use crate::engine::ids::Ticket;
 
 const VERSION: Version = Version::V5;
 const COMMANDS: &str = "devices/d/actions";

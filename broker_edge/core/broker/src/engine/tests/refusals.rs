@@ -1,6 +1,7 @@
 //! Publishes over a limit: what is accepted below it, and what each version and QoS is told above it.
 
-use super::super::qos2_inbound::IDS_IN_USE_MAX;
+use crate::engine::qos2::inbound::IDS_IN_USE_MAX;
+
 use super::qos2::{answer, texts_of};
 use super::*;
 

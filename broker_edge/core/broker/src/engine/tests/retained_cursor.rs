@@ -1,7 +1,8 @@
 //! Retained messages for new subscribers that read slowly: each once, nothing newer before them, and no list of them in
 //! memory.
 
-use super::super::retained_cursor::{LISTED_MAX, RetainedCursor};
+use crate::engine::retained::retained_cursor::{LISTED_MAX, RetainedCursor};
+
 use super::hostile::subscribe_to;
 use super::*;
 

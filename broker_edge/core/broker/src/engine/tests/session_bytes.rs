@@ -2,8 +2,9 @@
 
 use headwater_mqtt::encode::WillFields;
 
+use crate::engine::quotas::session_bytes::UNCOUNTED_BYTES;
+
 use super::super::quotas::Kind;
-use super::super::session_bytes::UNCOUNTED_BYTES;
 use super::guarded::Guarded;
 use super::*;
 

@@ -1,8 +1,8 @@
 //! What is written to the internal partition: the necessary changes, once each, and nothing of a session that has
 //! ended.
 
-use crate::engine::qos2_inbound::qos2_inbound_key;
-use crate::engine::qos2_outbound::qos2_outbound_key;
+use crate::engine::qos2::inbound::qos2_inbound_key;
+use crate::engine::qos2::outbound::qos2_outbound_key;
 
 use super::member::{Member, Publisher, settle_disk};
 use super::qos2::{LASTS, answer, lasting, publish};

@@ -6,9 +6,10 @@ mod shares;
 
 use std::collections::BTreeMap;
 
+use crate::engine::quotas::session_bytes::UNCOUNTED_BYTES;
+
 use super::super::quotas::{Counts, Kind};
 use super::super::session::Session;
-use super::super::session_bytes::UNCOUNTED_BYTES;
 use super::guarded::Guarded;
 use super::member::V5;
 use super::*;

@@ -4,7 +4,7 @@
 use headwater_log::{AppendError, ClassConfig, PartitionState, RecordMeta, Records};
 
 use crate::engine::ids::Ticket;
-use crate::engine::stage::Outcome;
+use crate::engine::ingest::stage::Outcome;
 
 use super::*;
 

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use headwater_mqtt::encode::WillFields;
 use proptest::prelude::*;
 
+use crate::engine::quotas::session_bytes::UNCOUNTED_BYTES;
+
 use super::super::super::quotas::{Counts, Kind};
-use super::super::super::session_bytes::UNCOUNTED_BYTES;
 use super::super::*;
 use super::{Guarded, V5, broker, fields, ledger, recount, settle};
 

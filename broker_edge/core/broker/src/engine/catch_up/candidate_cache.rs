@@ -1,0 +1,150 @@
+//! The offset ranges that may hold records for a session that is behind, as the indexes reported them. Records outside
+//! these ranges are skipped without being read.
+//!
+//! Only a cache: a lost entry costs another lookup. Bounded for all sessions together.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use headwater_log::{Offset, Partition, ReadError, TopicFilter, TopicSelection};
+use headwater_mqtt::filter_matches;
+
+use crate::engine::SessionKey;
+use crate::engine::ids::PartitionIndex;
+use crate::engine::session::Session;
+use crate::engine::session::window::Source;
+use crate::engine::shared_groups::is_shared;
+
+/// Ranges asked for at a time.
+const RANGES_MAX: usize = 16;
+/// Limit for all sessions together; the cache is cleared when it is exceeded.
+const KNOWN_BYTES: usize = 16 << 20;
+/// With more filters, or with a wildcard, topics are matched instead of looked up.
+const NAMES_MAX: usize = 256;
+/// With more filters to match than this, everything is read: matching all topics of a log with all filters of a session
+/// would block the loop longer than any read.
+const MATCHED_MAX: usize = 16;
+
+/// One read position of a session: its own cursor or that of a replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reader {
+    session: SessionKey,
+    partition: PartitionIndex,
+    /// Number of the replay, or `None`.
+    replay: Option<u16>,
+}
+
+impl Reader {
+    pub fn new(session: SessionKey, partition: PartitionIndex, source: Source) -> Self {
+        let replay = match source {
+            Source::Replay(number) => Some(number),
+            _ => None,
+        };
+        Self {
+            session,
+            partition,
+            replay,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Candidates {
+    selection: TopicSelection,
+    ranges: Vec<Range<Offset>>,
+    /// Below this offset, nothing outside the ranges is wanted.
+    scanned: Offset,
+}
+
+impl Candidates {
+    fn memory(&self) -> usize {
+        size_of::<Self>()
+            + self.selection.memory()
+            + self.ranges.capacity() * size_of::<Range<Offset>>()
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct CandidateCache {
+    known: BTreeMap<Reader, Candidates>,
+    bytes: usize,
+}
+
+impl CandidateCache {
+    /// The next range to read between two offsets. An empty range marks the offset below which nothing is wanted.
+    pub fn find(
+        &mut self,
+        reader: Reader,
+        (from, until): (Offset, Offset),
+        partition: &Partition,
+        wanted: TopicFilter<'_>,
+    ) -> Result<Range<Offset>, ReadError> {
+        if let Some(known) = self.known.get(&reader)
+            && from < known.scanned
+        {
+            let mut ranges = known.ranges.iter();
+            if let Some(range) = ranges.find(|range| range.end > from) {
+                return Ok(range.start.max(from)..range.end.max(from));
+            }
+            return Ok(known.scanned..known.scanned);
+        }
+        let mut known = self.known.remove(&reader).unwrap_or_default();
+        self.bytes = self.bytes.saturating_sub(known.memory());
+        let found =
+            partition.candidate_ranges(from, until, RANGES_MAX, &mut known.selection, wanted)?;
+        let first = found.ranges.first().cloned();
+        known.scanned = found.scanned;
+        known.ranges = found.ranges;
+        known.ranges.shrink_to_fit();
+        if self.bytes > KNOWN_BYTES {
+            self.known.clear();
+            self.bytes = 0;
+        }
+        self.bytes += known.memory();
+        self.known.insert(reader, known);
+        Ok(first.unwrap_or(found.scanned..found.scanned))
+    }
+
+    /// The session has caught up, is gone, or wants other topics.
+    pub fn forget(&mut self, session: SessionKey) {
+        let reader = |partition, replay| Reader {
+            session,
+            partition: PartitionIndex(partition),
+            replay,
+        };
+        let all = reader(0, None)..=reader(u16::MAX, Some(u16::MAX));
+        while let Some((reader, _)) = self.known.range(all.clone()).next() {
+            let reader = *reader;
+            if let Some(known) = self.known.remove(&reader) {
+                self.bytes = self.bytes.saturating_sub(known.memory());
+            }
+        }
+    }
+}
+
+/// The names of the topics that a session reads, if none of its filters has a wildcard.
+pub fn names_of<'a>(session: &'a Session, only: Option<&'a str>) -> Option<Vec<&'a str>> {
+    let is_name = |filter: &&str| !filter.contains(['#', '+']);
+    if let Some(only) = only {
+        return is_name(&only).then(|| vec![only]);
+    }
+    if session.subscriptions.len() > NAMES_MAX {
+        return None;
+    }
+    let filters = session.subscriptions.iter().map(|held| &*held.filter);
+    let own = filters.filter(|filter| !is_shared(filter));
+    own.map(|filter| is_name(&filter).then_some(filter))
+        .collect()
+}
+
+/// Whether a session may read a topic.
+pub fn reads(session: &Session, only: Option<&str>, topic: &str) -> bool {
+    match only {
+        Some(filter) => filter_matches(filter, topic),
+        None if session.subscriptions.len() > MATCHED_MAX => true,
+        None => session
+            .subscriptions
+            .iter()
+            .any(|held| filter_matches(&held.filter, topic)),
+    }
+}

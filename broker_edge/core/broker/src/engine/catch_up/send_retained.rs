@@ -1,0 +1,202 @@
+//! Sends retained messages to new subscribers: read from the log or the state store, sent with the retain flag.
+//!
+//! Records published before the SUBSCRIBE are sent before them, and later records after them, so that no client gets an
+//! older value of a topic after a newer one.
+
+use std::sync::Arc;
+
+use headwater_log::{Batch, Epoch, Headers, Offset, RecordView};
+
+use crate::auth::Access;
+use crate::engine::delivery::deliver::{Delivered, Delivery};
+use crate::engine::ids::PartitionIndex;
+use crate::engine::retained::retained_cursor::{NextValue, RetainedCursor};
+use crate::engine::retained::{RecordRef, StoredValue, from_hex, state_key};
+use crate::engine::routing::topics::EffectiveOptions;
+use crate::engine::session::window::Source;
+use crate::engine::{ConnKey, Engine, SessionKey};
+
+use super::read_retry::is_passing;
+use super::readers::Progress;
+
+impl Engine {
+    /// Sends the retained messages that new subscriptions wait for.
+    pub(in crate::engine) fn send_retained(
+        &mut self,
+        key: SessionKey,
+        conn: ConnKey,
+        steps: &mut usize,
+    ) -> Progress {
+        let Some(session) = self.clients.sessions.get(key) else {
+            return Progress::NoRoom;
+        };
+        if !session.has_pending_retained() {
+            return Progress::Finished;
+        }
+        let is_answered =
+            |engine: &Self| Some(engine.clients.conns.get(conn)?.subacks_pending == 0);
+        if is_answered(self) != Some(true) {
+            return Progress::NoRoom;
+        }
+        loop {
+            let Some(mut cursor) = self.take_retained_cursor(key) else {
+                return Progress::Finished;
+            };
+            let progress = self.send_from_cursor(key, conn, &mut cursor, steps);
+            let Some(session) = self.clients.sessions.get_mut(key) else {
+                return Progress::NoRoom;
+            };
+            if progress != Progress::Finished {
+                // After a lost connection nothing more is sent.
+                if session.conn == Some(conn) {
+                    session.extras.retained.push_front(cursor);
+                }
+                return progress;
+            }
+            session.extras.trim();
+            if !session.behind.is_empty() {
+                // Records published in between, up to the next SUBSCRIBE.
+                *steps = steps.saturating_sub(1);
+                return Progress::Unfinished;
+            }
+        }
+    }
+
+    fn take_retained_cursor(&mut self, key: SessionKey) -> Option<RetainedCursor> {
+        let session = self.clients.sessions.get_mut(key)?;
+        session.extras.present_mut()?.retained.pop_front()
+    }
+
+    fn send_from_cursor(
+        &mut self,
+        key: SessionKey,
+        conn: ConnKey,
+        cursor: &mut RetainedCursor,
+        steps: &mut usize,
+    ) -> Progress {
+        let session = self.clients.sessions.get(key);
+        let Some(held) = session.and_then(|session| session.subscription(&cursor.filter)) else {
+            return Progress::Finished;
+        };
+        let effective = EffectiveOptions {
+            no_local: false,
+            ..EffectiveOptions::of(std::iter::once(held.options))
+        };
+        let mut recent = None;
+        loop {
+            let Some(session) = self.clients.sessions.get(key) else {
+                return Progress::NoRoom;
+            };
+            let may = |topic: &str| session.may(Access::Receive, topic);
+            let value = match cursor.find(&self.retained.lock(), may, steps) {
+                NextValue::Value(value) => value,
+                NextValue::Nothing => return Progress::Finished,
+                NextValue::Unfinished => return Progress::Unfinished,
+            };
+            if *steps == 0 {
+                return Progress::Unfinished;
+            }
+            let sent = self.send_retained_value(key, conn, &value, &effective, &mut recent, steps);
+            if sent == Delivered::NoRoom {
+                return Progress::NoRoom;
+            }
+            cursor.pass();
+        }
+    }
+
+    /// Reads one retained message, from the batch read last if possible, and delivers it.
+    fn send_retained_value(
+        &mut self,
+        key: SessionKey,
+        conn: ConnKey,
+        value: &Value,
+        effective: &EffectiveOptions,
+        recent: &mut Option<(PartitionIndex, Batch)>,
+        steps: &mut usize,
+    ) -> Delivered {
+        let RecordRef { partition, offset } = value.at;
+        let delivery_of = |record| Delivery {
+            record,
+            batch: None,
+            partition,
+            effective,
+            source: Source::Retained,
+            retain: true,
+        };
+        if value.stored {
+            *steps = steps.saturating_sub(1);
+            let Some(stored) = self.stored_retained(&value.topic) else {
+                return Delivered::Skipped;
+            };
+            return self.deliver(key, conn, &delivery_of(&stored.view()));
+        }
+        let has_it = |(of, batch): &(PartitionIndex, Batch)| {
+            *of == partition && (batch.base_offset()..batch.next_offset()).contains(&offset)
+        };
+        let batch = match recent.take().filter(has_it) {
+            Some((_, batch)) => batch,
+            None => {
+                *steps = steps.saturating_sub(1);
+                match self.read_one(partition, offset) {
+                    Ok(Some((batch, _))) => batch,
+                    Err(error) if is_passing(&error) => return self.retry_later(key, &error),
+                    Ok(None) | Err(_) => return Delivered::Skipped,
+                }
+            }
+        };
+        let record = batch.record((offset.0 - batch.base_offset().0) as usize);
+        let delivered = self.deliver(key, conn, &delivery_of(&record));
+        *recent = Some((partition, batch));
+        delivered
+    }
+
+    pub(super) fn stored_retained(&self, topic: &Arc<str>) -> Option<OwnedRecord> {
+        let text = self.store.state.get(&state_key(topic))?;
+        let value: StoredValue = serde_json::from_slice(&text).ok()?;
+        Some(OwnedRecord {
+            topic: Arc::clone(topic),
+            properties: from_hex(&value.properties)?,
+            payload: from_hex(&value.payload)?,
+            value,
+        })
+    }
+}
+
+/// The retained message of a topic, as found for a subscriber.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::engine) struct Value {
+    pub topic: Arc<str>,
+    pub at: RecordRef,
+    /// The state store has the value.
+    pub stored: bool,
+}
+
+/// A retained message read from the state store.
+pub(super) struct OwnedRecord {
+    topic: Arc<str>,
+    value: StoredValue,
+    properties: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+impl OwnedRecord {
+    pub(in crate::engine) fn view(&self) -> RecordView<'_> {
+        RecordView {
+            offset: Offset(self.value.offset),
+            epoch: Epoch(0),
+            time_us: self.value.time_us,
+            topic_index: 0,
+            topic: &self.topic,
+            key: self.topic.as_bytes(),
+            client_id: &self.value.client_id,
+            qos: self.value.qos,
+            retain: true,
+            purged: false,
+            idempotency_key: None,
+            properties: &self.properties,
+            headers: Headers::default(),
+            publish_id: None,
+            payload: &self.payload,
+        }
+    }
+}

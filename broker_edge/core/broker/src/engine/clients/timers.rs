@@ -1,0 +1,91 @@
+//! The engine's deadlines on the monotonic clock, in milliseconds.
+//!
+//! Entries are never searched or removed: the handler of a due timer checks whether it still applies, and sets it again
+//! if its deadline has moved. So a keep-alive costs nothing per packet.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::engine::{ConnKey, SessionKey};
+
+/// What is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// A connection has been open too long without a CONNECT, or its client has been silent too long.
+    Silence(ConnKey),
+    /// The will of a disconnected session may be due.
+    Will(SessionKey),
+    /// A disconnected session may have expired.
+    Expiry(SessionKey),
+    /// The credentials of a client may have expired.
+    Credentials(ConnKey),
+    /// Cursors have to be checkpointed.
+    Checkpoint,
+    /// The next part of the cursors.
+    Cursors,
+    /// A client that was over its rate may continue.
+    Pace(ConnKey),
+    /// Sessions that wait to read from files may continue.
+    ScheduleReads,
+    /// The values of `$SYS` are due.
+    Sys,
+}
+
+#[derive(Debug, Default)]
+pub struct Timers {
+    heap: BinaryHeap<Reverse<(u64, Timer)>>,
+}
+
+impl Timers {
+    pub fn set(&mut self, due_ms: u64, timer: Timer) {
+        if self.heap.len() == self.heap.capacity() {
+            // Grow by an eighth: every connection has a timer, and doubling would exceed the memory budget of an idle
+            // connection.
+            self.heap.reserve_exact((self.heap.len() / 8).max(64));
+        }
+        self.heap.push(Reverse((due_ms, timer)));
+    }
+
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Drops the timers that are no longer wanted.
+    pub fn retain(&mut self, mut is_wanted: impl FnMut(u64, Timer) -> bool) {
+        self.heap
+            .retain(|Reverse((due_ms, timer))| is_wanted(*due_ms, *timer));
+    }
+
+    pub fn next_due_ms(&self) -> Option<u64> {
+        self.heap.peek().map(|Reverse((due, _))| *due)
+    }
+
+    pub fn is_due(&self, now_ms: u64) -> bool {
+        self.next_due_ms().is_some_and(|due_ms| due_ms <= now_ms)
+    }
+
+    pub fn pop_due(&mut self, now_ms: u64) -> Option<Timer> {
+        if self.next_due_ms()? > now_ms {
+            return None;
+        }
+        self.heap.pop().map(|Reverse((_, timer))| timer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_fire_in_order_and_not_before_they_are_due() {
+        let mut timers = Timers::default();
+        let conn = ConnKey::from_bits(7);
+        timers.set(20, Timer::Checkpoint);
+        timers.set(10, Timer::Silence(conn));
+        assert_eq!(timers.pop_due(9), None);
+        assert_eq!(timers.pop_due(30), Some(Timer::Silence(conn)));
+        assert_eq!(timers.next_due_ms(), Some(20));
+        assert_eq!(timers.pop_due(30), Some(Timer::Checkpoint));
+        assert_eq!(timers.pop_due(30), None);
+    }
+}

@@ -1,0 +1,5 @@
+//! Containers that know nothing of MQTT.
+
+pub mod inline_vec;
+pub mod lazy_box;
+pub mod slab;

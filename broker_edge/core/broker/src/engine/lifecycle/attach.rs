@@ -1,0 +1,118 @@
+//! Attaches a client to its session: an existing one or a new one.
+
+use std::rc::Rc;
+
+use headwater_log::Offset;
+use headwater_mqtt::{Connect, ReasonCode};
+
+use crate::engine::routing::router::Subscriber;
+use crate::engine::session::{Offline, Session};
+use crate::engine::shared_groups::is_shared;
+use crate::engine::{ConnKey, Engine, SessionKey};
+
+use super::close::Cause;
+
+/// The state of a session before its client came back.
+pub(in crate::engine) struct PreviousState {
+    expiry_s: u32,
+    offline: Option<Box<Offline>>,
+}
+
+impl Engine {
+    /// Refuses a CONNECT whose state cannot be stored. An existing session stays, with everything it holds for its
+    /// client; the client is expected to connect again.
+    pub(in crate::engine) fn undo_attach(
+        &mut self,
+        key: SessionKey,
+        conn: ConnKey,
+        before: Option<PreviousState>,
+    ) {
+        let Some(before) = before else {
+            return self.end_session(key);
+        };
+        if let Some(session) = self.clients.sessions.get_mut(key) {
+            session.expiry_s = before.expiry_s;
+        }
+        self.detach(key, conn, None);
+        if let (Some(session), Some(away)) = (self.clients.sessions.get_mut(key), before.offline) {
+            session.offline = Some(away);
+        }
+        self.recount_bytes(key);
+    }
+
+    /// The session of a connecting client, and its previous state if it existed. An earlier connection of the client is
+    /// closed.
+    pub(in crate::engine) fn session_for(
+        &mut self,
+        key: ConnKey,
+        connect: &Connect<'_>,
+        client_id: &str,
+    ) -> (SessionKey, Option<PreviousState>) {
+        let expiry_s = self.expiry_of(connect);
+        let window_max = connect
+            .properties
+            .receive_maximum()
+            .unwrap_or(u16::MAX)
+            .min(self.env.settings.mqtt.max_inflight);
+        let partitions = self.data_partitions();
+        let mut found = self.clients.by_client.get(client_id).copied();
+        if let Some(session) = found {
+            let old = self
+                .clients
+                .sessions
+                .get(session)
+                .and_then(|session| session.conn);
+            if let Some(old) = old {
+                self.close(old, Cause::Reason(ReasonCode::SessionTakenOver));
+            }
+            if connect.clean_start {
+                self.end_session(session);
+            }
+            found = self.clients.by_client.get(client_id).copied();
+        }
+        let was_there = found.is_some();
+        let session_key = found.unwrap_or_else(|| {
+            let client_id: Rc<str> = client_id.into();
+            let life = self.next_life();
+            let session = Session::new(Rc::clone(&client_id), connect.version, life);
+            let session = self.clients.sessions.insert(session);
+            self.clients.by_client.insert(client_id, session);
+            session
+        });
+        let mut before = None;
+        if let Some(session) = self.clients.sessions.get_mut(session_key) {
+            // The client is back before its will was due.
+            let offline = session.offline.take();
+            before = was_there.then_some(PreviousState {
+                expiry_s: session.expiry_s,
+                offline,
+            });
+            session.conn = Some(key);
+            session.active = false;
+            session.version = connect.version;
+            session.window_max = window_max;
+            session.expiry_s = expiry_s;
+            if std::mem::take(&mut session.is_unlisted) {
+                let held = session.subscriptions.iter();
+                for held in held.filter(|held| !is_shared(&held.filter)) {
+                    let subscriber = Subscriber {
+                        session: session_key,
+                        options: held.options,
+                        replaying: session.is_replaying(&held.filter),
+                    };
+                    self.routing.router.relist(&held.filter, subscriber);
+                }
+            }
+            session.resend = session.window.front();
+            for behind in session.behind.iter_mut() {
+                behind.qos0_from = self.delivery.dispatched[behind.partition.index()];
+            }
+            // The cursors start at the live offsets now, even if the CONNACK has to wait for the disk.
+            for partition in partitions {
+                let live_at = self.delivery.dispatched[partition.index()];
+                session.fall_behind(partition, live_at, Offset(0));
+            }
+        }
+        (session_key, before)
+    }
+}

@@ -1,0 +1,265 @@
+//! Closing a connection: what the client is told, what happens to its session, and when its will is published.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use headwater_mqtt::packet::disconnect::Disconnect;
+use headwater_mqtt::{DecodeError, Property, ReasonCode, encode};
+
+use crate::auth::Access;
+use crate::engine::clients::timers::Timer;
+use crate::engine::protocol::publish::OwnRecord;
+use crate::engine::session::connection::{Phase, Will};
+use crate::engine::session::out::{POOL_BUFFER_MAX, POOL_MAX};
+use crate::engine::session::{NEVER_EXPIRES, Offline};
+use crate::engine::shared_groups::is_shared;
+use crate::engine::{ConnKey, Engine, SessionKey};
+
+/// Why a connection ends.
+#[derive(Debug, Clone, Copy)]
+pub enum Cause {
+    /// The client sent DISCONNECT; its will is dropped.
+    Goodbye,
+    /// The client sent DISCONNECT and asked for its will to be published.
+    GoodbyeWithWill,
+    /// The socket is gone.
+    Lost,
+    /// The broker closes the connection and tells MQTT 5 clients why.
+    Reason(ReasonCode),
+    /// The client violated the protocol.
+    Protocol(DecodeError),
+    /// The CONNECT was answered with a refusal.
+    Refused,
+}
+
+impl Engine {
+    /// Closes a connection. Its last bytes may still be written in this turn.
+    pub fn close(&mut self, key: ConnKey, cause: Cause) {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
+            return;
+        };
+        if conn.phase == Phase::Closed {
+            return;
+        }
+        let was_open = conn.phase == Phase::Open;
+        conn.phase = Phase::Closed;
+        if was_open {
+            self.observe
+                .connection_gauges
+                .leave(conn.peer.transport.name(), conn.version);
+        }
+        let account = conn.account.take();
+        let reserved = conn.unparsed.take().reserved;
+        let will = conn.extras.take().will;
+        let (reason, keeps_will) = match cause {
+            Cause::Goodbye => (None, false),
+            Cause::GoodbyeWithWill | Cause::Lost | Cause::Refused => (None, true),
+            Cause::Reason(reason) => (Some(reason), true),
+            Cause::Protocol(error) => (Some(error.reason), true),
+        };
+        let will = will.filter(|_| keeps_will && was_open);
+        let version = conn.version;
+        self.discharge_connection(account);
+        if was_open {
+            self.log_disconnected(key, &cause);
+        }
+        let reference = reason.and_then(|reason| self.reference_for(reason));
+        if let Some(reason) = reason {
+            self.observe.turn_metrics.refuse("disconnect", reason);
+        }
+        if let (Some(reason), true, true) = (reason, was_open, version.is_v5())
+            && let Some(conn) = self.writer(key)
+        {
+            let properties = reference.as_deref().map(Property::ServerReference);
+            encode::disconnect(&mut conn.out, version, reason, properties.as_slice());
+        }
+        self.give_back(reserved);
+        self.clients.closed.push(key);
+        if let Some(session) = self.clients.conns.get(key).and_then(|conn| conn.session) {
+            self.detach(session, key, will);
+        }
+    }
+
+    /// Forgets a connection whose socket is closed.
+    pub fn remove(&mut self, key: ConnKey) {
+        self.close(key, Cause::Lost);
+        if let Some(mut conn) = self.clients.conns.remove(key)
+            && conn.out.capacity() > 0
+            && conn.out.capacity() <= POOL_BUFFER_MAX
+            && self.clients.pool.len() < POOL_MAX
+        {
+            conn.out.clear();
+            self.clients.pool.push(conn.out);
+        }
+    }
+
+    /// Closes every connection and tells MQTT 5 clients that the server is shutting down. Wills are published; delayed
+    /// wills keep waiting, because they are stored and the next start restores them.
+    pub fn close_all(&mut self) {
+        let keys: Vec<ConnKey> = self.clients.conns.keys().collect();
+        for key in keys {
+            self.close(key, Cause::Reason(ReasonCode::ServerShuttingDown));
+        }
+    }
+
+    /// The session loses its connection: it ends, or it falls behind in all partitions until the client is back.
+    pub(super) fn detach(&mut self, key: SessionKey, conn: ConnKey, will: Option<Box<Will>>) {
+        let partitions = self.data_partitions();
+        let now = self.env.now;
+        let Some(session) = self.clients.sessions.get_mut(key) else {
+            return;
+        };
+        if session.conn != Some(conn) {
+            return;
+        }
+        session.conn = None;
+        session.active = false;
+        self.catch_up.batch_cache.resume(key);
+        self.catch_up.candidate_cache.forget(key);
+        if let Some(extras) = session.extras.present_mut() {
+            extras.retained = VecDeque::new();
+            session.extras.trim();
+        }
+        session.resend = None;
+        let mut away = Offline::since(now.wall_us);
+        if session.expiry_s != NEVER_EXPIRES {
+            away.expiry_due_ms = now.mono_ms + u64::from(session.expiry_s) * 1000;
+        }
+        let expiry_due_ms = away.expiry_due_ms;
+        session.offline = Some(away);
+        if !session.subscriptions.is_empty() {
+            self.routing.router.advance();
+        }
+        if session.expiry_s == 0 {
+            if let Some(will) = will {
+                self.publish_will(key, &will);
+            }
+            self.end_session(key);
+            return;
+        }
+        for partition in partitions {
+            let live_at = self.delivery.dispatched[partition.index()];
+            session.fall_behind(partition, live_at, live_at);
+        }
+        session.is_unlisted = true;
+        for held in session
+            .subscriptions
+            .iter()
+            .filter(|held| !is_shared(&held.filter))
+        {
+            self.routing.router.unlist(&held.filter, key);
+        }
+        let is_member = session.is_member();
+        if session.expiry_s != NEVER_EXPIRES {
+            self.clients.timers.set(expiry_due_ms, Timer::Expiry(key));
+        }
+        match will {
+            Some(will) if will.delay_s > 0 => self.await_will(key, will),
+            Some(will) => self.publish_will(key, &will),
+            None => {}
+        }
+        self.recount_bytes(key);
+        if is_member {
+            self.give_back_shared(key, false);
+        }
+        self.store_session(key);
+    }
+
+    /// Removes a session and everything that depends on it.
+    pub(in crate::engine) fn end_session(&mut self, key: SessionKey) {
+        if let Some(session) = self.clients.sessions.get_mut(key)
+            && let Some(away) = &mut session.offline
+            && let Some((_, will)) = away.will.take()
+        {
+            // A will that the log does not accept now stays in the state store, and the next start publishes it.
+            self.fire_will(key, will);
+            if let Some(session) = self.clients.sessions.get_mut(key) {
+                session.will_stored = false;
+            }
+        }
+        self.leave_all_groups(key);
+        let Some(session) = self.clients.sessions.remove(key) else {
+            return;
+        };
+        for subscription in &session.subscriptions {
+            if is_shared(&subscription.filter) {
+                continue;
+            } else if session.is_unlisted {
+                self.routing.router.remove_away(&subscription.filter);
+            } else {
+                self.routing.router.remove(&subscription.filter, key);
+            }
+        }
+        self.forget_received(&session);
+        if self.clients.by_client.get(&session.client_id) == Some(&key) {
+            self.clients.by_client.remove(&session.client_id);
+        }
+        if session.stored {
+            self.forget_stored(&session);
+        }
+        self.discharge_session(&session);
+    }
+
+    pub(super) fn publish_will(&mut self, key: SessionKey, will: &Will) {
+        let Some(client_id) = self
+            .clients
+            .sessions
+            .get(key)
+            .map(|session| Rc::clone(&session.client_id))
+        else {
+            return;
+        };
+        let may_publish = self.may(key, Access::Publish, &will.topic);
+        if self.refusal_of_name(&will.topic).is_some() || !may_publish {
+            self.env
+                .metrics
+                .auth
+                .publishes_denied
+                .inc_by(u64::from(!may_publish));
+            self.observe.turn_metrics.publishes_refused += 1;
+            return;
+        }
+        let account = self
+            .clients
+            .sessions
+            .get(key)
+            .and_then(|session| session.account);
+        let retain = self.may_retain(account, will);
+        self.stage_own(&OwnRecord {
+            topic: &will.topic,
+            client_id: &client_id,
+            key: None,
+            qos: will.qos,
+            retain,
+            properties: &will.properties,
+            payload: &will.payload,
+        });
+        self.effects.more = true;
+    }
+
+    pub(in crate::engine) fn handle_disconnect(
+        &mut self,
+        key: ConnKey,
+        disconnect: &Disconnect<'_>,
+    ) {
+        let session = self.clients.conns.get(key).and_then(|conn| conn.session);
+        if let (Some(expiry_s), Some(session)) =
+            (disconnect.properties.session_expiry_interval(), session)
+            && let Some(session) = self.clients.sessions.get_mut(session)
+        {
+            if session.expiry_s == 0 && expiry_s != 0 {
+                return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+            }
+            session.expiry_s = expiry_s.min(self.env.settings.mqtt.session_expiry_max_s());
+        }
+        let with_will = disconnect.reason != ReasonCode::NORMAL_DISCONNECTION;
+        self.close(
+            key,
+            if with_will {
+                Cause::GoodbyeWithWill
+            } else {
+                Cause::Goodbye
+            },
+        );
+    }
+}

@@ -1,0 +1,311 @@
+//! Delayed wills survive the broker, and each is published once.
+//!
+//! A delayed will is a value of the internal partition, `will/<client id>`, written in the same append as the session
+//! that was disconnected. It is published under its own idempotency key and removed once the record is durable; after a
+//! crash in between, the record is found by its key.
+//!
+//! Wills of connected clients are only kept in memory, as in Mosquitto: when the broker is killed they are lost with
+//! the connections, because which clients are gone is only known after they had time to reconnect.
+
+use std::rc::Rc;
+
+use headwater_log::{AppendError, Offset, RecordMeta};
+use serde::{Deserialize, Serialize};
+
+use crate::auth::Access;
+use crate::engine::clients::timers::Timer;
+use crate::engine::ids::PartitionIndex;
+use crate::engine::quotas::AccountId;
+use crate::engine::retained::{from_hex, to_hex};
+use crate::engine::session::Session;
+use crate::engine::session::connection::Will;
+use crate::engine::session_store::persist::to_json;
+use crate::engine::{Engine, SessionKey};
+
+const PREFIX: &str = "will/";
+/// When to retry a will that the log did not accept.
+const RETRY_MS: u64 = 100;
+
+pub fn will_key(client_id: &str) -> String {
+    format!("{PREFIX}{client_id}")
+}
+
+/// Value of `will/<client id>`.
+#[derive(Debug, Serialize, Deserialize, PartialEq)]
+struct StoredWill {
+    /// Unix microseconds.
+    due_us: i64,
+    /// Idempotency key of its record.
+    token: String,
+    topic: String,
+    qos: u8,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    retain: bool,
+    /// Both in hexadecimal.
+    properties: String,
+    payload: String,
+}
+
+/// A will whose record is not durable yet.
+#[derive(Debug)]
+pub struct Published {
+    client_id: Rc<str>,
+    partition: PartitionIndex,
+    offset: Offset,
+}
+
+impl StoredWill {
+    fn into_will(self) -> Option<Will> {
+        Some(Will {
+            topic: self.topic.into(),
+            payload: from_hex(&self.payload)?.into(),
+            properties: from_hex(&self.properties)?.into(),
+            qos: self.qos,
+            retain: self.retain,
+            delay_s: 0,
+            waits: Some((self.due_us, self.token.into())),
+        })
+    }
+}
+
+/// The value of the session's will for the state store, if it has changed; an empty value removes it.
+pub fn will_change(session: &Session) -> Option<(String, Vec<u8>)> {
+    let away = session.offline.as_ref();
+    let waiting = away
+        .and_then(|away| away.will.as_ref())
+        .and_then(|(_, will)| {
+            let (due_us, token) = will.waits.as_ref()?;
+            Some(StoredWill {
+                due_us: *due_us,
+                token: token.to_string(),
+                topic: will.topic.to_string(),
+                qos: will.qos,
+                retain: will.retain,
+                properties: to_hex(&will.properties),
+                payload: to_hex(&will.payload),
+            })
+        });
+    match (waiting, session.will_stored) {
+        (Some(will), false) => Some((will_key(&session.client_id), to_json(&will))),
+        (None, true) => Some((will_key(&session.client_id), Vec::new())),
+        _ => None,
+    }
+}
+
+impl Engine {
+    /// Whether a will may be published to a topic: the same rules as for a publish of the client.
+    pub(super) fn may_publish_will(&self, key: SessionKey, topic: &str) -> bool {
+        self.refusal_of_name(topic).is_none() && self.may(key, Access::Publish, topic)
+    }
+
+    /// Makes a will wait for its delay, or for the end of the session if that is earlier.
+    pub(super) fn await_will(&mut self, key: SessionKey, mut will: Box<Will>) {
+        if !self.may_publish_will(key, &will.topic) {
+            // It is refused now, because the rights are unknown after a restart.
+            return self.publish_will(key, &will);
+        }
+        let now = self.env.now;
+        let Some(session) = self.clients.sessions.get_mut(key) else {
+            return;
+        };
+        let delay_s = u64::from(will.delay_s.min(session.expiry_s));
+        let due_ms = now.mono_ms + delay_s * 1000;
+        let due_us = now.wall_us + i64::try_from(delay_s * 1_000_000).unwrap_or(i64::MAX / 2);
+        let token = format!("will/{:x}/{due_us:x}", session.life);
+        will.waits = Some((due_us, token.into()));
+        if let Some(away) = &mut session.offline {
+            away.will = Some((due_ms, will));
+        }
+        self.clients.timers.set(due_ms, Timer::Will(key));
+    }
+
+    /// The will of a session is due, by its delay or by the session's end. Returns the will if the log accepts nothing
+    /// now.
+    pub(super) fn fire_will(&mut self, key: SessionKey, will: Box<Will>) -> Option<Box<Will>> {
+        let session = self.clients.sessions.get(key)?;
+        if will.waits.is_none() {
+            self.publish_will(key, &will);
+            return None;
+        }
+        let (client_id, account) = (Rc::clone(&session.client_id), session.account);
+        if !self.may_publish_will(key, &will.topic) {
+            // The rights have changed since.
+            self.publish_will(key, &will);
+            if let Some(session) = self.clients.sessions.get_mut(key) {
+                session.will_stored = false;
+            }
+            return None;
+        }
+        if !self.publish_once(client_id, account, &will) {
+            return Some(will);
+        }
+        if let Some(session) = self.clients.sessions.get_mut(key) {
+            session.will_stored = false;
+        }
+        None
+    }
+
+    /// Publishes the due will of a session that continues.
+    pub(super) fn check_will(&mut self, key: SessionKey) {
+        let now_ms = self.env.now.mono_ms;
+        let Some(session) = self.clients.sessions.get_mut(key) else {
+            return;
+        };
+        let waiting = session.offline.as_mut().map(|away| &mut away.will);
+        let due = waiting.and_then(|will| will.take_if(|(due_ms, _)| *due_ms <= now_ms));
+        let Some((_, will)) = due else {
+            return;
+        };
+        if let Some(will) = self.fire_will(key, will)
+            && let Some(session) = self.clients.sessions.get_mut(key)
+            && let Some(away) = &mut session.offline
+        {
+            let due_ms = now_ms + RETRY_MS;
+            away.will = Some((due_ms, will));
+            self.clients.timers.set(due_ms, Timer::Will(key));
+        }
+        self.recount_bytes(key);
+    }
+
+    /// Appends a stored will, unless this was done before a restart. Returns false if the log accepts nothing now.
+    fn publish_once(
+        &mut self,
+        client_id: Rc<str>,
+        account: Option<AccountId>,
+        will: &Will,
+    ) -> bool {
+        let Some((_, token)) = &will.waits else {
+            return true;
+        };
+        if self.refusal_of_name(&will.topic).is_some() {
+            // It was stored by an earlier version of the broker.
+            self.observe.turn_metrics.publishes_refused += 1;
+            return true;
+        }
+        let retain = self.may_retain(account, will);
+        let id = self.routing.topics.intern(&will.topic, &self.env.log);
+        let Some(topic) = self.routing.topics.get(id) else {
+            return true;
+        };
+        let index = topic.partition;
+        let partition = &self.env.partitions[index.index()];
+        let mut records = partition.take_records();
+        let pushed = (|| {
+            let topic = records.topic(&topic.name, topic.key.clone())?;
+            let client = records.client(&client_id)?;
+            let mut meta = RecordMeta::new(topic, client, will.qos);
+            meta.retain = retain;
+            meta.properties = &will.properties;
+            meta.idempotency_key = Some(token);
+            records.push(meta, &will.payload)
+        })();
+        if pushed.is_err() {
+            tracing::warn!(
+                topic = &*will.topic,
+                "a will is too large for the log and is lost"
+            );
+            return true;
+        }
+        match partition.append_unique(records) {
+            Ok(placed) => {
+                self.store
+                    .published_wills
+                    .extend(placed.first().map(|placed| Published {
+                        client_id,
+                        partition: index,
+                        offset: placed.offset,
+                    }));
+                true
+            }
+            Err(AppendError::TooLarge { .. }) => true,
+            Err(error) => {
+                tracing::debug!(%error, "a will waits until the log accepts it");
+                false
+            }
+        }
+    }
+
+    /// Removes the stored wills whose records are durable. Called with each checkpoint and at the clean stop.
+    pub(in crate::engine) fn forget_published_wills(&mut self) {
+        let stages = &self.ingest.stages;
+        let is_durable = |published: &Published| {
+            stages[published.partition.index()]
+                .partition
+                .high_watermark()
+                > published.offset
+        };
+        if !self.store.published_wills.iter().any(is_durable) {
+            return;
+        }
+        let all = std::mem::take(&mut self.store.published_wills);
+        let (durable, waiting): (Vec<_>, Vec<_>) = all.into_iter().partition(is_durable);
+        self.store.published_wills = waiting;
+        let mut removed: Vec<(String, Vec<u8>)> = Vec::new();
+        for published in &durable {
+            let key = self.clients.by_client.get(&published.client_id);
+            let session = key.and_then(|key| self.clients.sessions.get(*key));
+            // The client may have left another will since, which has replaced it.
+            if session.is_none_or(|session| !session.will_stored) {
+                removed.push((will_key(&published.client_id), Vec::new()));
+            }
+        }
+        if let Err(error) = self.write_values(&removed) {
+            tracing::warn!(%error, "published wills cannot be removed from the state store now");
+            self.store.published_wills.extend(durable);
+        }
+    }
+
+    /// The delayed will of a restored session.
+    pub(in crate::engine) fn restore_will(&mut self, key: SessionKey) {
+        let now = self.env.now;
+        let Some(session) = self.clients.sessions.get_mut(key) else {
+            return;
+        };
+        let Some(value) = self.store.state.get(&will_key(&session.client_id)) else {
+            return;
+        };
+        session.will_stored = true;
+        let Some((due_us, will)) = read_will(&value, &session.client_id) else {
+            return;
+        };
+        let left_ms = u64::try_from(due_us.saturating_sub(now.wall_us)).unwrap_or(0) / 1000;
+        let due_ms = now.mono_ms + left_ms;
+        if let Some(away) = &mut session.offline {
+            away.will = Some((due_ms, Box::new(will)));
+        }
+        self.clients.timers.set(due_ms, Timer::Will(key));
+    }
+
+    /// Publishes the wills of sessions that ended together with the broker.
+    pub(in crate::engine) fn publish_left_wills(&mut self) {
+        let mut left = Vec::new();
+        let by_client = &self.clients.by_client;
+        self.store.state.for_each_prefix(PREFIX, |key, value| {
+            let client_id = &key[PREFIX.len()..];
+            if !by_client.contains_key(client_id) {
+                left.push((Rc::<str>::from(client_id), std::sync::Arc::clone(value)));
+            }
+        });
+        for (client_id, value) in left {
+            if let Some((_, will)) = read_will(&value, &client_id)
+                && !self.publish_once(Rc::clone(&client_id), None, &will)
+            {
+                tracing::warn!(
+                    client_id = &*client_id,
+                    "a will is published by the next start"
+                );
+            }
+        }
+    }
+}
+
+fn read_will(value: &[u8], client_id: &str) -> Option<(i64, Will)> {
+    let stored = serde_json::from_slice::<StoredWill>(value);
+    let read = stored
+        .ok()
+        .and_then(|stored| Some((stored.due_us, stored.into_will()?)));
+    if read.is_none() {
+        tracing::error!(client_id, "a stored will cannot be read and is lost");
+    }
+    read
+}

@@ -1,0 +1,165 @@
+//! Traffic totals of each connection, and the rates of active connections.
+//!
+//! Counters are updated once per read, per write and per run of deliveries, never per packet. Rates are kept only for
+//! connections with messages in the last seconds, so an idle one costs only its counters.
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use crate::engine::containers::slab::Slab;
+use crate::engine::{ConnKey, Connection};
+
+/// Totals of one connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Traffic {
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+    /// Publishes.
+    pub received_messages: u64,
+    pub sent_messages: u64,
+}
+
+impl Traffic {
+    /// Whether any message was transferred. Before the first one no rate is worth keeping: connecting, subscribing and
+    /// pings transfer next to nothing, and thousands of clients may do so at once.
+    #[inline]
+    pub fn has_messages(&self) -> bool {
+        self.received_messages | self.sent_messages != 0
+    }
+}
+
+/// Per second, over the last seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Rates {
+    pub received_bytes: f64,
+    pub sent_bytes: f64,
+    pub received_messages: f64,
+    pub sent_messages: f64,
+}
+
+/// The rates of a connection with recent traffic.
+#[derive(Debug)]
+struct ActiveRate {
+    seen: Traffic,
+    rates: Rates,
+}
+
+/// The connections with recent traffic. Each is listed at most once, and leaves after some idle seconds.
+#[derive(Debug, Default)]
+pub struct ActiveRates {
+    active_rates: FxHashMap<ConnKey, ActiveRate>,
+    looked_at_ms: u64,
+}
+
+/// A rate below this counts as zero.
+const SILENCE: f64 = 0.05;
+/// Weight of the last second in a rate; the rest is the previous rate.
+const WEIGHT: f64 = 0.5;
+
+impl ActiveRates {
+    /// Adds a connection that was idle; `before` is its total so far.
+    pub fn start(&mut self, key: ConnKey, before: Traffic) {
+        let rates = Rates::default();
+        self.active_rates.insert(
+            key,
+            ActiveRate {
+                seen: before,
+                rates,
+            },
+        );
+    }
+
+    pub fn rates(&self, key: ConnKey) -> Rates {
+        self.active_rates
+            .get(&key)
+            .map_or_else(Rates::default, |mover| mover.rates)
+    }
+
+    /// Computes the rates from the traffic since the last call.
+    pub fn look(&mut self, conns: &mut Slab<Connection>, now_ms: u64) {
+        let seconds = now_ms.saturating_sub(self.looked_at_ms) as f64 / 1000.0;
+        if seconds <= 0.0 {
+            return;
+        }
+        self.looked_at_ms = now_ms;
+        self.active_rates.retain(|key, mover| {
+            let Some(conn) = conns.get_mut(*key) else {
+                return false;
+            };
+            mover.rates.take(&mover.seen, &conn.traffic, seconds);
+            let is_still = mover.seen == conn.traffic && mover.rates.is_silent();
+            mover.seen = conn.traffic;
+            conn.is_active = !is_still;
+            !is_still
+        });
+        if self.active_rates.is_empty() {
+            self.active_rates.shrink_to_fit();
+        }
+    }
+}
+
+impl Rates {
+    fn take(&mut self, before: &Traffic, after: &Traffic, seconds: f64) {
+        let blend = |rate: &mut f64, before: u64, after: u64| {
+            let now = after.saturating_sub(before) as f64 / seconds;
+            *rate += WEIGHT * (now - *rate);
+        };
+        blend(
+            &mut self.received_bytes,
+            before.received_bytes,
+            after.received_bytes,
+        );
+        blend(&mut self.sent_bytes, before.sent_bytes, after.sent_bytes);
+        blend(
+            &mut self.received_messages,
+            before.received_messages,
+            after.received_messages,
+        );
+        blend(
+            &mut self.sent_messages,
+            before.sent_messages,
+            after.sent_messages,
+        );
+    }
+
+    fn is_silent(&self) -> bool {
+        let rates = [
+            self.received_bytes,
+            self.sent_bytes,
+            self.received_messages,
+            self.sent_messages,
+        ];
+        rates.into_iter().all(|rate| rate < SILENCE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::Peer;
+
+    #[test]
+    fn a_rate_follows_what_moves_and_a_still_connection_is_forgotten() {
+        assert!(size_of::<Traffic>() <= 32, "what an idle connection pays");
+        let mut conns = Slab::default();
+        let key = conns.insert(Connection::new(Peer::nobody(), 0));
+        let mut active_rates = ActiveRates::default();
+        active_rates.start(key, Traffic::default());
+        for second in 1..=10 {
+            if let Some(conn) = conns.get_mut(key) {
+                conn.traffic.received_bytes += 1000;
+                conn.traffic.received_messages += 10;
+            }
+            active_rates.look(&mut conns, second * 1000);
+        }
+        let rates = active_rates.rates(key);
+        assert!((rates.received_bytes - 1000.0).abs() < 2.0, "{rates:?}");
+        assert!((rates.received_messages - 10.0).abs() < 0.1, "{rates:?}");
+        for second in 11..=40 {
+            active_rates.look(&mut conns, second * 1000);
+        }
+        assert!(active_rates.active_rates.is_empty());
+        assert_eq!(active_rates.rates(key), Rates::default());
+        assert!(conns.get(key).is_some_and(|conn| !conn.is_active));
+    }
+}

@@ -1,0 +1,337 @@
+//! Requests of operators about clients: list a page of them, show one, or kick one.
+//!
+//! A page is bounded by the clients examined, not only by the clients found, so that a filter over 100,000 clients does
+//! not block a turn. A page may therefore be short; `next` says where the following page begins.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::ops::Bound;
+
+use headwater_mqtt::ReasonCode;
+use serde::Serialize;
+use tokio::sync::oneshot::Sender;
+
+use crate::engine::ids::PartitionIndex;
+use crate::engine::lifecycle::close::Cause;
+use crate::engine::observe::connection_gauges::name_of;
+use crate::engine::observe::rates::{Rates, Traffic};
+use crate::engine::session::connection::Phase;
+use crate::engine::session::{NEVER_EXPIRES, Session};
+use crate::engine::shared_groups::is_shared;
+use crate::engine::{Engine, SessionKey};
+
+use super::sys::is_sys;
+
+/// Clients and subscriptions examined for one page.
+const STEPS_MAX: usize = 4096;
+/// Clients of one page.
+pub const PAGE_MAX: usize = 1000;
+
+/// The request; the answer goes to the waiting caller. A caller that no longer waits is no error.
+#[derive(Debug)]
+pub enum ClientsRequest {
+    List {
+        query: PageQuery,
+        answer: Sender<Page>,
+    },
+    Show {
+        client_id: String,
+        answer: Sender<Option<ClientDetail>>,
+    },
+    Kick {
+        client_id: String,
+        /// The session ends as well.
+        ends_session: bool,
+        answer: Sender<Option<Kicked>>,
+    },
+}
+
+/// Selects the clients of a page.
+#[derive(Debug, Clone, Default)]
+pub struct PageQuery {
+    /// Only clients after this id.
+    pub after: Option<String>,
+    /// At most [`PAGE_MAX`].
+    pub limit: usize,
+    /// Only clients whose id contains this.
+    pub contains: Option<String>,
+    /// Only connected clients, or only disconnected ones.
+    pub connected: Option<bool>,
+}
+
+/// Clients in the order of their ids.
+#[derive(Debug, Serialize)]
+pub struct Page {
+    pub clients: Vec<ClientRow>,
+    /// Where the next page begins; `None` after the last client.
+    pub next: Option<String>,
+}
+
+/// One client: its session and, if it is connected, its connection.
+#[derive(Debug, Serialize)]
+pub struct ClientRow {
+    pub client_id: String,
+    pub user: Option<String>,
+    pub connected: bool,
+    pub address: Option<SocketAddr>,
+    pub transport: Option<&'static str>,
+    pub version: &'static str,
+    /// Unix microseconds: when the client connected, or disconnected.
+    pub since_us: Option<i64>,
+    pub keep_alive_s: Option<u16>,
+    /// How long the session outlives its connection; null if it never expires.
+    pub session_expiry_s: Option<u32>,
+    pub subscriptions: usize,
+    /// Deliveries that the client has not acknowledged.
+    pub inflight_out: usize,
+    /// Publishes of the client that the broker has not acknowledged.
+    pub inflight_in: u16,
+    /// Totals of this connection.
+    pub total: Traffic,
+    pub per_second: Rates,
+    /// Records between the session's cursors and the high watermarks, in the partitions that its subscriptions reach.
+    pub lag_records: u64,
+}
+
+/// Everything known about one client.
+#[derive(Debug, Serialize)]
+pub struct ClientDetail {
+    #[serde(flatten)]
+    pub row: ClientRow,
+    /// The subscriptions by filter.
+    pub filters: Vec<FilterRow>,
+    pub cursors: Vec<CursorRow>,
+    /// Limit on deliveries that the client accepts unacknowledged.
+    pub window_max: u16,
+    pub has_will: bool,
+    /// Bytes that wait for the socket.
+    pub out_bytes: usize,
+}
+
+#[derive(Debug, Serialize)]
+pub struct FilterRow {
+    pub filter: String,
+    pub qos: u8,
+    pub no_local: bool,
+    pub retain_as_published: bool,
+    pub identifier: Option<u32>,
+    /// The subscription reads older records with a cursor of its own.
+    pub replaying: bool,
+}
+
+/// The session's cursor in a partition that its subscriptions reach.
+#[derive(Debug, Serialize)]
+pub struct CursorRow {
+    pub partition: u32,
+    pub name: String,
+    /// The first offset still needed, including unacknowledged deliveries.
+    pub next: u64,
+    pub high_watermark: u64,
+    /// The session follows the live stream in this partition.
+    pub live: bool,
+}
+
+/// The result of a kick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Kicked {
+    pub was_connected: bool,
+    pub session_ended: bool,
+}
+
+impl Engine {
+    pub fn answer_clients(&mut self, request: ClientsRequest) {
+        match request {
+            ClientsRequest::List { query, answer } => drop(answer.send(self.page(&query))),
+            ClientsRequest::Show { client_id, answer } => {
+                let detail = self.clients.by_client.get(client_id.as_str()).copied();
+                drop(answer.send(detail.and_then(|key| self.detail(key))));
+            }
+            ClientsRequest::Kick {
+                client_id,
+                ends_session,
+                answer,
+            } => drop(answer.send(self.kick(&client_id, ends_session))),
+        }
+    }
+
+    fn page(&self, query: &PageQuery) -> Page {
+        let limit = query.limit.clamp(1, PAGE_MAX);
+        let after = query
+            .after
+            .as_deref()
+            .map_or(Bound::Unbounded, Bound::Excluded);
+        let mut clients = Vec::new();
+        let mut steps = 0;
+        let mut rest = self
+            .clients
+            .by_client
+            .range::<str, _>((after, Bound::Unbounded))
+            .peekable();
+        while let Some((client_id, key)) = rest.next() {
+            steps += 1;
+            if let Some(session) = self.clients.sessions.get(*key)
+                && query.wants(session)
+            {
+                steps += session.subscriptions.len();
+                clients.push(self.row(session));
+            }
+            if (clients.len() == limit || steps >= STEPS_MAX) && rest.peek().is_some() {
+                let next = Some(client_id.to_string());
+                return Page { clients, next };
+            }
+        }
+        Page {
+            clients,
+            next: None,
+        }
+    }
+
+    fn row(&self, session: &Session) -> ClientRow {
+        let key = session.conn;
+        let conn = key.and_then(|key| self.clients.conns.get(key));
+        let since_us = match conn {
+            Some(conn) => Some(self.env.now.wall_us - self.age_us(u64::from(conn.since_s) * 1000)),
+            None => session.offline.as_ref().map(|away| away.since_us),
+        };
+        ClientRow {
+            client_id: session.client_id.to_string(),
+            user: session
+                .owner()
+                .filter(|owner| !owner.is_empty())
+                .map(str::to_owned),
+            connected: conn.is_some(),
+            address: conn.map(|conn| conn.peer.address()),
+            transport: conn.map(|conn| conn.peer.transport.name()),
+            version: name_of(session.version),
+            since_us,
+            keep_alive_s: conn.map(|conn| conn.keep_alive_s),
+            session_expiry_s: (session.expiry_s != NEVER_EXPIRES).then_some(session.expiry_s),
+            subscriptions: session.subscriptions.len(),
+            inflight_out: session.window.unacked(),
+            inflight_in: conn.map_or(0, |conn| conn.publishes_in_flight),
+            total: conn.map_or_else(Traffic::default, |conn| conn.traffic),
+            per_second: key.map_or_else(Rates::default, |key| self.observe.active_rates.rates(key)),
+            lag_records: self.lag(session),
+        }
+    }
+
+    /// Microseconds since a monotonic time.
+    fn age_us(&self, then_ms: u64) -> i64 {
+        i64::try_from(self.env.now.mono_ms.saturating_sub(then_ms) * 1000).unwrap_or(i64::MAX)
+    }
+
+    fn detail(&self, key: SessionKey) -> Option<ClientDetail> {
+        let session = self.clients.sessions.get(key)?;
+        let conn = session.conn.and_then(|key| self.clients.conns.get(key));
+        let filters = session.subscriptions.iter().map(|held| FilterRow {
+            filter: held.filter.to_string(),
+            qos: held.options.qos.as_u8(),
+            no_local: held.options.no_local,
+            retain_as_published: held.options.retain_as_published,
+            identifier: (held.options.id != 0).then_some(held.options.id),
+            replaying: session.is_replaying(&held.filter),
+        });
+        let cursors = self.reached(session).into_iter().map(|partition| {
+            let stage = &self.env.partitions[partition.index()];
+            let live_at = self.delivery.dispatched[partition.index()];
+            CursorRow {
+                partition: stage.id().0,
+                name: stage.name().to_owned(),
+                next: session.cursor(partition, live_at).0,
+                high_watermark: stage.high_watermark().0,
+                live: session.is_live(partition),
+            }
+        });
+        Some(ClientDetail {
+            row: self.row(session),
+            filters: filters.collect(),
+            cursors: cursors.collect(),
+            window_max: session.window_max,
+            has_will: session
+                .offline
+                .as_ref()
+                .is_some_and(|offline| offline.will.is_some())
+                || conn.is_some_and(|conn| conn.extras.will.is_some()),
+            out_bytes: conn.map_or(0, crate::engine::Connection::out_len),
+        })
+    }
+
+    /// The partitions that a session's subscriptions reach.
+    fn reached(&self, session: &Session) -> BTreeSet<PartitionIndex> {
+        let mut reached = BTreeSet::new();
+        for subscription in &session.subscriptions {
+            let filter = &*subscription.filter;
+            // A shared group has its own cursor, and `$SYS` has none.
+            if is_shared(filter) || is_sys(filter) {
+                continue;
+            }
+            reached.extend(self.partitions_of(filter));
+            if filter.contains(['+', '#']) {
+                break;
+            }
+        }
+        reached
+    }
+
+    fn lag(&self, session: &Session) -> u64 {
+        let lag_of = |partition: PartitionIndex| {
+            let offset =
+                session.read_offset(partition, self.delivery.dispatched[partition.index()]);
+            let replays = session.replays.iter().filter(|replay| !replay.joined);
+            let oldest = replays
+                .flat_map(|replay| &replay.cursors)
+                .filter(|(of, _)| *of == partition)
+                .map(|(_, next)| *next)
+                .fold(offset, Ord::min);
+            let end = self.env.partitions[partition.index()].high_watermark();
+            end.0.saturating_sub(oldest.0)
+        };
+        self.reached(session).into_iter().map(lag_of).sum()
+    }
+
+    /// Closes the client's connection, and ends its session if requested.
+    fn kick(&mut self, client_id: &str, ends_session: bool) -> Option<Kicked> {
+        let key = *self.clients.by_client.get(client_id)?;
+        let conn = self.clients.sessions.get(key)?.conn;
+        if let Some(conn) = conn {
+            self.close(conn, Cause::Reason(ReasonCode::AdministrativeAction));
+        }
+        let session_ended = ends_session || self.clients.sessions.get(key).is_none();
+        if ends_session {
+            self.end_session(key);
+        }
+        tracing::info!(client_id, ends_session, "a client was kicked");
+        Some(Kicked {
+            was_connected: conn.is_some(),
+            session_ended,
+        })
+    }
+
+    /// Counts bytes and messages read from a connection.
+    #[inline]
+    pub(in crate::engine) fn count_traffic(&mut self, key: crate::engine::ConnKey, moved: Traffic) {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
+            return;
+        };
+        let before = conn.traffic;
+        conn.traffic.received_bytes += moved.received_bytes;
+        conn.traffic.sent_bytes += moved.sent_bytes;
+        conn.traffic.received_messages += moved.received_messages;
+        conn.traffic.sent_messages += moved.sent_messages;
+        if !conn.is_active && conn.traffic.has_messages() && conn.phase == Phase::Open {
+            conn.is_active = true;
+            self.observe.active_rates.start(key, before);
+        }
+    }
+}
+
+impl PageQuery {
+    fn wants(&self, session: &Session) -> bool {
+        self.contains
+            .as_deref()
+            .is_none_or(|part| session.client_id.contains(part))
+            && self
+                .connected
+                .is_none_or(|connected| session.conn.is_some() == connected)
+    }
+}

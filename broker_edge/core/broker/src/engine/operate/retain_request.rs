@@ -1,0 +1,58 @@
+//! Asks for room before a Flight producer appends retained messages: they count for its user like those of MQTT
+//! clients, and the loop owns the accounts.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot::Sender;
+
+use crate::auth::Rights;
+use crate::engine::Engine;
+use crate::engine::retained::bytes_of;
+
+/// Limit on the messages of one request, which is answered within a turn.
+pub const MESSAGES_MAX: usize = 256;
+
+/// Retained messages on their way into the log. The answer names the limit that they exceed, if any.
+#[derive(Debug)]
+pub struct RetainRequest {
+    pub rights: Arc<Rights>,
+    /// Topic and payload bytes of each record, at most [`MESSAGES_MAX`].
+    pub messages: Vec<(String, usize)>,
+    pub answer: Sender<Result<(), &'static str>>,
+}
+
+impl Engine {
+    /// A requester that no longer waits is no error: claims of records that never arrive are dropped.
+    pub fn answer_retain(&mut self, request: RetainRequest) {
+        let result = self.claim_for(&request.rights, &request.messages);
+        self.observe.turn_metrics.retained_refused += u64::from(result.is_err());
+        let _ = request.answer.send(result);
+    }
+
+    fn claim_for(
+        &mut self,
+        rights: &Arc<Rights>,
+        messages: &[(String, usize)],
+    ) -> Result<(), &'static str> {
+        let account = self.quotas.open(rights.user(), rights.tenant());
+        let now_ms = self.env.now.mono_ms;
+        let mut result = Ok(());
+        for (topic, payload_bytes) in messages {
+            let retained = self.retained.lock();
+            let is_full = retained.is_full_for(topic, *payload_bytes);
+            let entry = retained.entry_of(topic);
+            drop(retained);
+            let held = entry.and_then(|entry| Some((entry.account?, entry.bytes)));
+            let bytes = bytes_of(topic, *payload_bytes);
+            let over = self.quotas.refuses_retained(account, topic, bytes, held);
+            if is_full || over.is_some() {
+                result = Err(over.map_or("mqtt.max_retained", crate::engine::quotas::Kind::reason));
+                break;
+            }
+            self.quotas.claim(account, topic, bytes, held, now_ms);
+        }
+        // The claims keep it open.
+        self.quotas.close(account);
+        result
+    }
+}

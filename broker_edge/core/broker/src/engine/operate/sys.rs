@@ -1,0 +1,339 @@
+//! `$SYS`: the broker's own statistics under Mosquitto's topics, sent from memory and never logged.
+//!
+//! At each interval the values that changed are sent to the subscribers with QoS 0. A new subscription gets all
+//! matching values, with the retain flag, once its SUBACK has left. Without a subscriber only the averages are
+//! computed.
+
+use headwater_log::Class;
+use headwater_mqtt::encode::PublishFields;
+use headwater_mqtt::{Property, QoS, filter_matches};
+
+use crate::VERSION;
+use crate::auth::Access;
+use crate::engine::clients::timers::Timer;
+use crate::engine::routing::topics::EffectiveOptions;
+use crate::engine::{ConnKey, Engine, SessionKey};
+
+const ROOT: &str = "$SYS/broker/";
+/// Limit on new subscriptions whose values wait for their SUBACK, over all connections. Beyond it a subscription only
+/// gets the values that change, at the next interval.
+const PENDING_MAX: usize = 4096;
+/// New subscriptions that are sent their values in one turn.
+const PENDING_PER_TURN: usize = 64;
+
+/// A total that is averaged over one, five and fifteen minutes, and its name.
+type Total = (&'static str, u64);
+
+/// Per minute, over these minutes.
+const SPANS: [(&str, f64); 3] = [("1min", 60.0), ("5min", 300.0), ("15min", 900.0)];
+
+#[derive(Debug, Default)]
+pub struct SysTree {
+    started_ms: u64,
+    averaged_ms: u64,
+    loads: Vec<LoadAverage>,
+    /// The values sent last, in the order of the topics.
+    sent: Vec<String>,
+    /// New subscriptions.
+    pending: Vec<(ConnKey, Box<str>)>,
+}
+
+#[derive(Debug)]
+struct LoadAverage {
+    name: &'static str,
+    seen: u64,
+    averages: [f64; 3],
+}
+
+/// Whether a filter can match `$SYS` topics.
+pub fn is_sys(filter: &str) -> bool {
+    filter == "$SYS" || filter.starts_with("$SYS/")
+}
+
+impl Engine {
+    /// Starts the interval timer.
+    pub(in crate::engine) fn start_sys(&mut self) {
+        self.observe.sys.started_ms = self.env.now.mono_ms;
+        self.observe.sys.averaged_ms = self.env.now.mono_ms;
+        if self.env.settings.sys_interval_ms > 0 {
+            let due_ms = self.env.now.mono_ms + self.env.settings.sys_interval_ms;
+            self.clients.timers.set(due_ms, Timer::Sys);
+        }
+    }
+
+    /// Updates the averages and sends the values that changed.
+    pub(in crate::engine) fn publish_sys(&mut self) {
+        let interval_ms = self.env.settings.sys_interval_ms;
+        self.clients
+            .timers
+            .set(self.env.now.mono_ms + interval_ms, Timer::Sys);
+        let totals = self.totals();
+        self.observe.sys.average(&totals, self.env.now.mono_ms);
+        let values = self.sys_values();
+        let mut wanted = false;
+        for (topic, _) in &values {
+            self.routing
+                .router
+                .for_each_match(topic, &mut |_| wanted = true);
+        }
+        if !wanted {
+            self.observe.sys.sent.clear();
+            return;
+        }
+        for (index, (topic, value)) in values.iter().enumerate() {
+            if self.observe.sys.sent.get(index) != Some(value) {
+                self.send_sys_live(topic, value);
+            }
+        }
+        self.observe.sys.sent = values.into_iter().map(|(_, value)| value).collect();
+    }
+
+    fn send_sys_live(&mut self, topic: &str, value: &str) {
+        let id = self.routing.topics.intern(topic, &self.env.log);
+        let matches = self.routing.topics.matches(
+            id,
+            &self.routing.router,
+            &self.clients.sessions,
+            &self.groups,
+        );
+        for target in &matches.targets {
+            let retain = target.effective.retain_as_published;
+            self.send_sys(target.conn, topic, value, retain, &target.effective);
+        }
+    }
+
+    /// Notes that a new subscription gets the current values.
+    pub(in crate::engine) fn queue_sys(&mut self, session: SessionKey, filter: &str) {
+        let conn = self
+            .clients
+            .sessions
+            .get(session)
+            .and_then(|session| session.conn);
+        if let Some(conn) = conn
+            && self.env.settings.sys_interval_ms > 0
+            && self.observe.sys.pending.len() < PENDING_MAX
+        {
+            self.observe.sys.pending.push((conn, filter.into()));
+        }
+    }
+
+    /// Sends their values to new subscriptions whose SUBACK has left.
+    pub(in crate::engine) fn send_pending_sys(&mut self) {
+        if self.observe.sys.pending.is_empty() {
+            return;
+        }
+        let mut pending = std::mem::take(&mut self.observe.sys.pending);
+        let values = self.sys_values();
+        let mut left = PENDING_PER_TURN;
+        pending.retain(|(key, filter)| {
+            if left == 0 {
+                return true;
+            }
+            let Some(conn) = self.clients.conns.get(*key) else {
+                return false;
+            };
+            if conn.subacks_pending > 0 {
+                return true;
+            }
+            let Some((session, options)) = conn.session.and_then(|session| {
+                let held = self.clients.sessions.get(session)?.subscription(filter)?;
+                Some((session, held.options))
+            }) else {
+                return false;
+            };
+            let effective = EffectiveOptions::of(std::iter::once(options));
+            left -= 1;
+            for (topic, value) in &values {
+                if filter_matches(filter, topic) && self.may(session, Access::Receive, topic) {
+                    self.send_sys(*key, topic, value, true, &effective);
+                }
+            }
+            false
+        });
+        self.effects.more |= left == 0;
+        self.observe.sys.pending = pending;
+    }
+
+    fn send_sys(
+        &mut self,
+        key: ConnKey,
+        topic: &str,
+        value: &str,
+        retain: bool,
+        effective: &EffectiveOptions,
+    ) {
+        let bound = self.env.settings.mqtt.out_buffer_bytes.as_usize();
+        let Some(conn) = self.writer(key) else { return };
+        if conn.out_len() >= bound {
+            self.observe.turn_metrics.deliveries_dropped += 1;
+            return;
+        }
+        let mut extra = Vec::new();
+        for id in effective.ids.iter().flatten() {
+            Property::SubscriptionIdentifier(*id).encode(&mut extra);
+        }
+        let fields = PublishFields {
+            version: conn.version,
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain,
+            topic,
+            packet_id: None,
+            properties: &[],
+            extra: &extra,
+        };
+        let base = conn.out.len();
+        let packet_max = conn.packet_max as usize;
+        match fields.encode(&mut conn.out, value.as_bytes()) {
+            Ok(layout) if layout.total_len <= packet_max => {
+                conn.traffic.sent_messages += 1;
+                self.observe.turn_metrics.deliveries += 1;
+            }
+            _ => conn.out.truncate(base),
+        }
+    }
+
+    fn totals(&self) -> [Total; 9] {
+        let (mqtt, detail) = (&self.env.metrics.mqtt, &self.env.metrics.detail);
+        [
+            ("messages/received", mqtt.packets_received.get()),
+            ("messages/sent", self.packets_sent()),
+            ("publish/received", mqtt.publishes_received.get()),
+            ("publish/sent", mqtt.deliveries.get()),
+            ("publish/dropped", mqtt.deliveries_dropped.get()),
+            ("bytes/received", mqtt.bytes_received.get()),
+            ("bytes/sent", mqtt.bytes_sent.get()),
+            ("sockets", mqtt.connections_opened.get()),
+            ("connections", detail.clients_accepted.get()),
+        ]
+    }
+
+    fn packets_sent(&self) -> u64 {
+        self.env.metrics.mqtt.packets_sent.get() + self.env.metrics.mqtt.deliveries.get()
+    }
+
+    /// Every topic with its value, always in the same order.
+    fn sys_values(&self) -> Vec<(String, String)> {
+        let (mqtt, detail) = (&self.env.metrics.mqtt, &self.env.metrics.detail);
+        let connected = self.observe.connection_gauges.connected();
+        let total = self.clients.sessions.len();
+        let (retained, retained_bytes) = self.retained.lock().held();
+        let (records, record_bytes) = self.stored();
+        let uptime_s = (self.env.now.mono_ms - self.observe.sys.started_ms) / 1000;
+        let mut values: Vec<(String, String)> = Vec::with_capacity(64);
+        let mut put = |topic: &str, value: String| values.push((format!("{ROOT}{topic}"), value));
+        put("version", format!("headwater version {VERSION}"));
+        put("uptime", format!("{uptime_s} seconds"));
+        for (topic, count) in [
+            ("clients/total", total as u64),
+            ("clients/connected", connected as u64),
+            (
+                "clients/disconnected",
+                total.saturating_sub(connected) as u64,
+            ),
+            (
+                "clients/maximum",
+                self.observe.connection_gauges.connected_max() as u64,
+            ),
+            ("clients/expired", detail.sessions_expired.get()),
+            ("messages/received", mqtt.packets_received.get()),
+            ("messages/sent", self.packets_sent()),
+            ("messages/stored", records),
+            ("publish/messages/received", mqtt.publishes_received.get()),
+            ("publish/messages/sent", mqtt.deliveries.get()),
+            ("publish/messages/dropped", mqtt.deliveries_dropped.get()),
+            (
+                "publish/bytes/received",
+                detail.publish_received_bytes.get(),
+            ),
+            ("publish/bytes/sent", detail.publish_sent_bytes.get()),
+            ("bytes/received", mqtt.bytes_received.get()),
+            ("bytes/sent", mqtt.bytes_sent.get()),
+            ("retained messages/count", retained as u64),
+            ("retained messages/bytes", retained_bytes),
+            ("subscriptions/count", self.routing.router.len() as u64),
+            ("shared_subscriptions/count", self.groups.members() as u64),
+            ("store/messages/count", records),
+            ("store/messages/bytes", record_bytes),
+        ] {
+            put(topic, count.to_string());
+        }
+        for load in &self.observe.sys.loads {
+            for ((span, _), average) in SPANS.iter().zip(load.averages) {
+                put(
+                    &format!("load/{}/{span}", load.name),
+                    format!("{average:.2}"),
+                );
+            }
+        }
+        values
+    }
+
+    /// Records and bytes of the partitions that clients can reach.
+    fn stored(&self) -> (u64, u64) {
+        let partitions = self.env.log.partitions().iter();
+        partitions
+            .filter(|partition| partition.class() != Class::Internal)
+            .map(|partition| {
+                let records = partition
+                    .high_watermark()
+                    .0
+                    .saturating_sub(partition.log_start().0);
+                (records, partition.size_bytes())
+            })
+            .fold((0, 0), |(records, bytes), of| {
+                (records + of.0, bytes + of.1)
+            })
+    }
+}
+
+impl SysTree {
+    /// Mosquitto's averages: per minute, exponentially weighted.
+    fn average(&mut self, totals: &[Total], now_ms: u64) {
+        let seconds = now_ms.saturating_sub(self.averaged_ms) as f64 / 1000.0;
+        self.averaged_ms = now_ms;
+        if self.loads.is_empty() {
+            self.loads = totals
+                .iter()
+                .map(|(name, _)| LoadAverage {
+                    name,
+                    seen: 0,
+                    averages: [0.0; 3],
+                })
+                .collect();
+        }
+        if seconds <= 0.0 {
+            return;
+        }
+        for (load, (_, total)) in self.loads.iter_mut().zip(totals) {
+            let per_minute = total.saturating_sub(load.seen) as f64 * 60.0 / seconds;
+            load.seen = *total;
+            for (average, (_, span_s)) in load.averages.iter_mut().zip(SPANS) {
+                let keeps = (-seconds / span_s).exp();
+                *average = per_minute + keeps * (*average - per_minute);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn averages_come_to_a_steady_rate_and_fall_when_it_ends() {
+        let mut tree = SysTree::default();
+        let mut total = 0;
+        for step in 1..=60 {
+            total += 100;
+            tree.average(&[("x", total)], step * 10_000);
+        }
+        let [one, five, fifteen] = tree.loads[0].averages;
+        assert!((one - 600.0).abs() < 1.0, "{one}");
+        assert!(five < one && fifteen < five, "{five} {fifteen}");
+        for step in 61..=120 {
+            tree.average(&[("x", total)], step * 10_000);
+        }
+        assert!(tree.loads[0].averages[0] < 1.0);
+    }
+}

@@ -1,0 +1,168 @@
+//! Session ownership: a session belongs to the user who opened it. Other users are refused its client id while it
+//! lasts.
+//!
+//! There is one exception, so that nobody can lock out a device by taking its client id first: a user who proves that
+//! the client id is its own (see [`Rights::proves`]) ends the session of a user who does not, and begins a new one. A
+//! stored session without a known owner belongs to the first client admitted with its client id.
+
+use std::sync::Arc;
+
+use headwater_mqtt::ReasonCode;
+
+use crate::audit::{Interface, Refused};
+use crate::auth::{Denied, Rights};
+use crate::engine::lifecycle::close::Cause;
+use crate::engine::{ConnKey, Engine, SessionKey};
+use crate::peer::Transport;
+
+/// Minimum time between two log lines about client ids that `%c` rules do not accept as proved.
+const UNPROVED_LOG_MS: u64 = 1000;
+
+impl Engine {
+    /// Whether a client may have the session of its client id, if there is one. Ends the session of a user who took the
+    /// client id without proof.
+    pub(super) fn claim_session(
+        &mut self,
+        client_id: &str,
+        rights: Option<&Arc<Rights>>,
+    ) -> Result<(), Denied> {
+        // An open broker does not distinguish users.
+        let Some(rights) = rights else {
+            return Ok(());
+        };
+        let Some(key) = self.clients.by_client.get(client_id).copied() else {
+            return Ok(());
+        };
+        let Some(owner) = self
+            .clients
+            .sessions
+            .get(key)
+            .and_then(|session| session.rights.clone())
+        else {
+            let user = rights.user().map(|user| &**user);
+            tracing::info!(
+                client_id,
+                user,
+                "a session without an owner belongs to this user now"
+            );
+            return Ok(());
+        };
+        if owner.user() == rights.user() {
+            return Ok(());
+        }
+        // A client without credentials proves nothing.
+        let is_own = |rights: &Rights| rights.user().is_some() && rights.proves(client_id);
+        if !is_own(rights) || is_own(&owner) {
+            return Err(Denied::ClientId);
+        }
+        let user = rights.user().map(|user| &**user);
+        if self.may_log_client() {
+            tracing::warn!(
+                client_id,
+                user,
+                owner = owner.user().map(|user| &**user),
+                "the session of another user is ended: the client id belongs to this user"
+            );
+        }
+        if let Some(old) = self
+            .clients
+            .sessions
+            .get(key)
+            .and_then(|session| session.conn)
+        {
+            self.close(old, Cause::Reason(ReasonCode::SessionTakenOver));
+        }
+        self.end_session(key);
+        Ok(())
+    }
+
+    /// Logs which ACL line would make rules with `%c` apply, if they do not because the client id is not proved to be
+    /// the user's own. Nothing has been refused yet, so this is no refusal.
+    pub(super) fn log_unproved(&mut self, rights: Option<&Arc<Rights>>, client_id: &str) {
+        let is_told =
+            |rights: &&Arc<Rights>| rights.user().is_some() && rights.misses_rules_by(client_id);
+        let Some(rights) = rights.filter(is_told) else {
+            return;
+        };
+        self.protocol.unproved_unlogged += 1;
+        if self.env.now.mono_ms < self.protocol.unproved_log_due_ms {
+            return;
+        }
+        self.protocol.unproved_log_due_ms = self.env.now.mono_ms + UNPROVED_LOG_MS;
+        let count = std::mem::take(&mut self.protocol.unproved_unlogged);
+        let user = rights.user().map_or("", |user| &**user);
+        let shown: String = client_id.chars().take(64).collect();
+        let add = format!("client-id {shown}");
+        tracing::warn!(
+            user,
+            client_id = shown,
+            count,
+            add,
+            "rules with %c do not apply to a client id that is not proved to be the user's own; to allow it, write the line \
+             `add` into the section of the user in the ACL file"
+        );
+    }
+
+    /// Audits a refusal to the client of a connection.
+    pub(in crate::engine) fn audit(&self, key: ConnKey, act: &'static str, reason: &'static str) {
+        let Some(conn) = self.clients.conns.get(key) else {
+            return;
+        };
+        if let Some(session) = conn.session {
+            self.audit_session(key, session, act, reason);
+        }
+    }
+
+    /// The same for a connection that does not have the session yet.
+    pub(super) fn audit_session(
+        &self,
+        key: ConnKey,
+        session: SessionKey,
+        act: &'static str,
+        reason: &'static str,
+    ) {
+        let (Some(conn), session) = (
+            self.clients.conns.get(key),
+            self.clients.sessions.get(session),
+        ) else {
+            return;
+        };
+        let rights = session.and_then(|session| session.rights.as_ref());
+        self.env.metrics.audit.refuse(&Refused {
+            door: door_of(conn.peer.transport),
+            act,
+            reason,
+            user: rights.and_then(|rights| rights.user()).map(|user| &**user),
+            address: Some(conn.peer.address().ip()),
+            client_id: session.map(|session| &*session.client_id),
+        });
+    }
+
+    /// The same for a client that has no session yet.
+    pub(in crate::engine) fn audit_connect(
+        &self,
+        key: ConnKey,
+        client_id: &str,
+        rights: Option<&Arc<Rights>>,
+        reason: &'static str,
+    ) {
+        let Some(conn) = self.clients.conns.get(key) else {
+            return;
+        };
+        self.env.metrics.audit.refuse(&Refused {
+            door: door_of(conn.peer.transport),
+            act: "connect",
+            reason,
+            user: rights.and_then(|rights| rights.user()).map(|user| &**user),
+            address: Some(conn.peer.address().ip()),
+            client_id: Some(client_id),
+        });
+    }
+}
+
+fn door_of(transport: Transport) -> Interface {
+    match transport {
+        Transport::Mqtt | Transport::Mqtts => Interface::Mqtt,
+        Transport::Ws | Transport::Wss => Interface::WebSocket,
+    }
+}

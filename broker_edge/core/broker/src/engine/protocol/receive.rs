@@ -1,0 +1,363 @@
+//! From received bytes to handled packets.
+//!
+//! Keeps incomplete packets, and pauses reading when a limit requires it: a full append queue, the global budget of
+//! unparsed bytes, or too many pending acknowledgements. Each kind of packet is handled in a file of its own.
+
+use headwater_log::Offset;
+use headwater_mqtt::packet::{self, Packet, kind};
+use headwater_mqtt::{Frame, ReasonCode, encode, frame};
+
+use crate::engine::lifecycle::close::Cause;
+use crate::engine::observe::rates::Traffic;
+use crate::engine::observe::turn_metrics::PauseCause;
+use crate::engine::session::ack::{PacketKind, Reply};
+use crate::engine::session::connection::{Phase, Unparsed};
+use crate::engine::{ConnKey, Engine};
+
+/// How the event loop is to read a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ReadPlan {
+    /// Into the shared buffer, after the bytes that the connection held; with them at most `bytes_max`.
+    Shared { held: Vec<u8>, bytes_max: usize },
+    /// Into the connection's own buffer ([`Engine::held_mut`]), which has room for the rest of a large packet.
+    Own { wanted: usize },
+    /// Not now. The connection is named by `take_resumed` when it may be read again.
+    Wait,
+}
+
+/// Packets up to this size are received in the shared buffer, and only their beginning is kept: a connection may always
+/// hold this much. A larger packet is received in its own buffer, within the budget.
+const OWN_BUFFER_MIN: usize = 64 << 10;
+/// A connection with more entries in its FIFO of acknowledgements is not read until some have left.
+pub(in crate::engine) const PENDING_REPLIES_MAX: usize = 4096;
+
+/// The largest packet in an exchange of AUTH packets before the CONNACK. A larger one would use the budget, which is
+/// reserved for admitted clients.
+const AUTH_PACKET_BYTES_MAX: usize = 32 << 10;
+
+/// How long a large packet may take to arrive while others wait for the budget.
+const PACKET_MS_MAX: u64 = 30_000;
+
+/// What to do after a packet.
+enum Step {
+    Next,
+    /// The packet stays unparsed and reading is paused.
+    Pause,
+}
+
+impl Engine {
+    /// Whether and how a readable connection is to be read.
+    pub fn read_plan(&mut self, key: ConnKey) -> ReadPlan {
+        let budget = self.env.settings.mqtt.receive_budget_bytes.as_usize();
+        let is_scarce = !self.protocol.budget_waits.is_empty()
+            || self.env.settings.mqtt.limits_rate()
+            || self.ingest.stages.iter().any(|stage| stage.stalled);
+        let Some(conn) = self.clients.conns.get_mut(key) else {
+            return ReadPlan::Wait;
+        };
+        if conn.acks.len() > PENDING_REPLIES_MAX {
+            conn.paused_on_acks = true;
+            self.observe.turn_metrics.paused(PauseCause::Acks);
+        }
+        if conn.out_len() > self.env.settings.mqtt.out_buffer_bytes.as_usize() {
+            conn.paused_on_out = true;
+            self.observe.turn_metrics.paused(PauseCause::Out);
+        }
+        if conn.phase == Phase::Closed || conn.is_paused() {
+            return ReadPlan::Wait;
+        }
+        if let Some(unparsed) = conn.unparsed.present_mut()
+            && unparsed.needs > OWN_BUFFER_MIN
+        {
+            // A large packet is received only when room for all of it is reserved, so that a packet once begun can be
+            // completed.
+            if unparsed.reserved < unparsed.needs {
+                let more = unparsed.needs - unparsed.reserved;
+                if self.protocol.reserved_bytes + more > budget {
+                    conn.paused_on_budget = true;
+                    self.observe.turn_metrics.paused(PauseCause::Budget);
+                    self.protocol.budget_waits.push_back(key);
+                    return ReadPlan::Wait;
+                }
+                unparsed.reserved += more;
+                unparsed.reserved_at_ms = self.env.now.mono_ms;
+                self.protocol.reserved_bytes += more;
+                let rest = unparsed.needs - unparsed.bytes.len();
+                unparsed.bytes.reserve_exact(rest);
+            }
+            let wanted = unparsed.needs.saturating_sub(unparsed.bytes.len());
+            return ReadPlan::Own {
+                wanted: wanted.max(1),
+            };
+        }
+        // Only larger packets have reserved room.
+        let held = conn.unparsed.take().bytes;
+        // The bytes read now may have to be kept whole: behind a full queue, or before a packet without room.
+        let bytes_max = if is_scarce {
+            held.len().max(OWN_BUFFER_MIN - 1) + 1
+        } else {
+            usize::MAX
+        };
+        ReadPlan::Shared { held, bytes_max }
+    }
+
+    /// The connection's own buffer; received bytes are appended to it.
+    pub fn held_mut(&mut self, key: ConnKey) -> Option<&mut Vec<u8>> {
+        self.clients
+            .conns
+            .get_mut(key)
+            .map(|conn| &mut conn.unparsed.bytes)
+    }
+
+    /// Parses the connection's own buffer: after a read into it, or when a pause ends. Returns whether the connection
+    /// may be read.
+    pub fn receive_held(&mut self, key: ConnKey) -> bool {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
+            return false;
+        };
+        conn.last_read_ms = self.env.now.mono_ms;
+        if conn.unparsed.bytes.len() < conn.unparsed.needs {
+            return true;
+        }
+        let unparsed = conn.unparsed.take();
+        self.give_back(unparsed.reserved);
+        self.receive(key, &unparsed.bytes, true);
+        self.clients
+            .conns
+            .get(key)
+            .is_some_and(|conn| conn.phase != Phase::Closed && !conn.is_paused())
+    }
+
+    /// The peer closed the socket, or it failed.
+    pub fn lost(&mut self, key: ConnKey) {
+        self.close(key, Cause::Lost);
+    }
+
+    /// Counts a connection that was refused.
+    pub fn count_refused(&mut self) {
+        self.observe.turn_metrics.refused += 1;
+    }
+
+    /// Counts bytes received from the socket.
+    pub fn count_received(&mut self, key: ConnKey, count: usize) {
+        self.observe.turn_metrics.bytes_received += count as u64;
+        let moved = Traffic {
+            received_bytes: count as u64,
+            ..Traffic::default()
+        };
+        self.count_traffic(key, moved);
+    }
+
+    /// Handles the packets in `bytes` and keeps an incomplete rest. `is_news` if some bytes were just received.
+    pub fn receive(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
+        let before = self.observe.turn_metrics.publishes_received;
+        self.handle_packets(key, bytes, is_news);
+        let received_messages = self.observe.turn_metrics.publishes_received - before;
+        if received_messages > 0 {
+            let moved = Traffic {
+                received_messages,
+                ..Traffic::default()
+            };
+            self.count_traffic(key, moved);
+        }
+    }
+
+    fn handle_packets(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
+        let mut at = 0;
+        let bytes_max = self.env.settings.mqtt.max_packet_bytes.as_usize();
+        let size_max_in = |phase| match phase {
+            Phase::Authenticating => bytes_max.min(AUTH_PACKET_BYTES_MAX),
+            _ => bytes_max,
+        };
+        let Some(conn) = self.clients.conns.get_mut(key) else {
+            return;
+        };
+        let mut phase = conn.phase;
+        if is_news {
+            conn.last_read_ms = self.env.now.mono_ms;
+        }
+        loop {
+            let rest = &bytes[at..];
+            match frame::next(rest, size_max_in(phase)) {
+                Ok(Frame::Whole {
+                    first_byte,
+                    header_len,
+                    total_len,
+                }) => {
+                    let Some(body) = rest.get(header_len..total_len) else {
+                        return;
+                    };
+                    if self.env.settings.mqtt.limits_rate()
+                        && self.is_over_rate(key, first_byte, total_len)
+                    {
+                        return self.hold(key, rest, total_len);
+                    }
+                    self.observe.turn_metrics.packets_received += 1;
+                    match self.handle(key, first_byte, body) {
+                        Step::Next => at += total_len,
+                        Step::Pause => {
+                            self.observe.turn_metrics.packets_received -= 1;
+                            self.hold(key, rest, total_len);
+                            return self.charge_waiting(key);
+                        }
+                    }
+                    match self.clients.conns.get(key) {
+                        Some(conn) if conn.phase != Phase::Closed => phase = conn.phase,
+                        _ => return,
+                    }
+                }
+                Ok(Frame::Incomplete { needed_total }) => {
+                    if !rest.is_empty() {
+                        self.hold(key, rest, needed_total.unwrap_or(0));
+                    }
+                    return;
+                }
+                Err(error) => return self.close(key, Cause::Protocol(error)),
+            }
+        }
+    }
+
+    /// Keeps bytes that cannot be handled yet.
+    fn hold(&mut self, key: ConnKey, bytes: &[u8], needs: usize) {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
+            return;
+        };
+        let unparsed = &mut *conn.unparsed;
+        unparsed.bytes.clear();
+        unparsed.bytes.reserve_exact(bytes.len());
+        unparsed.bytes.extend_from_slice(bytes);
+        unparsed.needs = needs;
+    }
+
+    /// Frees the room reserved for a packet that is complete or abandoned.
+    pub(in crate::engine) fn give_back(&mut self, reserved: usize) {
+        self.protocol.reserved_bytes -= reserved;
+        self.protocol.budget_freed |= reserved > 0;
+    }
+
+    /// Lets connections that wait for the budget try again after some of it was freed.
+    pub(in crate::engine) fn wake_budget_waits(&mut self) {
+        if self.protocol.budget_waits.is_empty() || !std::mem::take(&mut self.protocol.budget_freed)
+        {
+            return;
+        }
+        for key in self.protocol.budget_waits.drain(..) {
+            if let Some(conn) = self.clients.conns.get_mut(key) {
+                conn.paused_on_budget = false;
+                conn.last_read_ms = self.env.now.mono_ms;
+                self.clients.resumed.push(key);
+            }
+        }
+    }
+
+    /// While others wait for the budget, closes connections that reserve part of it for a packet that does not arrive.
+    pub(in crate::engine) fn end_slow_packets(&mut self) {
+        if self.protocol.budget_waits.is_empty() {
+            return;
+        }
+        let now_ms = self.env.now.mono_ms;
+        let is_slow = |unparsed: &Unparsed| {
+            unparsed.reserved > 0 && unparsed.reserved_at_ms + PACKET_MS_MAX <= now_ms
+        };
+        let slow: Vec<ConnKey> = self
+            .clients
+            .conns
+            .iter()
+            .filter(|(_, conn)| is_slow(&conn.unparsed))
+            .map(|(key, _)| key)
+            .collect();
+        for key in slow {
+            tracing::debug!(
+                "a large packet takes too long while others wait for the budget, so its connection is closed"
+            );
+            self.close(key, Cause::Reason(ReasonCode::QuotaExceeded));
+        }
+    }
+
+    #[inline]
+    fn handle(&mut self, key: ConnKey, first_byte: u8, body: &[u8]) -> Step {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
+            return Step::Next;
+        };
+        if conn.phase == Phase::New {
+            return if self.handle_connect(key, first_byte, body) {
+                Step::Next
+            } else {
+                Step::Pause
+            };
+        }
+        let version = conn.version;
+        if conn.phase == Phase::Authenticating
+            && !matches!(first_byte >> 4, kind::AUTH | kind::DISCONNECT)
+        {
+            self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+            return Step::Next;
+        }
+        if first_byte >> 4 == kind::PUBLISH {
+            return match packet::publish::decode(version, first_byte, body) {
+                Ok(publish) => {
+                    if self.handle_publish(key, &publish) {
+                        Step::Next
+                    } else {
+                        Step::Pause
+                    }
+                }
+                Err(error) => {
+                    self.close(key, Cause::Protocol(error));
+                    Step::Next
+                }
+            };
+        }
+        match packet::decode(version, first_byte, body) {
+            Ok(packet) => self.handle_other(key, packet),
+            Err(error) => self.close(key, Cause::Protocol(error)),
+        }
+        Step::Next
+    }
+
+    fn handle_other(&mut self, key: ConnKey, packet: Packet<'_>) {
+        match packet {
+            Packet::Publish(_) => unreachable!("publishes are handled before"),
+            Packet::Puback(ack) => self.handle_puback(key, ack.packet_id),
+            Packet::Subscribe(subscribe) => self.handle_subscribe(key, &subscribe),
+            Packet::Unsubscribe(unsubscribe) => self.handle_unsubscribe(key, &unsubscribe),
+            Packet::Pingreq => {
+                if let Some(conn) = self.writer(key) {
+                    encode::pingresp(&mut conn.out);
+                    self.observe.turn_metrics.packets_sent += 1;
+                }
+            }
+            Packet::Disconnect(disconnect) => self.handle_disconnect(key, &disconnect),
+            Packet::Pubrel(ack) => self.handle_pubrel(key, &ack),
+            Packet::Pubrec(ack) => self.handle_pubrec(key, &ack),
+            Packet::Pubcomp(ack) => self.handle_pubcomp(key, &ack),
+            Packet::Auth(auth) => self.handle_auth(key, &auth),
+        }
+    }
+
+    /// Queues an encoded packet behind the pending acknowledgements; it leaves once the state record at `after` is
+    /// durable.
+    pub(super) fn queue_packet(
+        &mut self,
+        key: ConnKey,
+        after: Option<Offset>,
+        kind: PacketKind,
+        bytes: Vec<u8>,
+    ) {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
+            return;
+        };
+        conn.acks.push(Reply::Packet {
+            after,
+            kind,
+            bytes: bytes.into(),
+        });
+        if kind == PacketKind::Suback {
+            conn.subacks_pending += 1;
+        }
+        match after {
+            Some(offset) => self.ingest.state_waits.push_back((offset, key)),
+            None => self.send_ready(key),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! QoS 2 from clients: the packet ids whose publish is in the log and whose PUBREL has not arrived.
+//!
+//! A publish with such an id is a repetition: it is answered and not appended. For sessions that outlive their
+//! connection the ids survive a crash; see [`stored`].
+
+mod stored;
+
+use headwater_log::{PartitionState, failpoint};
+use headwater_mqtt::packet::ack::Ack;
+use headwater_mqtt::{Publish, ReasonCode};
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::engine::containers::lazy_box::Blank;
+use crate::engine::ids::{CommitSeq, PartitionIndex, Ticket};
+use crate::engine::lifecycle::close::Cause;
+use crate::engine::quotas::AccountId;
+use crate::engine::session::Session;
+use crate::engine::session::ack::{AckKind, Reply};
+use crate::engine::{ConnKey, Engine, SessionKey};
+
+/// Limit for all sessions together: it bounds the memory that clients can use with publishes that they never release.
+pub(in crate::engine) const IDS_IN_USE_MAX: usize = 1 << 20;
+
+/// How long the counts per tenant stay valid.
+const SHARES_MS: u64 = 200;
+
+/// Packet ids in use per tenant, stored for each account of its users, as last counted.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct TenantIdCounts {
+    due_ms: u64,
+    by_account: FxHashMap<AccountId, usize>,
+}
+
+pub fn qos2_inbound_key(client_id: &str) -> String {
+    format!("received/{client_id}")
+}
+
+/// A packet id in use.
+#[derive(Debug, Clone, Copy)]
+pub struct InboundId {
+    /// The record; `None` if it was durable when the broker started.
+    record: Option<(PartitionIndex, Ticket)>,
+    /// The connection whose receive maximum the id counts against.
+    counted: Option<ConnKey>,
+    /// How often the publish was repeated on that connection.
+    repeats: u8,
+    /// Hash of the payload; `None` if the publish arrived before the broker's last start.
+    hash: Option<u64>,
+}
+
+/// A client repeats a publish when it reconnects. One that repeats it over and over violates the protocol, as in
+/// Mosquitto.
+const REPEATS_MAX: u8 = 1;
+
+/// The packet ids that a client has in use.
+#[derive(Debug, Default)]
+pub struct Qos2Inbound {
+    held: FxHashMap<u16, InboundId>,
+    /// The partitions to which this session has published with QoS 2.
+    partitions: Vec<PartitionIndex>,
+    /// The commit of the newest release: no client is told that an id is free before that commit is durable.
+    released_in: CommitSeq,
+    /// The state store holds a value for it.
+    pub is_stored: bool,
+    /// The stored value is out of date.
+    pub is_changed: bool,
+    /// There are records that the stored value does not cover.
+    is_behind: bool,
+    /// In the list of sessions for the next mark.
+    unmarked: bool,
+}
+
+impl Blank for Qos2Inbound {
+    const BLANK: &'static Self = &Self {
+        held: FxHashMap::with_hasher(FxBuildHasher),
+        partitions: Vec::new(),
+        released_in: CommitSeq(0),
+        is_stored: false,
+        is_changed: false,
+        is_behind: false,
+        unmarked: false,
+    };
+
+    fn is_blank(&self) -> bool {
+        self.held.is_empty()
+            && self.partitions.is_empty()
+            && self.released_in == CommitSeq(0)
+            && !(self.is_stored || self.is_changed || self.is_behind || self.unmarked)
+    }
+}
+
+impl Engine {
+    /// Answers a publish whose packet id is in use. Returns false if the id is new.
+    pub(in crate::engine) fn answer_repeated(
+        &mut self,
+        key: ConnKey,
+        publish: &Publish<'_>,
+    ) -> bool {
+        let Some(packet_id) = publish.packet_id.map(|id| id.get()) else {
+            return false;
+        };
+        let Some(conn) = self.clients.conns.get_mut(key) else {
+            return true;
+        };
+        let Some(held) = conn
+            .session
+            .and_then(|session| self.clients.sessions.get_mut(session))
+            .and_then(|session| session.qos2_inbound.held.get_mut(&packet_id))
+        else {
+            return false;
+        };
+        if held
+            .hash
+            .is_some_and(|hash| hash != xxh3_64(publish.payload))
+        {
+            // A client that uses the packet id for another message has lost its state: as in Mosquitto, the new message
+            // is accepted. The old one no longer counts, however long the new one has to wait for room.
+            if held.counted.take_if(|of| *of == key).is_some() {
+                conn.publishes_in_flight = conn.publishes_in_flight.saturating_sub(1);
+            }
+            return false;
+        }
+        self.observe.turn_metrics.publishes_repeated += 1;
+        if held.counted != Some(key) {
+            held.counted = Some(key);
+            held.repeats = 0;
+            conn.publishes_in_flight = conn.publishes_in_flight.saturating_add(1);
+        }
+        held.repeats = held.repeats.saturating_add(1);
+        if held.repeats > REPEATS_MAX {
+            self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+            return true;
+        }
+        let too_many =
+            conn.is_v5() && conn.publishes_in_flight > self.env.settings.mqtt.receive_maximum;
+        match held.record {
+            Some((partition, ticket))
+                if self.ingest.stages[partition.index()].settled() <= ticket =>
+            {
+                let stage = &mut self.ingest.stages[partition.index()];
+                if matches!(stage.partition.state(), PartitionState::Stopped(_)) {
+                    self.close(key, Cause::Reason(ReasonCode::UnspecifiedError));
+                    return true;
+                }
+                stage.watch(ticket, key);
+                let kind = AckKind::Pubrec;
+                conn.acks
+                    .push_ack(kind, partition, ticket, packet_id, ReasonCode::Success);
+            }
+            _ => {
+                conn.acks.push(Reply::Ack {
+                    kind: AckKind::Pubrec,
+                    packet_id,
+                    reason: ReasonCode::Success,
+                });
+                self.send_ready(key);
+            }
+        }
+        if too_many {
+            self.close(key, Cause::Reason(ReasonCode::ReceiveMaximumExceeded));
+        }
+        true
+    }
+
+    /// Whether clients use as many packet ids as the broker remembers; from half of the limit on, whether the client's
+    /// tenant uses half of them.
+    #[inline]
+    pub(in crate::engine) fn holds_too_many(&mut self, key: ConnKey) -> bool {
+        let held_max = self.env.settings.ids_in_use_max;
+        self.qos2.ids_in_use >= held_max / 2
+            && (self.qos2.ids_in_use >= held_max || self.tenant_holds_too_many(key))
+    }
+
+    /// Counts the ids of all tenants from time to time; most brokers never get here.
+    #[cold]
+    fn tenant_holds_too_many(&mut self, key: ConnKey) -> bool {
+        let Some(account) = self.clients.conns.get(key).and_then(|conn| conn.account) else {
+            return false;
+        };
+        let now_ms = self.env.now.mono_ms;
+        if self.qos2.tenant_id_counts.due_ms <= now_ms {
+            let mut by_account: FxHashMap<AccountId, usize> = FxHashMap::default();
+            for (_, session) in self.clients.sessions.iter() {
+                if let (Some(of), held @ 1..) = (session.account, session.qos2_inbound.held.len()) {
+                    *by_account.entry(of).or_default() += held;
+                }
+            }
+            self.qos2.tenant_id_counts = TenantIdCounts {
+                due_ms: now_ms + SHARES_MS,
+                by_account: self.quotas.by_tenant(by_account),
+            };
+        }
+        let held = self.qos2.tenant_id_counts.by_account.get(&account);
+        let is_over = held.is_some_and(|held| *held >= self.env.settings.ids_in_use_max / 2);
+        if is_over {
+            self.audit(key, "publish", "quota:packet_ids");
+        }
+        is_over
+    }
+
+    /// A QoS 2 publish was staged: its packet id is now in use.
+    pub(in crate::engine) fn hold_id(
+        &mut self,
+        key: SessionKey,
+        conn: ConnKey,
+        (packet_id, payload): (u16, &[u8]),
+        partition: PartitionIndex,
+        ticket: Ticket,
+    ) {
+        let Some(session) = self.clients.sessions.get_mut(key) else {
+            return;
+        };
+        let received = &mut session.qos2_inbound;
+        let held = InboundId {
+            record: Some((partition, ticket)),
+            counted: Some(conn),
+            repeats: 0,
+            hash: Some(xxh3_64(payload)),
+        };
+        self.qos2.ids_in_use += usize::from(received.held.insert(packet_id, held).is_none());
+        self.ingest.stages[partition.index()]
+            .exactly_once
+            .push((key, packet_id));
+        failpoint!("qos2-publish-staged");
+        if session.stored {
+            received.is_behind = true;
+            if !received.partitions.contains(&partition) {
+                received.partitions.push(partition);
+            }
+            if !received.unmarked {
+                received.unmarked = true;
+                self.store.state_commits.unmarked.push(key);
+            }
+        }
+    }
+
+    /// The log refused these records: their packet ids are free.
+    pub(in crate::engine) fn free_refused(&mut self, refused: Vec<(SessionKey, u16)>) {
+        for (key, packet_id) in refused {
+            if let Some(session) = self.clients.sessions.get_mut(key)
+                && session.qos2_inbound.held.remove(&packet_id).is_some()
+            {
+                self.qos2.ids_in_use -= 1;
+            }
+        }
+    }
+
+    /// A partition has stopped. The packet ids of records that were not durable are freed in this process; otherwise a
+    /// later refusal would count them as settled and their publishes as acknowledged. A restart recovers the ids of
+    /// records that did reach the disk.
+    pub(in crate::engine) fn free_abandoned(&mut self, partition: PartitionIndex) {
+        let settled = self.ingest.stages[partition.index()].settled();
+        let is_abandoned = |held: &InboundId| {
+            held.record
+                .is_some_and(|(of, ticket)| of == partition && ticket >= settled)
+        };
+        let holders: Vec<SessionKey> = self
+            .clients
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.qos2_inbound.held.values().any(is_abandoned))
+            .map(|(key, _)| key)
+            .collect();
+        for key in holders {
+            if let Some(session) = self.clients.sessions.get_mut(key) {
+                let held = &mut session.qos2_inbound.held;
+                let before = held.len();
+                held.retain(|_, held| !is_abandoned(held));
+                self.qos2.ids_in_use -= before - held.len();
+            }
+        }
+    }
+
+    pub(in crate::engine) fn handle_pubrel(&mut self, key: ConnKey, ack: &Ack<'_>) {
+        let packet_id = ack.packet_id.get();
+        let Some(session_key) = self.clients.conns.get(key).and_then(|conn| conn.session) else {
+            return;
+        };
+        let Some(session) = self.clients.sessions.get_mut(session_key) else {
+            return;
+        };
+        // Releasing an unknown id is complete, as in Mosquitto.
+        let mut after = session.qos2_inbound.released_in;
+        if let Some(held) = session.qos2_inbound.held.get(&packet_id).copied() {
+            if !self.is_settled(&held) {
+                // The PUBREC was never sent.
+                return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+            }
+            after = self.free(session_key, packet_id);
+            if let Some(conn) = self.clients.conns.get_mut(key)
+                && held.counted == Some(key)
+            {
+                conn.publishes_in_flight = conn.publishes_in_flight.saturating_sub(1);
+            }
+        }
+        if let Some(conn) = self.clients.conns.get_mut(key) {
+            conn.acks.push(Reply::Pubcomp { packet_id, after });
+            failpoint!("qos2-release-staged");
+            self.send_ready(key);
+        }
+    }
+
+    /// The client has released a packet id. Returns the commit after which the client may be told.
+    fn free(&mut self, key: SessionKey, packet_id: u16) -> CommitSeq {
+        let after = self.change(key);
+        if let Some(session) = self.clients.sessions.get_mut(key) {
+            session.qos2_inbound.is_changed = session.stored;
+            session.qos2_inbound.released_in = after;
+            self.qos2.ids_in_use -=
+                usize::from(session.qos2_inbound.held.remove(&packet_id).is_some());
+        }
+        after
+    }
+
+    /// Whether the record of a packet id in use is acknowledged.
+    fn is_settled(&self, held: &InboundId) -> bool {
+        held.record.is_none_or(|(partition, ticket)| {
+            self.ingest.stages[partition.index()].settled() > ticket
+        })
+    }
+
+    /// Forgets the packet ids of a session that ends.
+    pub(in crate::engine) fn forget_received(&mut self, session: &Session) {
+        self.qos2.ids_in_use -= session.qos2_inbound.held.len();
+    }
+}

@@ -1,0 +1,18 @@
+//! Packet ids of QoS 2 in use, over all sessions.
+
+pub mod inbound;
+pub mod outbound;
+pub mod receipt;
+
+use super::SessionKey;
+
+use inbound::TenantIdCounts;
+
+#[derive(Default)]
+pub struct Qos2 {
+    /// Commands that clients have received and whose receipts are not durable yet; bounded by the windows.
+    pub(super) receipted: Vec<(SessionKey, u16)>,
+    /// Packet ids of publishes in use.
+    pub(super) ids_in_use: usize,
+    pub(super) tenant_id_counts: TenantIdCounts,
+}
