@@ -67,7 +67,8 @@ impl Engine {
         if let Some(reason) = reason {
             self.observe.turn_metrics.refuse("disconnect", reason);
         }
-        if let (Some(reason), true, true) = (reason, was_open, version.is_v5())
+        // A client that waits for its CONNACK gets no packet before it.
+        if let (Some(reason), true) = (reason, version.is_v5() && self.has_connack(key))
             && let Some(conn) = self.writer(key)
         {
             let properties = reference.as_deref().map(Property::ServerReference);

@@ -321,18 +321,40 @@ impl Engine {
             Packet::Puback(ack) => self.handle_puback(key, ack.packet_id),
             Packet::Subscribe(subscribe) => self.handle_subscribe(key, &subscribe),
             Packet::Unsubscribe(unsubscribe) => self.handle_unsubscribe(key, &unsubscribe),
-            Packet::Pingreq => {
-                if let Some(conn) = self.writer(key) {
-                    encode::pingresp(&mut conn.out);
-                    self.observe.turn_metrics.packets_sent += 1;
-                }
-            }
+            Packet::Pingreq => self.write_packet(key, encode::pingresp),
             Packet::Disconnect(disconnect) => self.handle_disconnect(key, &disconnect),
             Packet::Pubrel(ack) => self.handle_pubrel(key, &ack),
             Packet::Pubrec(ack) => self.handle_pubrec(key, &ack),
             Packet::Pubcomp(ack) => self.handle_pubcomp(key, &ack),
             Packet::Auth(auth) => self.handle_auth(key, &auth),
         }
+    }
+
+    /// Writes a packet that may leave before the pending acknowledgements, but not before the CONNACK (MQTT-3.2.0-1).
+    pub(in crate::engine) fn write_packet(
+        &mut self,
+        key: ConnKey,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) {
+        if !self.has_connack(key) {
+            let mut bytes = Vec::new();
+            encode(&mut bytes);
+            self.queue_packet(key, None, PacketKind::Other, bytes);
+        } else if let Some(conn) = self.writer(key) {
+            encode(&mut conn.out);
+            self.observe.turn_metrics.packets_sent += 1;
+        }
+    }
+
+    /// Whether the CONNACK of an open connection has left.
+    pub(in crate::engine) fn has_connack(&self, key: ConnKey) -> bool {
+        let session = self.clients.conns.get(key).and_then(|conn| conn.session);
+        session.is_some_and(|key| {
+            self.clients
+                .sessions
+                .get(key)
+                .is_some_and(|session| session.active)
+        })
     }
 
     /// Queues an encoded packet behind the pending acknowledgements; it leaves once the state record at `after` is

@@ -271,13 +271,11 @@ impl Engine {
     }
 
     pub(in crate::engine) fn write_pubrel(&mut self, key: ConnKey, packet_id: u16) {
-        let Some(id) = PacketId::new(packet_id) else {
-            return;
-        };
-        if let Some(conn) = self.writer(key) {
+        if let (Some(id), Some(conn)) = (PacketId::new(packet_id), self.clients.conns.get(key)) {
             let version = conn.version;
-            encode::pubrel(&mut conn.out, version, id, ReasonCode::Success, &[]);
-            self.observe.turn_metrics.packets_sent += 1;
+            self.write_packet(key, |out| {
+                encode::pubrel(out, version, id, ReasonCode::Success, &[]);
+            });
         }
     }
 

@@ -265,15 +265,7 @@ impl Engine {
             );
         }
         for key in waiting {
-            // The first packet may only be a CONNACK.
-            let session = self.clients.conns.get(key).and_then(|conn| conn.session);
-            let is_active = session.and_then(|key| Some(self.clients.sessions.get(key)?.active));
-            let cause = if is_active == Some(true) {
-                Cause::Reason(ReasonCode::UnspecifiedError)
-            } else {
-                Cause::Lost
-            };
-            self.close(key, cause);
+            self.close(key, Cause::Reason(ReasonCode::UnspecifiedError));
         }
     }
 }

@@ -221,6 +221,44 @@ fn pass_one_sync(rig: &Rig, partition: &Partition) {
 }
 
 #[test]
+fn mqtt_3_2_0_1_nothing_is_sent_before_a_connack_that_waits() {
+    let encoded = |encode: fn(&mut Vec<u8>)| {
+        let mut bytes = Vec::new();
+        encode(&mut bytes);
+        bytes
+    };
+    let pubrec = |out: &mut Vec<u8>| {
+        encode::pubrec(out, VERSION, PacketId::FIRST, ReasonCode::Success, &[]);
+    };
+    let cases = [
+        ("a ping", encoded(encode::pingreq), "Pingresp"),
+        ("an unknown packet id", encoded(pubrec), "Pubrel"),
+        ("the connection closes", vec![0xc1, 0], ""),
+    ];
+    for (case, next, answer) in cases {
+        let dir = dir();
+        let mut rig = Rig::open(dir.path(), SyncMode::Always);
+        rig.state_gate.set(Sync::Hold);
+        let key = open(&mut rig);
+        rig.feed(key, |out| {
+            encode::connect(out, &lasting(VERSION, "c", &LASTS));
+            out.extend(next);
+        });
+        rig.turn();
+        let early = rig.sent(key, VERSION);
+        rig.state_gate.set(Sync::Pass);
+        assert_eq!(early, [""; 0], "{case}");
+        if !answer.is_empty() {
+            let told = rig.packets(key, VERSION, 2);
+            assert!(
+                told[0] == "connack false" && told[1].starts_with(answer),
+                "{told:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_subscribe_that_changes_nothing_waits_for_state_that_is_on_its_way() {
     for lasts in [true, false] {
         let dir = dir();
