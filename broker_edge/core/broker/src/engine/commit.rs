@@ -3,8 +3,8 @@
 use headwater_log::{Offset, PartitionState, failpoint};
 use headwater_mqtt::{PacketId, Property, ReasonCode, encode};
 
+use crate::engine::effects::Cause;
 use crate::engine::ingest::stage::{Outcome, Stage};
-use crate::engine::lifecycle::close::Cause;
 use crate::engine::observe::turn_metrics::Gauges;
 use crate::engine::protocol::receive::PENDING_REPLIES_MAX;
 use crate::engine::session::ack::{AckKind, PacketKind, Reply, Settled};
@@ -130,6 +130,7 @@ impl Engine {
             if !self.ingest.stages[index].records.is_empty() {
                 let inline = is_small && index == last;
                 self.append(PartitionIndex(index as u16), inline);
+                self.drain();
             }
         }
     }
@@ -255,6 +256,7 @@ impl Engine {
         }
         for key in waiting {
             self.send_ready(key);
+            self.drain();
         }
         let mark = self.state_mark();
         while let Some((offset, key)) = self.ingest.state_waits.front().copied()
@@ -262,6 +264,7 @@ impl Engine {
         {
             self.ingest.state_waits.pop_front();
             self.send_ready(key);
+            self.drain();
         }
         self.settle_state_commits();
         self.abandon_if_state_stopped();
@@ -281,7 +284,7 @@ impl Engine {
         let waiting = stage.abandon();
         self.free_abandoned(partition);
         for key in waiting {
-            self.close(key, Cause::Reason(ReasonCode::UnspecifiedError));
+            self.close_now(key, Cause::Reason(ReasonCode::UnspecifiedError));
         }
     }
 
@@ -300,7 +303,7 @@ impl Engine {
                     );
                 }
                 for key in waiting {
-                    self.close(key, Cause::Reason(ReasonCode::QuotaExceeded));
+                    self.close_now(key, Cause::Reason(ReasonCode::QuotaExceeded));
                 }
             }
         }
@@ -353,7 +356,9 @@ impl Engine {
             }
             _ => String::new(),
         };
-        let Some(conn) = self.writer(key) else { return };
+        let Some(conn) = self.clients.writer(key) else {
+            return;
+        };
         match reply {
             Reply::Acks {
                 kind,

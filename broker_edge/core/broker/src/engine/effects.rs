@@ -1,7 +1,63 @@
-//! What one part of the engine asks of the turn.
+//! What one part of the engine asks of a higher one; `Engine::drain` does it after each step of a turn.
 
-#[derive(Default)]
+use std::collections::VecDeque;
+
+use headwater_mqtt::{DecodeError, ReasonCode};
+
+use super::ConnKey;
+
+/// Why a connection ends.
+#[derive(Debug, Clone, Copy)]
+pub enum Cause {
+    /// The client sent DISCONNECT; its will is dropped.
+    Goodbye,
+    /// The client sent DISCONNECT and asked for its will to be published.
+    GoodbyeWithWill,
+    /// The socket is gone.
+    Lost,
+    /// The broker closes the connection and tells MQTT 5 clients why.
+    Reason(ReasonCode),
+    /// The client violated the protocol.
+    Protocol(DecodeError),
+    /// The CONNECT was answered with a refusal.
+    Refused,
+}
+
+impl Cause {
+    /// What an MQTT 5 client is told.
+    pub fn reason(&self) -> Option<ReasonCode> {
+        match self {
+            Self::Reason(reason) => Some(*reason),
+            Self::Protocol(error) => Some(error.reason),
+            Self::Goodbye | Self::GoodbyeWithWill | Self::Lost | Self::Refused => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub enum Effect {
+    /// The connection is marked as closed and has its DISCONNECT; the rest follows.
+    Close(ConnKey, Cause),
+}
+
+#[derive(Debug, Default)]
 pub struct Effects {
+    queue: VecDeque<Effect>,
     /// A read stopped at its bound: the next turn must not sleep.
     pub(super) more: bool,
+}
+
+impl Effects {
+    pub fn push(&mut self, effect: Effect) {
+        self.queue.push_back(effect);
+    }
+
+    #[inline]
+    pub fn pop(&mut self) -> Option<Effect> {
+        self.queue.pop_front()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
 }

@@ -59,7 +59,7 @@ use catch_up::CatchUp;
 use clients::Clients;
 use clients::timers::Timer;
 use delivery::Delivery;
-use effects::Effects;
+use effects::{Effect, Effects};
 use env::Env;
 use ids::PartitionIndex;
 use ingest::Ingest;
@@ -158,11 +158,23 @@ impl Engine {
 
     /// Begins a turn at this time.
     pub fn begin(&mut self, now: Now) {
+        debug_assert!(self.effects.is_empty(), "the last step was drained");
         self.env.now = now;
         self.effects.more = false;
         self.observe.turn_at = Instant::now();
         self.groups.begin_turn();
         self.take_auth_updates();
+    }
+
+    /// Does what the step that ends here asks of higher parts: a packet, a due timer, a connection that settled, an
+    /// append, or a call from outside. The next step finds all of it done. A connection closes once, so this ends.
+    #[inline]
+    fn drain(&mut self) {
+        while let Some(effect) = self.effects.pop() {
+            match effect {
+                Effect::Close(key, cause) => self.end_connection(key, &cause),
+            }
+        }
     }
 
     /// Ends a turn: the sockets were given everything to send.
@@ -285,33 +297,8 @@ impl Engine {
             .get(key)
             .is_some_and(|conn| conn.out_blocked)
         {
-            self.touch(key);
+            self.clients.touch(key);
         }
-    }
-
-    /// Adds a connection to the list of connections to write.
-    fn touch(&mut self, key: ConnKey) {
-        if let Some(conn) = self.clients.conns.get_mut(key)
-            && !conn.touched
-        {
-            conn.touched = true;
-            self.clients.touched.push(key);
-        }
-    }
-
-    /// The connection and a buffer to append to, which is written at the end of the turn.
-    fn writer(&mut self, key: ConnKey) -> Option<&mut Connection> {
-        let conn = self.clients.conns.get_mut(key)?;
-        if conn.out.capacity() == 0
-            && let Some(buffer) = self.clients.pool.pop()
-        {
-            conn.out = buffer;
-        }
-        if !conn.touched {
-            conn.touched = true;
-            self.clients.touched.push(key);
-        }
-        Some(conn)
     }
 
     /// Makes a session with something to send run in the next catch-up.

@@ -1,5 +1,7 @@
 //! The settings of the data plane: plain values that the broker fills from the configuration.
 
+use headwater_mqtt::ReasonCode;
+
 use crate::config::{MqttSettings, SysSettings};
 use crate::engine::qos2::inbound::IDS_IN_USE_MAX;
 
@@ -20,6 +22,17 @@ pub struct Settings {
     pub ids_in_use_max: usize,
     /// Connections that may publish in a turn whose append is committed on the loop's thread.
     pub inline_publishers_max: usize,
+}
+
+impl Settings {
+    /// The server reference for a reason code that sends the client elsewhere.
+    pub fn reference_for(&self, reason: ReasonCode) -> Option<&str> {
+        let goes = matches!(
+            reason,
+            ReasonCode::UseAnotherServer | ReasonCode::ServerMoved
+        );
+        self.mqtt.server_reference.as_deref().filter(|_| goes)
+    }
 }
 
 impl Default for Settings {

@@ -12,11 +12,11 @@ const TOP: [&str; 5] = ["ids", "env", "effects", "settings", "commit"];
 const UPWARD: &str = "
 protocol: operate
 lifecycle: protocol
-qos2: lifecycle protocol
+qos2: protocol
 delivery: catch_up qos2
 session_store: lifecycle qos2
 shared_groups: catch_up delivery session_store
-observe: lifecycle operate
+observe: operate
 session: observe protocol qos2
 retained: catch_up
 routing: session shared_groups

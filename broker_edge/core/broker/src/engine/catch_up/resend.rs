@@ -206,7 +206,7 @@ impl Engine {
                     session.window.note_receipt(packet_id);
                     session.extras.commands.push(Command::of(packet_id, record));
                 }
-                self.touch(conn_key);
+                self.clients.touch(conn_key);
                 Delivered::Sent
             }
             // Expired, removed or too large: it will never be acknowledged.

@@ -5,7 +5,12 @@ pub mod timers;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use headwater_mqtt::{Property, encode};
+
 use super::containers::lazy_box::LazyBox;
+use super::effects::{Cause, Effect, Effects};
+use super::env::Env;
+use super::session::connection::Phase;
 use super::session::out::PayloadHolders;
 use super::{ConnKey, Connection, Session, SessionKey, Slab};
 
@@ -30,4 +35,60 @@ pub struct Clients {
     pub(super) lives: u64,
     /// Source of assigned client ids.
     pub(super) assigned: u64,
+}
+
+impl Clients {
+    /// Adds a connection to the list of connections to write.
+    pub(super) fn touch(&mut self, key: ConnKey) {
+        if let Some(conn) = self.conns.get_mut(key)
+            && !conn.touched
+        {
+            conn.touched = true;
+            self.touched.push(key);
+        }
+    }
+
+    /// The connection and a buffer to append to, which is written at the end of the turn.
+    pub(super) fn writer(&mut self, key: ConnKey) -> Option<&mut Connection> {
+        let conn = self.conns.get_mut(key)?;
+        if conn.out.capacity() == 0
+            && let Some(buffer) = self.pool.pop()
+        {
+            conn.out = buffer;
+        }
+        if !conn.touched {
+            conn.touched = true;
+            self.touched.push(key);
+        }
+        Some(conn)
+    }
+
+    /// Whether the CONNACK of an open connection has left.
+    pub(super) fn has_connack(&self, key: ConnKey) -> bool {
+        let session = self.conns.get(key).and_then(|conn| conn.session);
+        session.is_some_and(|key| self.sessions.get(key).is_some_and(|session| session.active))
+    }
+
+    /// Marks a connection as closed and tells an MQTT 5 client why, unless it waits for its CONNACK. Nothing is read or
+    /// sent after that; what is in `out` may still be written in this turn. The effect does the rest.
+    pub(super) fn close(&mut self, key: ConnKey, cause: Cause, env: &Env, effects: &mut Effects) {
+        let told = cause.reason().filter(|_| self.has_connack(key));
+        let Some(conn) = self.conns.get_mut(key) else {
+            return;
+        };
+        if conn.phase == Phase::Closed {
+            return;
+        }
+        conn.phase = Phase::Closed;
+        let version = conn.version;
+        if let (Some(reason), true) = (told, version.is_v5())
+            && let Some(conn) = self.writer(key)
+        {
+            let reference = env.settings.reference_for(reason);
+            let properties = reference.map(Property::ServerReference);
+            encode::disconnect(&mut conn.out, version, reason, properties.as_slice());
+        }
+        self.closed.push(key);
+        effects.push(Effect::Close(key, cause));
+    }
 }

@@ -397,7 +397,7 @@ impl Engine {
         conn.traffic.sent_messages += 1;
         self.observe.turn_metrics.publish_sent_bytes += record.payload.len() as u64;
         self.observe.turn_metrics.deliveries += 1;
-        self.touch(conn_key);
+        self.clients.touch(conn_key);
         Delivered::Sent
     }
 }

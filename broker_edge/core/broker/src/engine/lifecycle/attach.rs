@@ -5,12 +5,11 @@ use std::rc::Rc;
 use headwater_log::Offset;
 use headwater_mqtt::{Connect, ReasonCode};
 
+use crate::engine::effects::Cause;
 use crate::engine::routing::router::Subscriber;
 use crate::engine::session::{Offline, Session};
 use crate::engine::shared_groups::is_shared;
 use crate::engine::{ConnKey, Engine, SessionKey};
-
-use super::close::Cause;
 
 /// The state of a session before its client came back.
 pub(in crate::engine) struct PreviousState {
@@ -63,7 +62,7 @@ impl Engine {
                 .get(session)
                 .and_then(|session| session.conn);
             if let Some(old) = old {
-                self.close(old, Cause::Reason(ReasonCode::SessionTakenOver));
+                self.close_now(old, Cause::Reason(ReasonCode::SessionTakenOver));
             }
             if connect.clean_start {
                 self.end_session(session);

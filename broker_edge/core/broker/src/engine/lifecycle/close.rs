@@ -3,87 +3,58 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use headwater_mqtt::ReasonCode;
 use headwater_mqtt::packet::disconnect::Disconnect;
-use headwater_mqtt::{DecodeError, Property, ReasonCode, encode};
 
 use crate::auth::Access;
 use crate::engine::clients::timers::Timer;
+use crate::engine::effects::Cause;
 use crate::engine::protocol::publish::OwnRecord;
-use crate::engine::session::connection::{Phase, Will};
+use crate::engine::session::connection::Will;
 use crate::engine::session::out::{POOL_BUFFER_MAX, POOL_MAX};
 use crate::engine::session::{NEVER_EXPIRES, Offline};
 use crate::engine::shared_groups::is_shared;
 use crate::engine::{ConnKey, Engine, SessionKey};
 
-/// Why a connection ends.
-#[derive(Debug, Clone, Copy)]
-pub enum Cause {
-    /// The client sent DISCONNECT; its will is dropped.
-    Goodbye,
-    /// The client sent DISCONNECT and asked for its will to be published.
-    GoodbyeWithWill,
-    /// The socket is gone.
-    Lost,
-    /// The broker closes the connection and tells MQTT 5 clients why.
-    Reason(ReasonCode),
-    /// The client violated the protocol.
-    Protocol(DecodeError),
-    /// The CONNECT was answered with a refusal.
-    Refused,
-}
-
 impl Engine {
-    /// Closes a connection. Its last bytes may still be written in this turn.
-    pub fn close(&mut self, key: ConnKey, cause: Cause) {
+    /// Closes a connection; what follows from that is done when the step ends.
+    pub(in crate::engine) fn close(&mut self, key: ConnKey, cause: Cause) {
+        self.clients.close(key, cause, &self.env, &mut self.effects);
+    }
+
+    /// Closes a connection as a step of its own.
+    pub(in crate::engine) fn close_now(&mut self, key: ConnKey, cause: Cause) {
+        self.close(key, cause);
+        self.drain();
+    }
+
+    /// Does what follows from the close of a connection.
+    pub(in crate::engine) fn end_connection(&mut self, key: ConnKey, cause: &Cause) {
         let Some(conn) = self.clients.conns.get_mut(key) else {
             return;
         };
-        if conn.phase == Phase::Closed {
-            return;
-        }
-        let was_open = conn.phase == Phase::Open;
-        conn.phase = Phase::Closed;
-        if was_open {
-            self.observe
-                .connection_gauges
-                .leave(conn.peer.transport.name(), conn.version);
-        }
         let account = conn.account.take();
         let reserved = conn.unparsed.take().reserved;
-        let will = conn.extras.take().will;
-        let (reason, keeps_will) = match cause {
-            Cause::Goodbye => (None, false),
-            Cause::GoodbyeWithWill | Cause::Lost | Cause::Refused => (None, true),
-            Cause::Reason(reason) => (Some(reason), true),
-            Cause::Protocol(error) => (Some(error.reason), true),
-        };
-        let will = will.filter(|_| keeps_will && was_open);
-        let version = conn.version;
+        let keeps_will = !matches!(cause, Cause::Goodbye);
+        let will = conn.extras.take().will.filter(|_| keeps_will);
+        let (session, transport, version) = (conn.session, conn.peer.transport, conn.version);
         self.discharge_connection(account);
-        if was_open {
-            self.log_disconnected(key, &cause);
-        }
-        let reference = reason.and_then(|reason| self.reference_for(reason));
-        if let Some(reason) = reason {
+        self.give_back(reserved);
+        if let Some(reason) = cause.reason() {
             self.observe.turn_metrics.refuse("disconnect", reason);
         }
-        // A client that waits for its CONNACK gets no packet before it.
-        if let (Some(reason), true) = (reason, version.is_v5() && self.has_connack(key))
-            && let Some(conn) = self.writer(key)
-        {
-            let properties = reference.as_deref().map(Property::ServerReference);
-            encode::disconnect(&mut conn.out, version, reason, properties.as_slice());
-        }
-        self.give_back(reserved);
-        self.clients.closed.push(key);
-        if let Some(session) = self.clients.conns.get(key).and_then(|conn| conn.session) {
+        // Only a connection that was open has a session.
+        if let Some(session) = session {
+            let gauges = &mut self.observe.connection_gauges;
+            gauges.leave(transport.name(), version);
+            self.log_disconnected(key, cause);
             self.detach(session, key, will);
         }
     }
 
     /// Forgets a connection whose socket is closed.
     pub fn remove(&mut self, key: ConnKey) {
-        self.close(key, Cause::Lost);
+        self.close_now(key, Cause::Lost);
         if let Some(mut conn) = self.clients.conns.remove(key)
             && conn.out.capacity() > 0
             && conn.out.capacity() <= POOL_BUFFER_MAX
@@ -99,7 +70,7 @@ impl Engine {
     pub fn close_all(&mut self) {
         let keys: Vec<ConnKey> = self.clients.conns.keys().collect();
         for key in keys {
-            self.close(key, Cause::Reason(ReasonCode::ServerShuttingDown));
+            self.close_now(key, Cause::Reason(ReasonCode::ServerShuttingDown));
         }
     }
 

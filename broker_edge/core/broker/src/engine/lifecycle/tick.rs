@@ -3,11 +3,10 @@
 use headwater_mqtt::ReasonCode;
 
 use crate::engine::clients::timers::Timer;
+use crate::engine::effects::Cause;
 use crate::engine::session::NEVER_EXPIRES;
 use crate::engine::session::connection::Phase;
 use crate::engine::{ConnKey, Engine, SessionKey};
-
-use super::close::Cause;
 
 /// Cursors are checkpointed this often.
 pub const CHECKPOINT_MS: u64 = 1000;
@@ -57,6 +56,7 @@ impl Engine {
                         .set(self.env.now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);
                 }
             }
+            self.drain();
         }
     }
 

@@ -5,7 +5,7 @@
 
 use headwater_mqtt::ReasonCode;
 
-use crate::engine::lifecycle::close::Cause;
+use crate::engine::effects::Cause;
 use crate::engine::{ConnKey, Engine, Session};
 
 /// Limit on lines in one time window.

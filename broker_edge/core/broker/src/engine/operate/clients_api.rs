@@ -11,8 +11,8 @@ use headwater_mqtt::ReasonCode;
 use serde::Serialize;
 use tokio::sync::oneshot::Sender;
 
+use crate::engine::effects::Cause;
 use crate::engine::ids::PartitionIndex;
-use crate::engine::lifecycle::close::Cause;
 use crate::engine::observe::connection_gauges::name_of;
 use crate::engine::observe::rates::{Rates, Traffic};
 use crate::engine::session::connection::Phase;
@@ -294,11 +294,12 @@ impl Engine {
         let key = *self.clients.by_client.get(client_id)?;
         let conn = self.clients.sessions.get(key)?.conn;
         if let Some(conn) = conn {
-            self.close(conn, Cause::Reason(ReasonCode::AdministrativeAction));
+            self.close_now(conn, Cause::Reason(ReasonCode::AdministrativeAction));
         }
         let session_ended = ends_session || self.clients.sessions.get(key).is_none();
         if ends_session {
             self.end_session(key);
+            self.drain();
         }
         tracing::info!(client_id, ends_session, "a client was kicked");
         Some(Kicked {

@@ -163,7 +163,9 @@ impl Engine {
         effective: &EffectiveOptions,
     ) {
         let bound = self.env.settings.mqtt.out_buffer_bytes.as_usize();
-        let Some(conn) = self.writer(key) else { return };
+        let Some(conn) = self.clients.writer(key) else {
+            return;
+        };
         if conn.out_len() >= bound {
             self.observe.turn_metrics.deliveries_dropped += 1;
             return;

@@ -9,7 +9,7 @@ use headwater_mqtt::{Connect, ReasonCode};
 
 use crate::auth::{Admission, Answer, Credentials, Denied, Identity, Rights};
 use crate::engine::clients::timers::Timer;
-use crate::engine::lifecycle::close::Cause;
+use crate::engine::effects::Cause;
 use crate::engine::{ConnKey, Engine};
 
 use super::enhanced::Exchanging;

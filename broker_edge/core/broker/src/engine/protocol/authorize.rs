@@ -7,7 +7,7 @@
 use headwater_mqtt::ReasonCode;
 
 use crate::auth::{Access, Proof};
-use crate::engine::lifecycle::close::Cause;
+use crate::engine::effects::Cause;
 use crate::engine::routing::topics::TopicId;
 use crate::engine::{ConnKey, Engine, SessionKey};
 
@@ -99,7 +99,7 @@ impl Engine {
         tracing::info!(revoked = revoked.len(), "users and rights were reloaded");
         for key in revoked {
             self.env.metrics.auth.end("revoked");
-            self.close(key, Cause::Reason(ReasonCode::AdministrativeAction));
+            self.close_now(key, Cause::Reason(ReasonCode::AdministrativeAction));
         }
     }
 }

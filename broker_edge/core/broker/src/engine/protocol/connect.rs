@@ -10,7 +10,7 @@ use headwater_mqtt::{Connect, ConnectReturnCode, Property, ReasonCode, encode};
 use crate::auth::scram::METHOD;
 use crate::auth::{Access, Denied, Rights};
 use crate::engine::clients::timers::Timer;
-use crate::engine::lifecycle::close::Cause;
+use crate::engine::effects::Cause;
 use crate::engine::quotas::Kind;
 use crate::engine::session::NEVER_EXPIRES;
 use crate::engine::session::ack::PacketKind;
@@ -51,7 +51,7 @@ impl Engine {
             Err(error) => {
                 tracing::debug!(%error, "a CONNECT was refused");
                 self.observe.turn_metrics.refused += 1;
-                if let Some(conn) = self.writer(key) {
+                if let Some(conn) = self.clients.writer(key) {
                     encode::refusal(&mut conn.out, error.refusal);
                 }
                 self.close(key, Cause::Refused);
@@ -121,10 +121,10 @@ impl Engine {
     fn refuse_with(&mut self, key: ConnKey, reason: ReasonCode, code: ConnectReturnCode) {
         self.observe.turn_metrics.refused += 1;
         self.observe.turn_metrics.refuse("connack", reason);
-        let reference = self.reference_for(reason);
-        if let Some(conn) = self.writer(key) {
+        let reference = self.env.settings.reference_for(reason);
+        if let Some(conn) = self.clients.writer(key) {
             if conn.version.is_v5() {
-                let properties = reference.as_deref().map(Property::ServerReference);
+                let properties = reference.map(Property::ServerReference);
                 encode::connack(&mut conn.out, false, reason, properties.as_slice());
             } else {
                 encode::connack_v3(&mut conn.out, false, code);

@@ -10,7 +10,7 @@ use headwater_mqtt::{Connect, Property, ReasonCode, encode};
 use crate::auth::scram::{Exchange, METHOD};
 use crate::auth::users::Fingerprint;
 use crate::auth::{Authority, Denied};
-use crate::engine::lifecycle::close::Cause;
+use crate::engine::effects::Cause;
 use crate::engine::session::connection::{Connection, Phase};
 use crate::engine::{ConnKey, Engine};
 
@@ -187,7 +187,7 @@ impl Engine {
     }
 
     fn send_auth(&mut self, key: ConnKey, reason: ReasonCode, message: &str) {
-        if let Some(conn) = self.writer(key) {
+        if let Some(conn) = self.clients.writer(key) {
             let properties = [
                 Property::AuthenticationMethod(METHOD),
                 Property::AuthenticationData(message.as_bytes()),

@@ -7,7 +7,7 @@ use headwater_mqtt::packet::kind;
 use headwater_mqtt::{Connect, Property, Publish, QoS, ReasonCode};
 
 use crate::engine::clients::timers::Timer;
-use crate::engine::lifecycle::close::Cause;
+use crate::engine::effects::Cause;
 use crate::engine::observe::turn_metrics::PauseCause;
 use crate::engine::routing::topics::TopicId;
 use crate::engine::session::connection::Phase;
@@ -181,16 +181,6 @@ impl Engine {
         }
     }
 
-    /// The server reference for a reason code that sends the client elsewhere.
-    pub(in crate::engine) fn reference_for(&self, reason: ReasonCode) -> Option<String> {
-        let goes = matches!(
-            reason,
-            ReasonCode::UseAnotherServer | ReasonCode::ServerMoved
-        );
-        let reference = &self.env.settings.mqtt.server_reference;
-        reference.clone().filter(|_| goes)
-    }
-
     fn reason_of(&self, drain: Drain) -> ReasonCode {
         match (drain, &self.env.settings.mqtt.server_reference) {
             (_, None) => ReasonCode::ServerUnavailable,
@@ -230,7 +220,7 @@ impl Engine {
             .collect();
         self.effects.more |= keys.len() == DRAINED_MAX;
         for key in keys {
-            self.close(key, Cause::Reason(reason));
+            self.close_now(key, Cause::Reason(reason));
         }
     }
 }

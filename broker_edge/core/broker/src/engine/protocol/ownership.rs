@@ -11,7 +11,7 @@ use headwater_mqtt::ReasonCode;
 
 use crate::audit::{Interface, Refused};
 use crate::auth::{Denied, Rights};
-use crate::engine::lifecycle::close::Cause;
+use crate::engine::effects::Cause;
 use crate::engine::{ConnKey, Engine, SessionKey};
 use crate::peer::Transport;
 
@@ -70,7 +70,7 @@ impl Engine {
             .get(key)
             .and_then(|session| session.conn)
         {
-            self.close(old, Cause::Reason(ReasonCode::SessionTakenOver));
+            self.close_now(old, Cause::Reason(ReasonCode::SessionTakenOver));
         }
         self.end_session(key);
         Ok(())

@@ -4,8 +4,8 @@ use headwater_log::{PublishId, RecordMeta, RecordsFull};
 use headwater_mqtt::{PacketId, Publish, QoS, ReasonCode};
 
 use crate::engine::containers::slab::Slab;
+use crate::engine::effects::Cause;
 use crate::engine::ids::{PartitionIndex, Ticket};
-use crate::engine::lifecycle::close::Cause;
 use crate::engine::observe::turn_metrics::PauseCause;
 use crate::engine::routing::topics::TopicId;
 use crate::engine::session::Session;
@@ -71,6 +71,7 @@ impl Engine {
         if self.stage_publish(key, id, publish).is_err() {
             // A table of this append is full; the following records go into the next append.
             self.append(partition, false);
+            self.drain();
             if self.ingest.stages[partition.index()].stalled
                 || self.stage_publish(key, id, publish).is_err()
             {

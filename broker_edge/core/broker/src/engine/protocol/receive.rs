@@ -7,7 +7,7 @@ use headwater_log::Offset;
 use headwater_mqtt::packet::{self, Packet, kind};
 use headwater_mqtt::{Frame, ReasonCode, encode, frame};
 
-use crate::engine::lifecycle::close::Cause;
+use crate::engine::effects::Cause;
 use crate::engine::observe::rates::Traffic;
 use crate::engine::observe::turn_metrics::PauseCause;
 use crate::engine::session::ack::{PacketKind, Reply};
@@ -130,7 +130,7 @@ impl Engine {
 
     /// The peer closed the socket, or it failed.
     pub fn lost(&mut self, key: ConnKey) {
-        self.close(key, Cause::Lost);
+        self.close_now(key, Cause::Lost);
     }
 
     /// Counts a connection that was refused.
@@ -152,6 +152,7 @@ impl Engine {
     pub fn receive(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
         let before = self.observe.turn_metrics.publishes_received;
         self.handle_packets(key, bytes, is_news);
+        self.drain();
         let received_messages = self.observe.turn_metrics.publishes_received - before;
         if received_messages > 0 {
             let moved = Traffic {
@@ -193,7 +194,9 @@ impl Engine {
                         return self.hold(key, rest, total_len);
                     }
                     self.observe.turn_metrics.packets_received += 1;
-                    match self.handle(key, first_byte, body) {
+                    let step = self.handle(key, first_byte, body);
+                    self.drain();
+                    match step {
                         Step::Next => at += total_len,
                         Step::Pause => {
                             self.observe.turn_metrics.packets_received -= 1;
@@ -270,7 +273,7 @@ impl Engine {
             tracing::debug!(
                 "a large packet takes too long while others wait for the budget, so its connection is closed"
             );
-            self.close(key, Cause::Reason(ReasonCode::QuotaExceeded));
+            self.close_now(key, Cause::Reason(ReasonCode::QuotaExceeded));
         }
     }
 
@@ -336,25 +339,14 @@ impl Engine {
         key: ConnKey,
         encode: impl FnOnce(&mut Vec<u8>),
     ) {
-        if !self.has_connack(key) {
+        if !self.clients.has_connack(key) {
             let mut bytes = Vec::new();
             encode(&mut bytes);
             self.queue_packet(key, None, PacketKind::Other, bytes);
-        } else if let Some(conn) = self.writer(key) {
+        } else if let Some(conn) = self.clients.writer(key) {
             encode(&mut conn.out);
             self.observe.turn_metrics.packets_sent += 1;
         }
-    }
-
-    /// Whether the CONNACK of an open connection has left.
-    pub(in crate::engine) fn has_connack(&self, key: ConnKey) -> bool {
-        let session = self.clients.conns.get(key).and_then(|conn| conn.session);
-        session.is_some_and(|key| {
-            self.clients
-                .sessions
-                .get(key)
-                .is_some_and(|session| session.active)
-        })
     }
 
     /// Queues an encoded packet behind the pending acknowledgements; it leaves once the state record at `after` is

@@ -8,8 +8,8 @@ use headwater_mqtt::{PacketId, Property, QoS, ReasonCode, encode};
 
 use crate::auth::Access;
 use crate::engine::containers::lazy_box::LazyBox;
+use crate::engine::effects::Cause;
 use crate::engine::ids::PartitionIndex;
-use crate::engine::lifecycle::close::Cause;
 use crate::engine::operate::sys::is_sys;
 use crate::engine::quotas::Kind;
 use crate::engine::retained::retained_cursor::RetainedCursor;

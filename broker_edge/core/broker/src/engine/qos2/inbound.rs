@@ -12,8 +12,8 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::containers::lazy_box::Blank;
+use crate::engine::effects::Cause;
 use crate::engine::ids::{CommitSeq, PartitionIndex, Ticket};
-use crate::engine::lifecycle::close::Cause;
 use crate::engine::quotas::AccountId;
 use crate::engine::session::Session;
 use crate::engine::session::ack::{AckKind, Reply};

@@ -15,8 +15,8 @@ use headwater_mqtt::{PacketId, ReasonCode, encode};
 
 use crate::engine::catch_up::readers::Progress;
 use crate::engine::delivery::deliver::Delivered;
+use crate::engine::effects::Cause;
 use crate::engine::ids::{CommitSeq, PartitionIndex};
-use crate::engine::lifecycle::close::Cause;
 use crate::engine::session::Session;
 use crate::engine::session::window::{Inflight, InflightState, Source};
 use crate::engine::{ConnKey, Engine, SessionKey};
@@ -216,6 +216,7 @@ impl Engine {
     pub(in crate::engine) fn release_receipted(&mut self) {
         for (key, packet_id) in std::mem::take(&mut self.qos2.receipted) {
             self.stage_receipts(key);
+            self.drain();
             let Some(session) = self.clients.sessions.get(key) else {
                 continue;
             };

@@ -9,8 +9,8 @@ use headwater_log::RecordView;
 use headwater_mqtt::{PacketId, ReasonCode};
 use serde::Serialize;
 
+use crate::engine::effects::Cause;
 use crate::engine::ids::{PartitionIndex, Ticket};
-use crate::engine::lifecycle::close::Cause;
 use crate::engine::protocol::publish::OwnRecord;
 use crate::engine::session::window::Inflight;
 use crate::engine::session::{Command, PendingReceipt};

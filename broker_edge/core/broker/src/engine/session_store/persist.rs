@@ -172,6 +172,7 @@ impl Engine {
         let part = self.store.dirty[..count].to_vec();
         for key in part {
             self.stage_receipts(key);
+            self.drain();
             let Some(session) = self.clients.sessions.get_mut(key) else {
                 continue;
             };
@@ -235,6 +236,7 @@ impl Engine {
             // A receipt that became durable since the last checkpoint no longer holds the cursor back. Without this, a
             // device would get its last command again after a clean stop.
             self.stage_receipts(key);
+            self.drain();
             self.store_session(key);
             self.change(key);
         }

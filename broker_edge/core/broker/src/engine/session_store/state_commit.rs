@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use headwater_log::{AppendError, Offset, Partition, PartitionState};
 use headwater_mqtt::ReasonCode;
 
+use crate::engine::effects::Cause;
 use crate::engine::ids::CommitSeq;
-use crate::engine::lifecycle::close::Cause;
 use crate::engine::qos2::inbound::qos2_inbound_key;
 use crate::engine::qos2::outbound::qos2_outbound_key;
 use crate::engine::{ConnKey, Engine, SessionKey};
@@ -147,7 +147,7 @@ impl Engine {
             };
             session.in_state_commit = false;
             if let Some(conn) = session.conn {
-                self.close(conn, Cause::Reason(ReasonCode::UnspecifiedError));
+                self.close_now(conn, Cause::Reason(ReasonCode::UnspecifiedError));
             }
         }
     }
@@ -232,6 +232,7 @@ impl Engine {
                 .and_then(|session| session.conn)
             {
                 self.send_ready(conn);
+                self.drain();
             }
         }
     }
@@ -265,7 +266,7 @@ impl Engine {
             );
         }
         for key in waiting {
-            self.close(key, Cause::Reason(ReasonCode::UnspecifiedError));
+            self.close_now(key, Cause::Reason(ReasonCode::UnspecifiedError));
         }
     }
 }

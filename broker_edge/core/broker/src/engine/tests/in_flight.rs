@@ -2,7 +2,7 @@
 
 use headwater_log::PartitionState;
 
-use crate::engine::lifecycle::close::Cause;
+use crate::engine::effects::Cause;
 
 use super::qos2::answer;
 use super::*;
@@ -302,7 +302,7 @@ fn nothing_is_sent_behind_a_disconnect() {
     }
     rig.turn();
     rig.engine
-        .close(keys[0], Cause::Reason(ReasonCode::AdministrativeAction));
+        .close_now(keys[0], Cause::Reason(ReasonCode::AdministrativeAction));
     rig.turn();
     rig.gate.set(Sync::Pass);
     assert_eq!(
