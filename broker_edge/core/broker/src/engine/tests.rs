@@ -2,6 +2,7 @@
 //! or fails.
 
 mod auth;
+mod behind;
 mod checkpoints;
 mod edges;
 mod enhanced;

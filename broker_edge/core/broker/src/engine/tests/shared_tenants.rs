@@ -174,3 +174,26 @@ fn a_group_that_begins_in_the_past_gives_of_it_what_may_be_replayed_and_nothing_
     );
     broker.rig.crash();
 }
+
+#[test]
+fn a_record_of_the_history_needs_the_right_to_replay_also_when_the_group_is_live() {
+    let acl = "user ann\ntopic read #\ntopic replay #\nuser bob\ntopic readwrite #\n";
+    let mut broker = broker(acl);
+    let bob = broker.connect("bob", "pw-b", "publisher");
+    assert_eq!(broker.publish(bob, "x", 1), "puback 1");
+    let ann = lasting(&mut broker, "ann", "a");
+    subscribe(&mut broker, ann, Some("earliest"));
+    assert_eq!(broker.publish(bob, "x", 2), "puback 2");
+    assert_eq!(received(&mut broker, ann, 2).len(), 2);
+    // Her unacknowledged records go to the other member, as far as it may have them.
+    let other = lasting(&mut broker, "bob", "b");
+    subscribe(&mut broker, other, None);
+    broker.rig.engine.remove(ann);
+    assert_eq!(received(&mut broker, other, 1), ["publish x 2"]);
+    assert_eq!(broker.delivered(other), [""; 0]);
+    assert!(!broker.rig.engine.has_more());
+    let ann = lasting(&mut broker, "ann", "a");
+    let got = received(&mut broker, ann, 1);
+    assert_eq!(got, ["publish x 1 from telemetry-0:0"]);
+    broker.rig.crash();
+}
