@@ -27,6 +27,7 @@ mod quotas;
 mod receipts;
 mod records;
 mod refusals;
+mod resent;
 mod resumed;
 mod retained_cursor;
 mod rig;

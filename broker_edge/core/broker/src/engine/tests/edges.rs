@@ -36,7 +36,10 @@ fn publish_with(
 }
 
 /// Text, remaining expiry, topic and alias of each delivery on a connection.
-fn deliveries(rig: &mut Rig, key: ConnKey) -> Vec<(String, Option<u32>, String, Option<u16>)> {
+pub(super) fn deliveries(
+    rig: &mut Rig,
+    key: ConnKey,
+) -> Vec<(String, Option<u32>, String, Option<u16>)> {
     let bytes = rig.engine.out(key).to_vec();
     rig.engine.written(key, bytes.len());
     let mut rest = bytes.as_slice();

@@ -40,11 +40,12 @@ pub(super) struct Guarded {
     pub rig: Rig,
     pub auth_service: Arc<AuthService>,
     delivered: HashMap<ConnKey, Vec<String>>,
+    config: LogConfig,
     dir: tempfile::TempDir,
 }
 
-fn guarded_rig(dir: &tempfile::TempDir, auth_service: &Arc<AuthService>) -> Rig {
-    let mut rig = Rig::open(&dir.path().join("log"), SyncMode::Always);
+fn guarded_rig(config: LogConfig, auth_service: &Arc<AuthService>) -> Rig {
+    let mut rig = Rig::open_with(config);
     let tell = rig.tell.clone();
     // The test may have ended.
     let wake = move || {
@@ -57,7 +58,16 @@ fn guarded_rig(dir: &tempfile::TempDir, auth_service: &Arc<AuthService>) -> Rig 
 
 impl Guarded {
     pub fn new(change: impl FnOnce(&mut AuthSettings)) -> Self {
+        Self::with_log(change, |_| {})
+    }
+
+    pub fn with_log(
+        change: impl FnOnce(&mut AuthSettings),
+        change_log: impl FnOnce(&mut LogConfig),
+    ) -> Self {
         let dir = dir();
+        let mut config = LogConfig::new(dir.path().join("log"));
+        change_log(&mut config);
         let users = quick_line("ann", "pw-a") + &quick_line("bob", "pw-b");
         fs::write(dir.path().join("users"), users).expect("a file");
         fs::write(dir.path().join("acl"), ACL).expect("a file");
@@ -69,11 +79,12 @@ impl Guarded {
         };
         change(&mut settings);
         let auth_service = AuthService::start(&settings, true).expect("the files are right");
-        let rig = guarded_rig(&dir, &auth_service);
+        let rig = guarded_rig(config.clone(), &auth_service);
         Self {
             rig,
             auth_service,
             delivered: HashMap::new(),
+            config,
             dir,
         }
     }
@@ -83,15 +94,17 @@ impl Guarded {
         let Self {
             rig,
             auth_service,
+            config,
             dir,
             ..
         } = self;
         rig.crash();
-        let rig = guarded_rig(&dir, &auth_service);
+        let rig = guarded_rig(config.clone(), &auth_service);
         Self {
             rig,
             auth_service,
             delivered: HashMap::new(),
+            config,
             dir,
         }
     }
