@@ -4,6 +4,7 @@
 mod auth;
 mod behind;
 mod checkpoints;
+mod due_turns;
 mod edges;
 mod enhanced;
 mod exactly_once;

@@ -332,3 +332,64 @@ fn a_clean_stop_publishes_wills_and_stores_every_session_as_disconnected() {
         rig.crash();
     }
 }
+
+/// What a client is sent in one turn that subscribes to what it publishes; `appends` are the QoS of its publishes, and
+/// all of them become durable together.
+fn told_of_own(appends: &[&[QoS]]) -> Vec<String> {
+    let dir = dir();
+    let settings = Settings {
+        inline_publishers_max: 0,
+        ..Settings::default()
+    };
+    let mut rig = Rig::open_with_settings(LogConfig::new(dir.path()), 1 << 20, settings);
+    let key = rig.connect(ConnectFields::new(V5, "c"));
+    let one = [Subscription {
+        filter: "#",
+        options: SubscriptionOptions::new(QoS::ExactlyOnce),
+    }];
+    rig.feed(key, |out| {
+        encode::subscribe(out, V5, PacketId::FIRST, &[], &one);
+    });
+    assert_eq!(rig.packets(key, V5, 1), ["suback"]);
+    rig.gate.set(Sync::Hold);
+    let mut id = 0;
+    for publishes in appends {
+        for qos in *publishes {
+            id += 1;
+            let text = format!("of {}", qos.as_u8());
+            match qos {
+                QoS::ExactlyOnce => publish(&mut rig, key, V5, id, "t", &text),
+                _ => rig.publish_to("t", false, key, V5, id, &text),
+            }
+        }
+        rig.turn();
+        rig.gate.wait_until_held();
+    }
+    assert_eq!(taken(&mut rig, key, V5), [""; 0]);
+    rig.gate.set(Sync::Pass);
+    let telemetry = telemetry(&rig);
+    while telemetry.high_watermark() < telemetry.next_offset() {
+        rig.wait_for_disk();
+    }
+    rig.turn();
+    taken(&mut rig, key, V5)
+}
+
+#[test]
+fn acknowledgements_go_before_deliveries_in_a_turn_whose_first_append_has_qos_2() {
+    let (one, two) = (QoS::AtLeastOnce, QoS::ExactlyOnce);
+    let (of_one, of_two) = ("t of 1 qos 1", "t of 2 qos 2");
+    let cases: [(&[&[QoS]], [&str; 4]); 4] = [
+        (&[&[one, two]], ["puback 1", "pubrec 2", of_one, of_two]),
+        (&[&[two, one]], ["pubrec 1", "puback 2", of_two, of_one]),
+        (&[&[two], &[one]], ["pubrec 1", "puback 2", of_two, of_one]),
+        // The first append that waits decides for all of them.
+        (&[&[one], &[two]], [of_one, of_two, "puback 1", "pubrec 2"]),
+    ];
+    for (appends, expected) in cases {
+        let told = told_of_own(appends);
+        let begins = |(told, expected): (&String, &str)| told.starts_with(expected);
+        let is_right = told.len() == 4 && told.iter().zip(expected).all(begins);
+        assert!(is_right, "{appends:?}: {told:?}");
+    }
+}
