@@ -11,6 +11,7 @@ mod exactly_once;
 mod full_queue;
 mod fuzz;
 mod gate;
+mod gauges;
 mod guarded;
 mod hostile;
 mod in_flight;

@@ -1,6 +1,9 @@
 //! What one user and one tenant may use of shared limits.
 
+use headwater_log::PartitionState;
+
 use super::super::super::quotas::Kind;
+use super::super::full_queue::put;
 use super::super::*;
 use super::{ACL, Guarded, V5, broker, fields, ledger, limited, recount, settle};
 
@@ -266,4 +269,37 @@ fn an_open_broker_has_no_accounts() {
     rig.packets(key, V5, 2);
     assert!(!rig.engine.quotas.is_used());
     rig.crash();
+}
+
+#[test]
+fn a_retained_message_that_the_log_refused_counts_for_a_minute_and_no_longer() {
+    let mut broker = limited(&[(Kind::Retained, 1)]);
+    let (ann, _) = broker.try_connect(&fields("ann", "a1", false));
+    let telemetry = broker.rig.log.by_name("telemetry-0").expect("there");
+    let telemetry = telemetry.clone();
+    broker.rig.gate.is_full.store(true, Ordering::Relaxed);
+    while telemetry.state() != PartitionState::Full {
+        let _ = telemetry.append(put(&[7; 150 << 10]));
+        broker.rig.wait_for_disk();
+    }
+    let retain = |broker: &mut Guarded, topic: &str| {
+        broker.rig.publish_to(topic, true, ann, V5, 1, "x");
+        broker.rig.packets(ann, V5, 1).remove(0)
+    };
+    assert_eq!(retain(&mut broker, "refused"), "refused QuotaExceeded");
+    broker.rig.gate.is_full.store(false, Ordering::Relaxed);
+    while telemetry.state() == PartitionState::Full {
+        let moved = broker.rig.moved.recv_timeout(DEADLINE);
+        moved.expect("there is space");
+    }
+    assert_eq!(broker.publish(ann, "not/retained", 1), "puback 1");
+    assert_eq!(retain(&mut broker, "other"), "refused QuotaExceeded");
+    broker.rig.pass_time(59_000);
+    assert_eq!(retain(&mut broker, "other"), "refused QuotaExceeded");
+    broker.rig.pass_time(1_000);
+    assert_eq!(retain(&mut broker, "other"), "puback 1");
+    settle(&mut broker);
+    assert_eq!(retain(&mut broker, "third"), "refused QuotaExceeded");
+    assert_eq!(recount(&broker.rig.engine), ledger(&broker.rig.engine));
+    broker.rig.crash();
 }
