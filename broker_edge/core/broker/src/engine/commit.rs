@@ -187,7 +187,7 @@ impl Engine {
     /// Tells publishers that asked for it the offsets of their records.
     fn locate(&mut self, partition: PartitionIndex, first: Ticket, base: Offset) {
         for conn in self.ingest.stages[partition.index()].last_publishers() {
-            if let Some(conn) = self.clients.conns.get_mut(*conn)
+            if let Some(conn) = self.clients.conn_mut(*conn)
                 && conn.stream_ack
             {
                 conn.acks.locate(partition, first, base);
@@ -206,7 +206,7 @@ impl Engine {
         conns.sort_unstable();
         conns.dedup();
         for key in conns {
-            let Some(conn) = self.clients.conns.get_mut(key) else {
+            let Some(conn) = self.clients.conn_mut(key) else {
                 continue;
             };
             let can_refuse = conn.is_v5();
@@ -225,7 +225,7 @@ impl Engine {
             .map(|(key, _)| key)
             .collect();
         for key in paused {
-            if let Some(conn) = self.clients.conns.get_mut(key) {
+            if let Some(conn) = self.clients.conn_mut(key) {
                 conn.paused_on = None;
                 conn.last_read_ms = self.env.now.mono_ms;
             }
@@ -314,7 +314,7 @@ impl Engine {
         let state = self.state_mark();
         let commit_seq = self.store.state_commits.settled();
         loop {
-            let Some(conn) = self.clients.conns.get_mut(key) else {
+            let Some(conn) = self.clients.conn_mut(key) else {
                 return;
             };
             if conn.phase != Phase::Open {
@@ -332,7 +332,7 @@ impl Engine {
             }
             self.send_reply(key, reply);
         }
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return;
         };
         conn.acks.shrink();

@@ -217,8 +217,7 @@ impl Engine {
     /// Whether the connection's session has more to send than the live stream.
     #[inline]
     pub fn is_catching_up(&self, key: ConnKey) -> bool {
-        let session = self.clients.conns.get(key).and_then(|conn| conn.session);
-        let session = session.and_then(|session| self.clients.sessions.get(session));
+        let session = self.clients.session_of(key);
         session.is_some_and(Session::has_work)
     }
 
@@ -291,27 +290,17 @@ impl Engine {
 
     /// The socket is writable again.
     pub fn writable(&mut self, key: ConnKey) {
-        if self
-            .clients
-            .conns
-            .get(key)
-            .is_some_and(|conn| conn.out_blocked)
-        {
+        if self.clients.conn(key).is_some_and(|conn| conn.out_blocked) {
             self.clients.touch(key);
         }
     }
 
     /// Makes a session with something to send run in the next catch-up.
     fn wake_session(&mut self, key: SessionKey) {
-        if self
-            .clients
-            .sessions
-            .get(key)
-            .is_some_and(Session::is_member)
-        {
+        if self.clients.session(key).is_some_and(Session::is_member) {
             self.wake_groups_of(key);
         }
-        if let Some(session) = self.clients.sessions.get_mut(key)
+        if let Some(session) = self.clients.session_mut(key)
             && !session.queued
             && session.active
             && session.has_work()

@@ -107,7 +107,7 @@ impl Engine {
             let Some(key) = self.catch_up.runnable.pop_front() else {
                 return;
             };
-            if let Some(session) = self.clients.sessions.get_mut(key) {
+            if let Some(session) = self.clients.session_mut(key) {
                 session.queued = false;
             }
             self.run_awake(key, steps);
@@ -127,12 +127,7 @@ impl Engine {
     }
 
     fn run_session(&mut self, key: SessionKey, steps: &mut usize) -> Progress {
-        let Some(conn) = self
-            .clients
-            .sessions
-            .get(key)
-            .and_then(Session::active_conn)
-        else {
+        let Some(conn) = self.clients.session(key).and_then(Session::active_conn) else {
             return Progress::NoRoom;
         };
         let kinds = [
@@ -158,13 +153,13 @@ impl Engine {
         let mut index = 0;
         let mut unfinished = false;
         // The next time another partition goes first, so that a narrow window serves all of them.
-        if let Some(session) = self.clients.sessions.get_mut(key)
+        if let Some(session) = self.clients.session_mut(key)
             && session.behind.len() > 1
         {
             session.behind.rotate_left(1);
         }
         loop {
-            let Some(session) = self.clients.sessions.get(key) else {
+            let Some(session) = self.clients.session(key) else {
                 return Progress::NoRoom;
             };
             let Some(behind) = session.behind.get(index).copied() else {
@@ -185,7 +180,7 @@ impl Engine {
             };
             let progress = self.read_on(key, conn, &mut reading, None, steps);
             let live_at = self.delivery.dispatched[behind.partition.index()];
-            let Some(session) = self.clients.sessions.get_mut(key) else {
+            let Some(session) = self.clients.session_mut(key) else {
                 return Progress::NoRoom;
             };
             match progress {
@@ -300,7 +295,7 @@ impl Engine {
     ) -> bool {
         let first =
             usize::try_from(reading.next.0.saturating_sub(batch.base_offset().0)).unwrap_or(0);
-        let Some(session) = self.clients.sessions.get(key) else {
+        let Some(session) = self.clients.session(key) else {
             return true;
         };
         let names = (batch.topics().len() > SEARCHED_MIN)
@@ -337,7 +332,7 @@ impl Engine {
         batch: &Batch,
         only: Option<&str>,
     ) -> Vec<Option<Rc<EffectiveOptions>>> {
-        let Some(session) = self.clients.sessions.get(key) else {
+        let Some(session) = self.clients.session(key) else {
             return Vec::new();
         };
         // Subscriptions begin at the ends of batches, so a decision for a batch's base offset holds for all its

@@ -18,12 +18,7 @@ impl Engine {
         conn: ConnKey,
         steps: &mut usize,
     ) -> Progress {
-        if self
-            .clients
-            .sessions
-            .get(key)
-            .is_some_and(Session::ends_replays)
-        {
+        if self.clients.session(key).is_some_and(Session::ends_replays) {
             return self.catch_up_replays(key, conn, steps);
         }
         Progress::Finished
@@ -37,16 +32,14 @@ impl Engine {
     ) -> Progress {
         if self
             .clients
-            .conns
-            .get(conn)
+            .conn(conn)
             .is_none_or(|conn| conn.subacks_pending > 0)
         {
             return Progress::NoRoom;
         }
         let count = self
             .clients
-            .sessions
-            .get(key)
+            .session(key)
             .map_or(0, |session| session.replays.len());
         for at in 0..count {
             let progress = self.run_replay(key, conn, at, steps);
@@ -54,7 +47,7 @@ impl Engine {
                 return progress;
             }
         }
-        if let Some(session) = self.clients.sessions.get_mut(key) {
+        if let Some(session) = self.clients.session_mut(key) {
             session.drop_finished_replays();
         }
         Progress::Finished
@@ -69,8 +62,7 @@ impl Engine {
     ) -> Progress {
         let Some(replay) = self
             .clients
-            .sessions
-            .get(key)
+            .session(key)
             .and_then(|session| session.replays.get(at))
         else {
             return Progress::Finished;
@@ -93,7 +85,7 @@ impl Engine {
                 sheds_qos0: false,
             };
             let progress = self.read_on(key, conn, &mut reading, Some(&filter), steps);
-            let Some(session) = self.clients.sessions.get_mut(key) else {
+            let Some(session) = self.clients.session_mut(key) else {
                 return Progress::NoRoom;
             };
             if let Some(cursor) = session
@@ -114,7 +106,7 @@ impl Engine {
         }
         if until.is_empty() {
             self.join(key, at, &filter);
-        } else if let Some(session) = self.clients.sessions.get_mut(key)
+        } else if let Some(session) = self.clients.session_mut(key)
             && let Some(replay) = session.replays.get_mut(at)
         {
             replay.joined = true;
@@ -125,7 +117,7 @@ impl Engine {
     /// A replay has caught up in every partition: from now on the session's own cursors serve the subscription.
     fn join(&mut self, key: SessionKey, at: usize, filter: &str) {
         let live_at = self.live_at(filter);
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         if let Some(replay) = session.replays.get_mut(at) {

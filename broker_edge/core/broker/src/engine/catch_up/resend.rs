@@ -29,7 +29,7 @@ impl Engine {
     ) -> Progress {
         let mut recent = None;
         loop {
-            let Some(session) = self.clients.sessions.get_mut(key) else {
+            let Some(session) = self.clients.session_mut(key) else {
                 return Progress::NoRoom;
             };
             let Some(from) = session.resend else {
@@ -81,7 +81,7 @@ impl Engine {
                     }
                 }
             }
-            if let Some(session) = self.clients.sessions.get_mut(key) {
+            if let Some(session) = self.clients.session_mut(key) {
                 session.resend = following;
             }
         }
@@ -151,10 +151,7 @@ impl Engine {
         record: Option<&RecordView<'_>>,
     ) -> Delivered {
         let now_us = self.env.now.wall_us;
-        let (Some(session), Some(conn)) = (
-            self.clients.sessions.get_mut(key),
-            self.clients.conns.get_mut(conn_key),
-        ) else {
+        let Some((session, conn)) = self.clients.pair(key, conn_key) else {
             return Delivered::Skipped;
         };
         if conn.out_len() >= self.env.settings.mqtt.out_buffer_bytes.as_usize() {

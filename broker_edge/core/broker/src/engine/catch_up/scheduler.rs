@@ -121,7 +121,7 @@ impl Engine {
         steps: &mut usize,
     ) -> Result<std::ops::Range<Offset>, ReadError> {
         let nothing = reading.next..reading.next;
-        let Some(session) = self.clients.sessions.get(key) else {
+        let Some(session) = self.clients.session(key) else {
             return Ok(nothing);
         };
         let log = &self.env.partitions[reading.partition.index()];

@@ -27,14 +27,13 @@ impl Engine {
         conn: ConnKey,
         steps: &mut usize,
     ) -> Progress {
-        let Some(session) = self.clients.sessions.get(key) else {
+        let Some(session) = self.clients.session(key) else {
             return Progress::NoRoom;
         };
         if !session.has_pending_retained() {
             return Progress::Finished;
         }
-        let is_answered =
-            |engine: &Self| Some(engine.clients.conns.get(conn)?.subacks_pending == 0);
+        let is_answered = |engine: &Self| Some(engine.clients.conn(conn)?.subacks_pending == 0);
         if is_answered(self) != Some(true) {
             return Progress::NoRoom;
         }
@@ -43,7 +42,7 @@ impl Engine {
                 return Progress::Finished;
             };
             let progress = self.send_from_cursor(key, conn, &mut cursor, steps);
-            let Some(session) = self.clients.sessions.get_mut(key) else {
+            let Some(session) = self.clients.session_mut(key) else {
                 return Progress::NoRoom;
             };
             if progress != Progress::Finished {
@@ -63,7 +62,7 @@ impl Engine {
     }
 
     fn take_retained_cursor(&mut self, key: SessionKey) -> Option<RetainedCursor> {
-        let session = self.clients.sessions.get_mut(key)?;
+        let session = self.clients.session_mut(key)?;
         session.extras.present_mut()?.retained.pop_front()
     }
 
@@ -74,7 +73,7 @@ impl Engine {
         cursor: &mut RetainedCursor,
         steps: &mut usize,
     ) -> Progress {
-        let session = self.clients.sessions.get(key);
+        let session = self.clients.session(key);
         let Some(held) = session.and_then(|session| session.subscription(&cursor.filter)) else {
             return Progress::Finished;
         };
@@ -84,7 +83,7 @@ impl Engine {
         };
         let mut recent = None;
         loop {
-            let Some(session) = self.clients.sessions.get(key) else {
+            let Some(session) = self.clients.session(key) else {
                 return Progress::NoRoom;
             };
             let may = |topic: &str| session.may(Access::Receive, topic);

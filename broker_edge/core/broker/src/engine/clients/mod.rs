@@ -38,6 +38,63 @@ pub struct Clients {
 }
 
 impl Clients {
+    #[inline]
+    pub(super) fn conn(&self, key: ConnKey) -> Option<&Connection> {
+        self.conns.get(key)
+    }
+
+    #[inline]
+    pub(super) fn conn_mut(&mut self, key: ConnKey) -> Option<&mut Connection> {
+        self.conns.get_mut(key)
+    }
+
+    #[inline]
+    pub(super) fn session(&self, key: SessionKey) -> Option<&Session> {
+        self.sessions.get(key)
+    }
+
+    #[inline]
+    pub(super) fn session_mut(&mut self, key: SessionKey) -> Option<&mut Session> {
+        self.sessions.get_mut(key)
+    }
+
+    #[inline]
+    pub(super) fn pair(
+        &mut self,
+        session: SessionKey,
+        conn: ConnKey,
+    ) -> Option<(&mut Session, &mut Connection)> {
+        Some((self.sessions.get_mut(session)?, self.conns.get_mut(conn)?))
+    }
+
+    #[inline]
+    pub(super) fn session_key(&self, key: ConnKey) -> Option<SessionKey> {
+        self.conn(key)?.session
+    }
+
+    /// The session of a connection.
+    pub(super) fn session_of(&self, key: ConnKey) -> Option<&Session> {
+        self.session(self.session_key(key)?)
+    }
+
+    /// The same to change it.
+    #[inline]
+    pub(super) fn attached(&mut self, key: ConnKey) -> Option<(SessionKey, &mut Session)> {
+        let session = self.session_key(key)?;
+        Some((session, self.session_mut(session)?))
+    }
+
+    /// The session of a client.
+    pub(super) fn by_id(&self, client_id: &str) -> Option<&Session> {
+        self.session(*self.by_client.get(client_id)?)
+    }
+
+    /// The connection of a session.
+    #[inline]
+    pub(super) fn conn_of(&self, key: SessionKey) -> Option<ConnKey> {
+        self.session(key)?.conn
+    }
+
     /// Adds a connection to the list of connections to write.
     pub(super) fn touch(&mut self, key: ConnKey) {
         if let Some(conn) = self.conns.get_mut(key)
@@ -65,8 +122,7 @@ impl Clients {
 
     /// Whether the CONNACK of an open connection has left.
     pub(super) fn has_connack(&self, key: ConnKey) -> bool {
-        let session = self.conns.get(key).and_then(|conn| conn.session);
-        session.is_some_and(|key| self.sessions.get(key).is_some_and(|session| session.active))
+        self.session_of(key).is_some_and(|session| session.active)
     }
 
     /// Marks a connection as closed and tells an MQTT 5 client why, unless it waits for its CONNACK. Nothing is read or

@@ -250,7 +250,7 @@ impl Engine {
     fn deliver_one_by_one(&mut self, run: TopicRun<'_>, target: &Target) {
         for index in run.start..run.end {
             let record = run.batch.record(index);
-            let Some(session) = self.clients.sessions.get_mut(target.session) else {
+            let Some(session) = self.clients.session_mut(target.session) else {
                 return;
             };
             if !session.is_live(run.partition) {
@@ -271,7 +271,7 @@ impl Engine {
             if self.deliver(target.session, target.conn, &delivery) == Delivered::NoRoom {
                 if target.effective.qos == QoS::AtMostOnce || record.qos == 0 {
                     self.observe.turn_metrics.deliveries_dropped += 1;
-                } else if let Some(session) = self.clients.sessions.get_mut(target.session) {
+                } else if let Some(session) = self.clients.session_mut(target.session) {
                     session.fall_behind(run.partition, record.offset, Offset(0));
                     return;
                 }
@@ -319,7 +319,7 @@ impl Engine {
         };
         if qos == QoS::ExactlyOnce && session.stored {
             let packet_id = self.assign(session_key, sent);
-            if receipt && let Some(session) = self.clients.sessions.get_mut(session_key) {
+            if receipt && let Some(session) = self.clients.session_mut(session_key) {
                 session.extras.commands.push(Command::of(packet_id, record));
             }
             return Delivered::Sent;

@@ -29,11 +29,11 @@ impl Engine {
         let Some(before) = before else {
             return self.end_session(key);
         };
-        if let Some(session) = self.clients.sessions.get_mut(key) {
+        if let Some(session) = self.clients.session_mut(key) {
             session.expiry_s = before.expiry_s;
         }
         self.detach(key, conn, None);
-        if let (Some(session), Some(away)) = (self.clients.sessions.get_mut(key), before.offline) {
+        if let (Some(session), Some(away)) = (self.clients.session_mut(key), before.offline) {
             session.offline = Some(away);
         }
         self.recount_bytes(key);
@@ -56,11 +56,7 @@ impl Engine {
         let partitions = self.data_partitions();
         let mut found = self.clients.by_client.get(client_id).copied();
         if let Some(session) = found {
-            let old = self
-                .clients
-                .sessions
-                .get(session)
-                .and_then(|session| session.conn);
+            let old = self.clients.conn_of(session);
             if let Some(old) = old {
                 self.close_now(old, Cause::Reason(ReasonCode::SessionTakenOver));
             }
@@ -79,7 +75,7 @@ impl Engine {
             session
         });
         let mut before = None;
-        if let Some(session) = self.clients.sessions.get_mut(session_key) {
+        if let Some(session) = self.clients.session_mut(session_key) {
             // The client is back before its will was due.
             let offline = session.offline.take();
             before = was_there.then_some(PreviousState {

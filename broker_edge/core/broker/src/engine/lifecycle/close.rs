@@ -30,7 +30,7 @@ impl Engine {
 
     /// Does what follows from the close of a connection.
     pub(in crate::engine) fn end_connection(&mut self, key: ConnKey, cause: &Cause) {
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return;
         };
         let account = conn.account.take();
@@ -78,7 +78,7 @@ impl Engine {
     pub(super) fn detach(&mut self, key: SessionKey, conn: ConnKey, will: Option<Box<Will>>) {
         let partitions = self.data_partitions();
         let now = self.env.now;
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         if session.conn != Some(conn) {
@@ -139,13 +139,13 @@ impl Engine {
 
     /// Removes a session and everything that depends on it.
     pub(in crate::engine) fn end_session(&mut self, key: SessionKey) {
-        if let Some(session) = self.clients.sessions.get_mut(key)
+        if let Some(session) = self.clients.session_mut(key)
             && let Some(away) = &mut session.offline
             && let Some((_, will)) = away.will.take()
         {
             // A will that the log does not accept now stays in the state store, and the next start publishes it.
             self.fire_will(key, will);
-            if let Some(session) = self.clients.sessions.get_mut(key) {
+            if let Some(session) = self.clients.session_mut(key) {
                 session.will_stored = false;
             }
         }
@@ -173,14 +173,10 @@ impl Engine {
     }
 
     pub(super) fn publish_will(&mut self, key: SessionKey, will: &Will) {
-        let Some(client_id) = self
-            .clients
-            .sessions
-            .get(key)
-            .map(|session| Rc::clone(&session.client_id))
-        else {
+        let Some(session) = self.clients.session(key) else {
             return;
         };
+        let (client_id, account) = (Rc::clone(&session.client_id), session.account);
         let may_publish = self.may(key, Access::Publish, &will.topic);
         if self.refusal_of_name(&will.topic).is_some() || !may_publish {
             self.env
@@ -191,11 +187,6 @@ impl Engine {
             self.observe.turn_metrics.publishes_refused += 1;
             return;
         }
-        let account = self
-            .clients
-            .sessions
-            .get(key)
-            .and_then(|session| session.account);
         let retain = self.may_retain(account, will);
         self.stage_own(&OwnRecord {
             topic: &will.topic,
@@ -214,11 +205,8 @@ impl Engine {
         key: ConnKey,
         disconnect: &Disconnect<'_>,
     ) {
-        let session = self.clients.conns.get(key).and_then(|conn| conn.session);
-        if let (Some(expiry_s), Some(session)) =
-            (disconnect.properties.session_expiry_interval(), session)
-            && let Some(session) = self.clients.sessions.get_mut(session)
-        {
+        let expiry_s = disconnect.properties.session_expiry_interval();
+        if let (Some(expiry_s), Some((_, session))) = (expiry_s, self.clients.attached(key)) {
             if session.expiry_s == 0 && expiry_s != 0 {
                 return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
             }

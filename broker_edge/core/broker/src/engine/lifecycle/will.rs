@@ -105,7 +105,7 @@ impl Engine {
             return self.publish_will(key, &will);
         }
         let now = self.env.now;
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         let delay_s = u64::from(will.delay_s.min(session.expiry_s));
@@ -122,7 +122,7 @@ impl Engine {
     /// The will of a session is due, by its delay or by the session's end. Returns the will if the log accepts nothing
     /// now.
     pub(super) fn fire_will(&mut self, key: SessionKey, will: Box<Will>) -> Option<Box<Will>> {
-        let session = self.clients.sessions.get(key)?;
+        let session = self.clients.session(key)?;
         if will.waits.is_none() {
             self.publish_will(key, &will);
             return None;
@@ -131,7 +131,7 @@ impl Engine {
         if !self.may_publish_will(key, &will.topic) {
             // The rights have changed since.
             self.publish_will(key, &will);
-            if let Some(session) = self.clients.sessions.get_mut(key) {
+            if let Some(session) = self.clients.session_mut(key) {
                 session.will_stored = false;
             }
             return None;
@@ -139,7 +139,7 @@ impl Engine {
         if !self.publish_once(client_id, account, &will) {
             return Some(will);
         }
-        if let Some(session) = self.clients.sessions.get_mut(key) {
+        if let Some(session) = self.clients.session_mut(key) {
             session.will_stored = false;
         }
         None
@@ -148,7 +148,7 @@ impl Engine {
     /// Publishes the due will of a session that continues.
     pub(super) fn check_will(&mut self, key: SessionKey) {
         let now_ms = self.env.now.mono_ms;
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         let waiting = session.offline.as_mut().map(|away| &mut away.will);
@@ -157,7 +157,7 @@ impl Engine {
             return;
         };
         if let Some(will) = self.fire_will(key, will)
-            && let Some(session) = self.clients.sessions.get_mut(key)
+            && let Some(session) = self.clients.session_mut(key)
             && let Some(away) = &mut session.offline
         {
             let due_ms = now_ms + RETRY_MS;
@@ -242,8 +242,7 @@ impl Engine {
         self.store.published_wills = waiting;
         let mut removed: Vec<(String, Vec<u8>)> = Vec::new();
         for published in &durable {
-            let key = self.clients.by_client.get(&published.client_id);
-            let session = key.and_then(|key| self.clients.sessions.get(*key));
+            let session = self.clients.by_id(&published.client_id);
             // The client may have left another will since, which has replaced it.
             if session.is_none_or(|session| !session.will_stored) {
                 removed.push((will_key(&published.client_id), Vec::new()));
@@ -258,7 +257,7 @@ impl Engine {
     /// The delayed will of a restored session.
     pub(in crate::engine) fn restore_will(&mut self, key: SessionKey) {
         let now = self.env.now;
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         let Some(value) = self.store.state.get(&will_key(&session.client_id)) else {

@@ -55,12 +55,10 @@ impl Engine {
         if !self.may_log_client() {
             return;
         }
-        let Some(conn) = self.clients.conns.get(key) else {
+        let Some(conn) = self.clients.conn(key) else {
             return;
         };
-        let session = conn
-            .session
-            .and_then(|session| self.clients.sessions.get(session));
+        let session = self.clients.session_of(key);
         let client_id = session.map_or("", |session| &*session.client_id);
         let (address, transport) = (conn.peer.address(), conn.peer.transport.name());
         let version = super::connection_gauges::name_of(conn.version);
@@ -72,12 +70,10 @@ impl Engine {
         if !self.may_log_client() {
             return;
         }
-        let Some(conn) = self.clients.conns.get(key) else {
+        let Some(conn) = self.clients.conn(key) else {
             return;
         };
-        let session = conn
-            .session
-            .and_then(|session| self.clients.sessions.get(session));
+        let session = self.clients.session_of(key);
         let client_id = session.map_or("", |session| &*session.client_id);
         let address = conn.peer.address();
         let user = session.and_then(user_of);
@@ -110,7 +106,7 @@ impl Engine {
         if !self.may_log_client() {
             return;
         }
-        if let Some(conn) = self.clients.conns.get(key) {
+        if let Some(conn) = self.clients.conn(key) {
             let address = conn.peer.address();
             tracing::info!(client_id, %address, ?reason, "a CONNECT was refused");
         }

@@ -169,7 +169,7 @@ impl Engine {
             .peekable();
         while let Some((client_id, key)) = rest.next() {
             steps += 1;
-            if let Some(session) = self.clients.sessions.get(*key)
+            if let Some(session) = self.clients.session(*key)
                 && query.wants(session)
             {
                 steps += session.subscriptions.len();
@@ -188,7 +188,7 @@ impl Engine {
 
     fn row(&self, session: &Session) -> ClientRow {
         let key = session.conn;
-        let conn = key.and_then(|key| self.clients.conns.get(key));
+        let conn = key.and_then(|key| self.clients.conn(key));
         let since_us = match conn {
             Some(conn) => Some(self.env.now.wall_us - self.age_us(u64::from(conn.since_s) * 1000)),
             None => session.offline.as_ref().map(|away| away.since_us),
@@ -221,8 +221,8 @@ impl Engine {
     }
 
     fn detail(&self, key: SessionKey) -> Option<ClientDetail> {
-        let session = self.clients.sessions.get(key)?;
-        let conn = session.conn.and_then(|key| self.clients.conns.get(key));
+        let session = self.clients.session(key)?;
+        let conn = session.conn.and_then(|key| self.clients.conn(key));
         let filters = session.subscriptions.iter().map(|held| FilterRow {
             filter: held.filter.to_string(),
             qos: held.options.qos.as_u8(),
@@ -292,11 +292,11 @@ impl Engine {
     /// Closes the client's connection, and ends its session if requested.
     fn kick(&mut self, client_id: &str, ends_session: bool) -> Option<Kicked> {
         let key = *self.clients.by_client.get(client_id)?;
-        let conn = self.clients.sessions.get(key)?.conn;
+        let conn = self.clients.session(key)?.conn;
         if let Some(conn) = conn {
             self.close_now(conn, Cause::Reason(ReasonCode::AdministrativeAction));
         }
-        let session_ended = ends_session || self.clients.sessions.get(key).is_none();
+        let session_ended = ends_session || self.clients.session(key).is_none();
         if ends_session {
             self.end_session(key);
             self.drain();
@@ -311,7 +311,7 @@ impl Engine {
     /// Counts bytes and messages read from a connection.
     #[inline]
     pub(in crate::engine) fn count_traffic(&mut self, key: crate::engine::ConnKey, moved: Traffic) {
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return;
         };
         let before = conn.traffic;

@@ -104,11 +104,7 @@ impl Engine {
 
     /// Notes that a new subscription gets the current values.
     pub(in crate::engine) fn queue_sys(&mut self, session: SessionKey, filter: &str) {
-        let conn = self
-            .clients
-            .sessions
-            .get(session)
-            .and_then(|session| session.conn);
+        let conn = self.clients.conn_of(session);
         if let Some(conn) = conn
             && self.env.settings.sys_interval_ms > 0
             && self.observe.sys.pending.len() < PENDING_MAX
@@ -129,14 +125,14 @@ impl Engine {
             if left == 0 {
                 return true;
             }
-            let Some(conn) = self.clients.conns.get(*key) else {
+            let Some(conn) = self.clients.conn(*key) else {
                 return false;
             };
             if conn.subacks_pending > 0 {
                 return true;
             }
             let Some((session, options)) = conn.session.and_then(|session| {
-                let held = self.clients.sessions.get(session)?.subscription(filter)?;
+                let held = self.clients.session(session)?.subscription(filter)?;
                 Some((session, held.options))
             }) else {
                 return false;

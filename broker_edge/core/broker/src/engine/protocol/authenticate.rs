@@ -68,7 +68,7 @@ impl Engine {
         key: ConnKey,
         connect: &Connect<'_>,
     ) -> Authenticated {
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return Authenticated::Refused(Denied::NoCredentials);
         };
         let is_foreign = conn.peer.foreign_origin;
@@ -133,7 +133,7 @@ impl Engine {
 
     /// A thread has checked the credentials of a connection: its CONNECT is handled again.
     pub(super) fn take_answer(&mut self, key: ConnKey, answer: Answer) {
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return;
         };
         if !matches!(conn.extras.auth.as_deref(), Some(AuthStep::Checking(_))) {
@@ -148,7 +148,7 @@ impl Engine {
     /// as busy.
     pub(super) fn charge_waiting(&mut self, key: ConnKey) {
         let bytes_max = self.env.settings.mqtt.receive_budget_bytes.as_usize();
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return;
         };
         let held_bytes = conn.unparsed.bytes.len();
@@ -187,9 +187,8 @@ impl Engine {
     }
 
     pub(in crate::engine) fn check_credentials(&mut self, key: ConnKey) {
-        let session = self.clients.conns.get(key).and_then(|conn| conn.session);
+        let session = self.clients.session_of(key);
         let rights = session
-            .and_then(|session| self.clients.sessions.get(session))
             .filter(|session| session.conn == Some(key))
             .and_then(|session| session.rights.clone());
         match rights {

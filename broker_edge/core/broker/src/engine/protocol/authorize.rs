@@ -16,14 +16,13 @@ impl Engine {
     #[inline]
     pub(in crate::engine) fn may(&self, session: SessionKey, access: Access, topic: &str) -> bool {
         self.clients
-            .sessions
-            .get(session)
+            .session(session)
             .is_some_and(|session| session.may(access, topic))
     }
 
     /// Whether the client of a session may have this access to any topic under a filter.
     pub(super) fn may_filter(&self, session: SessionKey, access: Access, filter: &str) -> bool {
-        self.clients.sessions.get(session).is_some_and(|session| {
+        self.clients.session(session).is_some_and(|session| {
             let rights = session.rights.as_ref();
             rights.is_none_or(|rights| rights.may_filter(access, filter, Some(&session.client_id)))
         })
@@ -39,10 +38,9 @@ impl Engine {
         if let Some(verdict) = self.protocol.auth_gate.verdict(key, id) {
             return verdict;
         }
-        let (Some(session), Some(topic)) = (
-            self.clients.conns.get(key).and_then(|conn| conn.session),
-            self.routing.topics.get(id),
-        ) else {
+        let (Some(session), Some(topic)) =
+            (self.clients.session_key(key), self.routing.topics.get(id))
+        else {
             return false;
         };
         let verdict = self.may(session, Access::Publish, &topic.name);
@@ -71,7 +69,7 @@ impl Engine {
         let mut revoked = Vec::new();
         let keys: Vec<SessionKey> = self.clients.sessions.keys().collect();
         for key in keys {
-            let Some(session) = self.clients.sessions.get_mut(key) else {
+            let Some(session) = self.clients.session_mut(key) else {
                 continue;
             };
             let Some(rights) = &session.rights else {

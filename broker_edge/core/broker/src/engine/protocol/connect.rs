@@ -28,7 +28,7 @@ impl Engine {
     pub(super) fn handle_connect(&mut self, key: ConnKey, first_byte: u8, body: &[u8]) -> bool {
         match connect::decode(first_byte, body) {
             Ok(connect) => {
-                if let Some(conn) = self.clients.conns.get_mut(key) {
+                if let Some(conn) = self.clients.conn_mut(key) {
                     conn.version = connect.version;
                 }
                 if connect.client_id.len() > CLIENT_ID_BYTES_MAX {
@@ -99,11 +99,8 @@ impl Engine {
         {
             return None;
         }
-        let held = self.clients.by_client.get(connect.client_id);
-        let is_stored = held
-            .and_then(|key| self.clients.sessions.get(*key))
-            .is_some_and(|session| session.stored);
-        if is_stored {
+        let held = self.clients.by_id(connect.client_id);
+        if held.is_some_and(|session| session.stored) {
             return None;
         }
         self.observe.turn_metrics.sessions_refused += 1;
@@ -150,7 +147,7 @@ impl Engine {
         self.watch_expiry(key, rights.as_deref());
         self.log_unproved(rights.as_ref(), client_id);
         self.charge_session(session_key, rights.as_ref());
-        if let Some(session) = self.clients.sessions.get_mut(session_key) {
+        if let Some(session) = self.clients.session_mut(session_key) {
             session.rights = rights;
         }
         self.update_group_rights(session_key);
@@ -208,6 +205,10 @@ impl Engine {
         }
         let will = will.map(|will| Box::new(own_will(will)));
         let keep_alive_s = self.keep_alive_of(connect);
+        let account = self
+            .clients
+            .session(session)
+            .and_then(|session| session.account);
         let Some(conn) = self.clients.conns.get_mut(key) else {
             return;
         };
@@ -217,11 +218,6 @@ impl Engine {
             .enter(conn.peer.transport.name(), connect.version);
         self.observe.turn_metrics.clients_accepted += 1;
         conn.session = Some(session);
-        let account = self
-            .clients
-            .sessions
-            .get(session)
-            .and_then(|session| session.account);
         conn.account = account;
         self.quotas.add(account, Kind::Connections, 1);
         conn.keep_alive_s = keep_alive_s;
@@ -282,8 +278,7 @@ impl Engine {
         self.limit_properties(connect, &mut properties);
         let granted = self
             .clients
-            .sessions
-            .get(session)
+            .session(session)
             .map_or(0, |session| session.expiry_s);
         if connect
             .properties
@@ -345,10 +340,7 @@ impl Engine {
 
     /// Deliveries may begin: the CONNACK has left.
     pub(in crate::engine) fn activate(&mut self, key: ConnKey) {
-        let Some(session_key) = self.clients.conns.get(key).and_then(|conn| conn.session) else {
-            return;
-        };
-        let Some(session) = self.clients.sessions.get_mut(session_key) else {
+        let Some((session_key, session)) = self.clients.attached(key) else {
             return;
         };
         session.active = true;
@@ -373,7 +365,7 @@ impl Engine {
         &mut self,
         key: SessionKey,
     ) -> Result<Option<Offset>, crate::state::StateError> {
-        let Some(session) = self.clients.sessions.get(key) else {
+        let Some(session) = self.clients.session(key) else {
             return Ok(None);
         };
         let (client_id, stored, persistent) = (
@@ -386,7 +378,7 @@ impl Engine {
             (false, true) => {
                 let keys = crate::engine::session_store::persist::stored_keys(session);
                 let offset = self.write_values(&keys)?;
-                if let Some(session) = self.clients.sessions.get_mut(key) {
+                if let Some(session) = self.clients.session_mut(key) {
                     session.stored = false;
                     let account = session.account;
                     if session.qos2_inbound.is_stored {

@@ -58,7 +58,7 @@ impl Engine {
         let Some(charge) = Charge::take(&self.protocol.unknown_bytes, body.len(), bytes_max) else {
             return self.deny_connect(key, connect.client_id, Denied::Busy);
         };
-        if let Some(conn) = self.clients.conns.get_mut(key) {
+        if let Some(conn) = self.clients.conn_mut(key) {
             conn.phase = Phase::Authenticating;
             conn.packet_max = connect.properties.maximum_packet_size().unwrap_or(u32::MAX);
             conn.extras.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Connecting {
@@ -84,12 +84,7 @@ impl Engine {
     /// A packet on a connection that has not had its CONNACK: only AUTH is allowed (MQTT-3.1.2-30).
     pub(super) fn handle_auth(&mut self, key: ConnKey, auth: &Auth<'_>) {
         let is_named = auth.properties.authentication_method() == Some(METHOD);
-        let Some(step) = self
-            .clients
-            .conns
-            .get_mut(key)
-            .and_then(Connection::take_auth)
-        else {
+        let Some(step) = self.clients.conn_mut(key).and_then(Connection::take_auth) else {
             // The CONNECT had no authentication method (MQTT-4.12.0-7).
             return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
         };
@@ -128,7 +123,7 @@ impl Engine {
         let identity = Authority::scram_identity(pending.exchange.user(), keys);
         match self.authenticated(identity, &connect) {
             Authenticated::As(rights) => {
-                if let Some(conn) = self.clients.conns.get_mut(key) {
+                if let Some(conn) = self.clients.conn_mut(key) {
                     conn.extras.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Done)));
                 }
                 self.admit_client(key, &connect, rights, Some(&answer));
@@ -142,7 +137,7 @@ impl Engine {
         let Some((pending, answer)) = self.begin_scram(message) else {
             return self.fail_again(key);
         };
-        if let Some(conn) = self.clients.conns.get_mut(key) {
+        if let Some(conn) = self.clients.conn_mut(key) {
             conn.extras.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Again { pending })));
         }
         self.send_auth(key, ReasonCode::ContinueAuthentication, &answer);
@@ -150,8 +145,8 @@ impl Engine {
 
     /// The client has to prove that it is still the same user; it cannot become another one.
     fn finish_again(&mut self, key: ConnKey, pending: &Pending, message: &[u8]) {
-        let session = self.clients.conns.get(key).and_then(|conn| conn.session);
-        let rights = session.and_then(|key| self.clients.sessions.get(key)?.rights.clone());
+        let session = self.clients.session_key(key);
+        let rights = session.and_then(|key| self.clients.session(key)?.rights.clone());
         let user = pending.exchange.user();
         let is_same = rights.is_some_and(|rights| rights.identity().user.as_deref() == Some(user));
         let (Ok(answer), Some(keys), true) =
@@ -164,10 +159,10 @@ impl Engine {
             return self.fail_again(key);
         }
         let rights = self.protocol.auth_gate.rights(identity);
-        if let Some(session) = session.and_then(|session| self.clients.sessions.get_mut(session)) {
+        if let Some(session) = session.and_then(|session| self.clients.session_mut(session)) {
             session.rights = rights;
         }
-        if let Some(conn) = self.clients.conns.get_mut(key) {
+        if let Some(conn) = self.clients.conn_mut(key) {
             conn.extras.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Done)));
         }
         self.send_auth(key, ReasonCode::Success, &answer);
@@ -181,8 +176,7 @@ impl Engine {
     }
 
     fn client_id_of(&self, key: ConnKey) -> Arc<str> {
-        let session = self.clients.conns.get(key).and_then(|conn| conn.session);
-        let session = session.and_then(|session| self.clients.sessions.get(session));
+        let session = self.clients.session_of(key);
         session.map_or_else(|| "".into(), |session| (&*session.client_id).into())
     }
 

@@ -39,7 +39,7 @@ impl Engine {
     /// Whether a packet has to wait because its client is over its rate. A packet that may pass is charged.
     pub(super) fn is_over_rate(&mut self, key: ConnKey, first_byte: u8, size: usize) -> bool {
         let now_us = self.env.now.mono_ms * 1000;
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return false;
         };
         if conn.phase != Phase::Open {
@@ -77,7 +77,7 @@ impl Engine {
 
     /// A client that was over its rate may continue.
     pub(in crate::engine) fn end_pause_of_rate(&mut self, key: ConnKey) {
-        if let Some(conn) = self.clients.conns.get_mut(key)
+        if let Some(conn) = self.clients.conn_mut(key)
             && std::mem::take(&mut conn.paused_on_rate)
         {
             conn.last_read_ms = self.env.now.mono_ms;
@@ -105,15 +105,10 @@ impl Engine {
     /// Whether this topic name would exceed its client's limit on topics.
     pub(super) fn is_one_topic_too_many(&self, key: ConnKey, name: &str) -> bool {
         let limit = self.env.settings.mqtt.max_topics;
-        let session = self.clients.conns.get(key).and_then(|conn| conn.session);
-        let made = session
-            .and_then(|session| self.clients.sessions.get(session))
-            .map(|session| {
-                session
-                    .topics_made
-                    .in_table(self.routing.topics.generation())
-            });
-        made.is_some_and(|made| made >= limit) && !self.routing.topics.holds(name)
+        let generation = self.routing.topics.generation();
+        let session = self.clients.session_of(key);
+        session.is_some_and(|session| session.topics_made.in_table(generation) >= limit)
+            && !self.routing.topics.holds(name)
     }
 
     /// Interns a topic, and counts it for the client that added it to the table.
@@ -121,8 +116,7 @@ impl Engine {
         let before = self.routing.topics.len();
         let id = self.routing.topics.intern(name, &self.env.log);
         if self.routing.topics.len() != before
-            && let Some(session) = self.clients.conns.get(key).and_then(|conn| conn.session)
-            && let Some(session) = self.clients.sessions.get_mut(session)
+            && let Some((_, session)) = self.clients.attached(key)
         {
             session.topics_made.add(self.routing.topics.generation());
             self.charge_topic(key);

@@ -35,8 +35,7 @@ impl Engine {
         };
         let Some(owner) = self
             .clients
-            .sessions
-            .get(key)
+            .session(key)
             .and_then(|session| session.rights.clone())
         else {
             let user = rights.user().map(|user| &**user);
@@ -64,12 +63,7 @@ impl Engine {
                 "the session of another user is ended: the client id belongs to this user"
             );
         }
-        if let Some(old) = self
-            .clients
-            .sessions
-            .get(key)
-            .and_then(|session| session.conn)
-        {
+        if let Some(old) = self.clients.conn_of(key) {
             self.close_now(old, Cause::Reason(ReasonCode::SessionTakenOver));
         }
         self.end_session(key);
@@ -105,7 +99,7 @@ impl Engine {
 
     /// Audits a refusal to the client of a connection.
     pub(in crate::engine) fn audit(&self, key: ConnKey, act: &'static str, reason: &'static str) {
-        let Some(conn) = self.clients.conns.get(key) else {
+        let Some(conn) = self.clients.conn(key) else {
             return;
         };
         if let Some(session) = conn.session {
@@ -121,10 +115,7 @@ impl Engine {
         act: &'static str,
         reason: &'static str,
     ) {
-        let (Some(conn), session) = (
-            self.clients.conns.get(key),
-            self.clients.sessions.get(session),
-        ) else {
+        let (Some(conn), session) = (self.clients.conn(key), self.clients.session(session)) else {
             return;
         };
         let rights = session.and_then(|session| session.rights.as_ref());
@@ -146,7 +137,7 @@ impl Engine {
         rights: Option<&Arc<Rights>>,
         reason: &'static str,
     ) {
-        let Some(conn) = self.clients.conns.get(key) else {
+        let Some(conn) = self.clients.conn(key) else {
             return;
         };
         self.env.metrics.audit.refuse(&Refused {

@@ -56,7 +56,7 @@ impl Engine {
             return true;
         }
         if self.ingest.stages[partition.index()].stalled {
-            if let Some(conn) = self.clients.conns.get_mut(key) {
+            if let Some(conn) = self.clients.conn_mut(key) {
                 conn.paused_on = Some(partition);
                 self.observe.turn_metrics.paused(PauseCause::Queue);
             }
@@ -64,7 +64,7 @@ impl Engine {
         }
         // The connection may be closed after this publish; the message remains.
         let account = if publish.retain && !publish.payload.is_empty() {
-            self.clients.conns.get(key).and_then(|conn| conn.account)
+            self.clients.conn(key).and_then(|conn| conn.account)
         } else {
             None
         };
@@ -75,7 +75,7 @@ impl Engine {
             if self.ingest.stages[partition.index()].stalled
                 || self.stage_publish(key, id, publish).is_err()
             {
-                if let Some(conn) = self.clients.conns.get_mut(key) {
+                if let Some(conn) = self.clients.conn_mut(key) {
                     conn.paused_on = Some(partition);
                     self.observe.turn_metrics.paused(PauseCause::Queue);
                 }
@@ -108,7 +108,7 @@ impl Engine {
     /// Refuses a publish over a limit. MQTT 5 gets a reason code; an older client that waits for an acknowledgement
     /// loses its connection, as on a full disk.
     fn refuse_or_close(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
-        let is_v5 = self.clients.conns.get(key).is_some_and(Connection::is_v5);
+        let is_v5 = self.clients.conn(key).is_some_and(Connection::is_v5);
         if is_v5 || publish.qos == QoS::AtMostOnce {
             self.refuse_publish(key, publish, reason);
         } else {
@@ -136,7 +136,7 @@ impl Engine {
     /// The topic of a publish, by name or alias; `None` if it was refused.
     #[inline]
     fn topic_of(&mut self, key: ConnKey, publish: &Publish<'_>) -> Option<TopicId> {
-        let conn = self.clients.conns.get(key)?;
+        let conn = self.clients.conn(key)?;
         if publish.topic_alias.is_none()
             && let Some(topic) = self.routing.topics.get(conn.topic)
             && topic.name.as_bytes() == publish.topic.as_bytes()
@@ -162,7 +162,7 @@ impl Engine {
         if let Err(reason) = found {
             self.refuse_name(key, publish, reason);
         }
-        let conn = self.clients.conns.get_mut(key)?;
+        let conn = self.clients.conn_mut(key)?;
         if let Some(alias) = alias {
             let aliases = &mut conn.extras.aliases;
             if aliases.len() < alias {
@@ -199,7 +199,7 @@ impl Engine {
         number: usize,
         publish: &Publish<'_>,
     ) -> Option<TopicId> {
-        let conn = self.clients.conns.get_mut(key)?;
+        let conn = self.clients.conn_mut(key)?;
         let aliases = conn.extras.present_mut().map(|extras| &mut extras.aliases);
         match aliases.and_then(|aliases| aliases.get_mut(number - 1)?.as_mut()) {
             Some(Alias::Topic { name, topic }) => {
@@ -245,8 +245,7 @@ impl Engine {
     fn refuse_publish(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
         self.observe.turn_metrics.publishes_refused += 1;
         self.observe.turn_metrics.refuse("puback", reason);
-        if let (Some(packet_id), Some(conn)) = (publish.packet_id, self.clients.conns.get_mut(key))
-        {
+        if let (Some(packet_id), Some(conn)) = (publish.packet_id, self.clients.conn_mut(key)) {
             conn.acks.push(Reply::Ack {
                 kind: kind_of(publish.qos),
                 packet_id: packet_id.get(),
@@ -327,7 +326,7 @@ impl Engine {
                 self.close(key, Cause::Reason(ReasonCode::ReceiveMaximumExceeded));
             }
             if publish.qos == QoS::ExactlyOnce
-                && let Some(session) = self.clients.conns.get(key).and_then(|conn| conn.session)
+                && let Some(session) = self.clients.session_key(key)
             {
                 let publish = (packet_id.get(), publish.payload);
                 self.hold_id(session, key, publish, partition, ticket);

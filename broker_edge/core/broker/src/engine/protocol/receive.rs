@@ -52,7 +52,7 @@ impl Engine {
         let is_scarce = !self.protocol.budget_waits.is_empty()
             || self.env.settings.mqtt.limits_rate()
             || self.ingest.stages.iter().any(|stage| stage.stalled);
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return ReadPlan::Wait;
         };
         if conn.acks.len() > PENDING_REPLIES_MAX {
@@ -104,15 +104,14 @@ impl Engine {
     /// The connection's own buffer; received bytes are appended to it.
     pub fn held_mut(&mut self, key: ConnKey) -> Option<&mut Vec<u8>> {
         self.clients
-            .conns
-            .get_mut(key)
+            .conn_mut(key)
             .map(|conn| &mut conn.unparsed.bytes)
     }
 
     /// Parses the connection's own buffer: after a read into it, or when a pause ends. Returns whether the connection
     /// may be read.
     pub fn receive_held(&mut self, key: ConnKey) -> bool {
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return false;
         };
         conn.last_read_ms = self.env.now.mono_ms;
@@ -123,8 +122,7 @@ impl Engine {
         self.give_back(unparsed.reserved);
         self.receive(key, &unparsed.bytes, true);
         self.clients
-            .conns
-            .get(key)
+            .conn(key)
             .is_some_and(|conn| conn.phase != Phase::Closed && !conn.is_paused())
     }
 
@@ -170,7 +168,7 @@ impl Engine {
             Phase::Authenticating => bytes_max.min(AUTH_PACKET_BYTES_MAX),
             _ => bytes_max,
         };
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return;
         };
         let mut phase = conn.phase;
@@ -204,7 +202,7 @@ impl Engine {
                             return self.charge_waiting(key);
                         }
                     }
-                    match self.clients.conns.get(key) {
+                    match self.clients.conn(key) {
                         Some(conn) if conn.phase != Phase::Closed => phase = conn.phase,
                         _ => return,
                     }
@@ -222,7 +220,7 @@ impl Engine {
 
     /// Keeps bytes that cannot be handled yet.
     fn hold(&mut self, key: ConnKey, bytes: &[u8], needs: usize) {
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return;
         };
         let unparsed = &mut *conn.unparsed;
@@ -245,7 +243,7 @@ impl Engine {
             return;
         }
         for key in self.protocol.budget_waits.drain(..) {
-            if let Some(conn) = self.clients.conns.get_mut(key) {
+            if let Some(conn) = self.clients.conn_mut(key) {
                 conn.paused_on_budget = false;
                 conn.last_read_ms = self.env.now.mono_ms;
                 self.clients.resumed.push(key);
@@ -279,7 +277,7 @@ impl Engine {
 
     #[inline]
     fn handle(&mut self, key: ConnKey, first_byte: u8, body: &[u8]) -> Step {
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return Step::Next;
         };
         if conn.phase == Phase::New {
@@ -358,7 +356,7 @@ impl Engine {
         kind: PacketKind,
         bytes: Vec<u8>,
     ) {
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return;
         };
         conn.acks.push(Reply::Packet {

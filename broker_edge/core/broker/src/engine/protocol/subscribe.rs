@@ -100,7 +100,7 @@ impl Engine {
         codes: &[ReasonCode],
         report: &Report,
     ) {
-        let Some(conn) = self.clients.conns.get(key) else {
+        let Some(conn) = self.clients.conn(key) else {
             return;
         };
         let (version, tells, size_max) =
@@ -168,8 +168,7 @@ impl Engine {
             }
             None => self
                 .clients
-                .sessions
-                .get(key)
+                .session(key)
                 .is_some_and(|session| session.subscription(filter).is_some()),
         };
         let start = match position {
@@ -189,8 +188,7 @@ impl Engine {
         };
         let before = self
             .clients
-            .sessions
-            .get(key)
+            .session(key)
             .and_then(|session| session.subscription(filter));
         report.changed |= start.is_some()
             || before.is_none_or(|held| {
@@ -251,7 +249,7 @@ impl Engine {
             return refuse(ReasonCode::WildcardSubscriptionsNotSupported, sentence);
         }
         let subscriptions_max = self.env.settings.mqtt.max_subscriptions as usize;
-        let full = self.clients.sessions.get(key).is_some_and(|session| {
+        let full = self.clients.session(key).is_some_and(|session| {
             session.subscriptions.len() >= subscriptions_max
                 && session.subscription(filter).is_none()
         });
@@ -260,7 +258,7 @@ impl Engine {
             return refuse(ReasonCode::QuotaExceeded, sentence);
         }
         let bytes_max = self.env.settings.mqtt.max_filter_bytes.as_usize();
-        let is_long = self.clients.sessions.get(key).is_some_and(|session| {
+        let is_long = self.clients.session(key).is_some_and(|session| {
             let held = session.subscriptions.iter();
             session.subscription(filter).is_none()
                 && held.map(|held| held.filter.len()).sum::<usize>() + filter.len() > bytes_max
@@ -282,12 +280,7 @@ impl Engine {
             _ => "subscribing to",
         };
         self.env.metrics.auth.subscriptions_denied.inc();
-        if let Some(conn) = self
-            .clients
-            .sessions
-            .get(key)
-            .and_then(|session| session.conn)
-        {
+        if let Some(conn) = self.clients.conn_of(key) {
             self.audit(conn, "subscribe", "acl");
         }
         Err(Refusal {
@@ -307,7 +300,7 @@ impl Engine {
         report: &mut Report,
     ) -> bool {
         let live_at = self.live_at(filter);
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return false;
         };
         if let Some(held) = session
@@ -382,7 +375,7 @@ impl Engine {
         if !self.retained.lock().may_match(filter) {
             return;
         }
-        if let Some(session) = self.clients.sessions.get_mut(key) {
+        if let Some(session) = self.clients.session_mut(key) {
             let cursors = &mut session.extras.retained;
             cursors.retain(|cursor| &*cursor.filter != filter);
             let as_of = RetainedCursor::as_of(cursors.back(), &self.delivery.dispatched);
@@ -397,7 +390,7 @@ impl Engine {
         let mut codes = Vec::with_capacity(unsubscribe.filters.len());
         for filter in unsubscribe.filters.iter() {
             let filter = split_filter(filter).filter;
-            let Some(session) = self.clients.sessions.get_mut(session_key) else {
+            let Some(session) = self.clients.session_mut(session_key) else {
                 return;
             };
             let held = session.subscription(filter).is_some();
@@ -429,7 +422,7 @@ impl Engine {
         let Ok(after) = self.store_change(key, session_key, changed) else {
             return;
         };
-        let Some(conn) = self.clients.conns.get(key) else {
+        let Some(conn) = self.clients.conn(key) else {
             return;
         };
         let mut bytes = Vec::new();
@@ -438,7 +431,7 @@ impl Engine {
     }
 
     fn session_of(&self, key: ConnKey) -> Option<(SessionKey, bool)> {
-        let conn = self.clients.conns.get(key)?;
+        let conn = self.clients.conn(key)?;
         Some((conn.session?, conn.is_v5()))
     }
 
@@ -456,8 +449,7 @@ impl Engine {
         }
         if self
             .clients
-            .sessions
-            .get(session)
+            .session(session)
             .is_none_or(|session| session.expiry_s == 0)
         {
             return Ok(None);

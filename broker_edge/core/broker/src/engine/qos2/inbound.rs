@@ -175,7 +175,7 @@ impl Engine {
     /// Counts the ids of all tenants from time to time; most brokers never get here.
     #[cold]
     fn tenant_holds_too_many(&mut self, key: ConnKey) -> bool {
-        let Some(account) = self.clients.conns.get(key).and_then(|conn| conn.account) else {
+        let Some(account) = self.clients.conn(key).and_then(|conn| conn.account) else {
             return false;
         };
         let now_ms = self.env.now.mono_ms;
@@ -208,7 +208,7 @@ impl Engine {
         partition: PartitionIndex,
         ticket: Ticket,
     ) {
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         let received = &mut session.qos2_inbound;
@@ -238,7 +238,7 @@ impl Engine {
     /// The log refused these records: their packet ids are free.
     pub(in crate::engine) fn free_refused(&mut self, refused: Vec<(SessionKey, u16)>) {
         for (key, packet_id) in refused {
-            if let Some(session) = self.clients.sessions.get_mut(key)
+            if let Some(session) = self.clients.session_mut(key)
                 && session.qos2_inbound.held.remove(&packet_id).is_some()
             {
                 self.qos2.ids_in_use -= 1;
@@ -263,7 +263,7 @@ impl Engine {
             .map(|(key, _)| key)
             .collect();
         for key in holders {
-            if let Some(session) = self.clients.sessions.get_mut(key) {
+            if let Some(session) = self.clients.session_mut(key) {
                 let held = &mut session.qos2_inbound.held;
                 let before = held.len();
                 held.retain(|_, held| !is_abandoned(held));
@@ -274,10 +274,7 @@ impl Engine {
 
     pub(in crate::engine) fn handle_pubrel(&mut self, key: ConnKey, ack: &Ack<'_>) {
         let packet_id = ack.packet_id.get();
-        let Some(session_key) = self.clients.conns.get(key).and_then(|conn| conn.session) else {
-            return;
-        };
-        let Some(session) = self.clients.sessions.get_mut(session_key) else {
+        let Some((session_key, session)) = self.clients.attached(key) else {
             return;
         };
         // Releasing an unknown id is complete, as in Mosquitto.
@@ -288,13 +285,13 @@ impl Engine {
                 return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
             }
             after = self.free(session_key, packet_id);
-            if let Some(conn) = self.clients.conns.get_mut(key)
+            if let Some(conn) = self.clients.conn_mut(key)
                 && held.counted == Some(key)
             {
                 conn.publishes_in_flight = conn.publishes_in_flight.saturating_sub(1);
             }
         }
-        if let Some(conn) = self.clients.conns.get_mut(key) {
+        if let Some(conn) = self.clients.conn_mut(key) {
             conn.acks.push(Reply::Pubcomp { packet_id, after });
             failpoint!("qos2-release-staged");
             self.send_ready(key);
@@ -304,7 +301,7 @@ impl Engine {
     /// The client has released a packet id. Returns the commit after which the client may be told.
     fn free(&mut self, key: SessionKey, packet_id: u16) -> CommitSeq {
         let after = self.change(key);
-        if let Some(session) = self.clients.sessions.get_mut(key) {
+        if let Some(session) = self.clients.session_mut(key) {
             session.qos2_inbound.is_changed = session.stored;
             session.qos2_inbound.released_in = after;
             self.qos2.ids_in_use -=

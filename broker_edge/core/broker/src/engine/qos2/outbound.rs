@@ -84,7 +84,7 @@ impl Engine {
     /// Assigns a packet id to a record. The record is sent once that is durable.
     pub(in crate::engine) fn assign(&mut self, key: SessionKey, sent: Inflight) -> u16 {
         let commit_seq = self.change(key);
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return 0;
         };
         session.outbound_changed = true;
@@ -104,7 +104,7 @@ impl Engine {
         let settled = self.store.state_commits.settled();
         let mut recent = None;
         loop {
-            let Some(session) = self.clients.sessions.get(key) else {
+            let Some(session) = self.clients.session(key) else {
                 return Progress::NoRoom;
             };
             let Some((commit_seq, packet_id)) = session.extras.unsent.front().copied() else {
@@ -127,7 +127,7 @@ impl Engine {
     /// Whether the packet id of an unsent delivery would survive a crash.
     pub(in crate::engine) fn is_assigned_durably(&self, key: SessionKey, packet_id: u16) -> bool {
         let settled = self.store.state_commits.settled();
-        self.clients.sessions.get(key).is_none_or(|session| {
+        self.clients.session(key).is_none_or(|session| {
             let mut unsent = session.extras.unsent.iter();
             !session.stored
                 || !unsent.any(|(commit_seq, id)| *id == packet_id && *commit_seq > settled)
@@ -142,14 +142,14 @@ impl Engine {
         packet_id: u16,
         recent: &mut Option<(PartitionIndex, Batch)>,
     ) -> Delivered {
-        let flight_of = |engine: &Self| engine.clients.sessions.get(key)?.window.flight(packet_id);
+        let flight_of = |engine: &Self| engine.clients.session(key)?.window.flight(packet_id);
         let mut delivered = Delivered::Skipped;
         if let Some((sent, InflightState::Assigned)) = flight_of(self) {
             delivered =
                 self.send_entry(key, conn, packet_id, sent, InflightState::Assigned, recent);
         }
         if delivered != Delivered::NoRoom
-            && let Some(session) = self.clients.sessions.get_mut(key)
+            && let Some(session) = self.clients.session_mut(key)
         {
             if let Some((_, InflightState::Assigned)) = session.window.flight(packet_id) {
                 session
@@ -173,10 +173,7 @@ impl Engine {
 
     pub(in crate::engine) fn handle_pubrec(&mut self, key: ConnKey, ack: &Ack<'_>) {
         let packet_id = ack.packet_id.get();
-        let Some(session_key) = self.clients.conns.get(key).and_then(|conn| conn.session) else {
-            return;
-        };
-        let Some(session) = self.clients.sessions.get_mut(session_key) else {
+        let Some((session_key, session)) = self.clients.attached(key) else {
             return;
         };
         match session.window.flight(packet_id) {
@@ -217,7 +214,7 @@ impl Engine {
         for (key, packet_id) in std::mem::take(&mut self.qos2.receipted) {
             self.stage_receipts(key);
             self.drain();
-            let Some(session) = self.clients.sessions.get(key) else {
+            let Some(session) = self.clients.session(key) else {
                 continue;
             };
             let Some((sent, InflightState::AwaitsPubrec)) = session.window.flight(packet_id) else {
@@ -237,7 +234,7 @@ impl Engine {
     /// The client has the record: PUBREL is sent once that is durable.
     fn release(&mut self, key: SessionKey, packet_id: u16) {
         let commit_seq = self.change(key);
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         session
@@ -254,7 +251,7 @@ impl Engine {
     pub(in crate::engine) fn send_releases(&mut self, key: SessionKey) {
         let settled = self.store.state_commits.settled();
         loop {
-            let Some(session) = self.clients.sessions.get_mut(key) else {
+            let Some(session) = self.clients.session_mut(key) else {
                 return;
             };
             let Some((commit_seq, packet_id)) = session.extras.releases.front().copied() else {
@@ -272,7 +269,7 @@ impl Engine {
     }
 
     pub(in crate::engine) fn write_pubrel(&mut self, key: ConnKey, packet_id: u16) {
-        if let (Some(id), Some(conn)) = (PacketId::new(packet_id), self.clients.conns.get(key)) {
+        if let (Some(id), Some(conn)) = (PacketId::new(packet_id), self.clients.conn(key)) {
             let version = conn.version;
             self.write_packet(key, |out| {
                 encode::pubrel(out, version, id, ReasonCode::Success, &[]);
@@ -282,10 +279,7 @@ impl Engine {
 
     pub(in crate::engine) fn handle_pubcomp(&mut self, key: ConnKey, ack: &Ack<'_>) {
         let packet_id = ack.packet_id.get();
-        let Some(session_key) = self.clients.conns.get(key).and_then(|conn| conn.session) else {
-            return;
-        };
-        let Some(session) = self.clients.sessions.get_mut(session_key) else {
+        let Some((session_key, session)) = self.clients.attached(key) else {
             return;
         };
         let waits = session
@@ -304,7 +298,7 @@ impl Engine {
 
     /// A delivery is done. This need not become durable soon: after a crash its PUBREL is sent once more.
     fn finish(&mut self, key: SessionKey, packet_id: u16) {
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         let ended = session.window.finish(packet_id);

@@ -53,10 +53,7 @@ impl Engine {
     /// A client acknowledged a delivery.
     #[inline]
     pub(in crate::engine) fn handle_puback(&mut self, key: ConnKey, packet_id: PacketId) {
-        let Some(session_key) = self.clients.conns.get(key).and_then(|conn| conn.session) else {
-            return;
-        };
-        let Some(session) = self.clients.sessions.get_mut(session_key) else {
+        let Some((session_key, session)) = self.clients.attached(key) else {
             return;
         };
         let Some(sent) = session.window.ack(packet_id.get()) else {
@@ -84,7 +81,7 @@ impl Engine {
 
     pub(super) fn append_receipt(&mut self, key: SessionKey, packet_id: u16, sent: Inflight) {
         let time_us = self.env.now.wall_us;
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         let Some(at) = session
@@ -120,7 +117,7 @@ impl Engine {
     /// The log refused the tickets from `first` on: the receipts among them are staged again at the next checkpoint.
     pub(in crate::engine) fn unstage_receipts(&mut self, partition: PartitionIndex, first: Ticket) {
         for key in self.store.dirty.clone() {
-            let Some(session) = self.clients.sessions.get_mut(key) else {
+            let Some(session) = self.clients.session_mut(key) else {
                 continue;
             };
             let receipts = session
@@ -140,7 +137,7 @@ impl Engine {
 
     /// Stages receipts that are not staged yet, and forgets those that are durable.
     pub(in crate::engine) fn stage_receipts(&mut self, key: SessionKey) {
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         if session.extras.receipts.is_empty() {
@@ -156,8 +153,7 @@ impl Engine {
         for index in 0.. {
             let Some(receipt) = self
                 .clients
-                .sessions
-                .get(key)
+                .session(key)
                 .and_then(|session| session.extras.receipts.get(index))
             else {
                 return;
@@ -177,8 +173,7 @@ impl Engine {
             });
             if let Some(receipt) = self
                 .clients
-                .sessions
-                .get_mut(key)
+                .session_mut(key)
                 .and_then(|session| session.extras.receipts.get_mut(index))
             {
                 receipt.staged = staged;

@@ -29,8 +29,7 @@ impl Engine {
     ) -> Option<ReasonCode> {
         let rights = of?;
         let account = self.quotas.open(rights.user(), rights.tenant());
-        let held = self.clients.by_client.get(connect.client_id);
-        let held = held.and_then(|key| self.clients.sessions.get(*key));
+        let held = self.clients.by_id(connect.client_id);
         let held = held.filter(|session| session.account == Some(account));
         // An earlier connection of the client makes room for this one and has the same session.
         let replaces = held.is_some_and(|session| session.conn.is_some());
@@ -57,7 +56,7 @@ impl Engine {
         rights: Option<&Arc<Rights>>,
     ) {
         let account = rights.map(|rights| self.quotas.open(rights.user(), rights.tenant()));
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         let before = std::mem::replace(&mut session.account, account);
@@ -89,7 +88,7 @@ impl Engine {
     pub(in crate::engine) fn charge_all(&mut self) {
         let keys: Vec<SessionKey> = self.clients.sessions.keys().collect();
         for key in keys {
-            let session = self.clients.sessions.get(key);
+            let session = self.clients.session(key);
             let rights = session.and_then(|session| session.rights.clone());
             self.charge_session(key, rights.as_ref());
         }
@@ -134,7 +133,7 @@ impl Engine {
         key: SessionKey,
         filter: &str,
     ) -> Result<(), Refusal> {
-        let Some(session) = self.clients.sessions.get(key) else {
+        let Some(session) = self.clients.session(key) else {
             return Ok(());
         };
         if session.subscription(filter).is_some() {
@@ -199,7 +198,7 @@ impl Engine {
             return false;
         }
         self.quotas.begin_table(self.routing.topics.generation());
-        let Some(account) = self.clients.conns.get(key).and_then(|conn| conn.account) else {
+        let Some(account) = self.clients.conn(key).and_then(|conn| conn.account) else {
             return false;
         };
         let is_over = !self.quotas.allows(account, Kind::Topics, 1);
@@ -213,7 +212,7 @@ impl Engine {
     pub(in crate::engine) fn charge_topic(&mut self, key: ConnKey) {
         if self.quotas.is_used() {
             self.quotas.begin_table(self.routing.topics.generation());
-            let account = self.clients.conns.get(key).and_then(|conn| conn.account);
+            let account = self.clients.conn(key).and_then(|conn| conn.account);
             self.quotas.add(account, Kind::Topics, 1);
         }
     }
@@ -225,7 +224,7 @@ impl Engine {
         id: TopicId,
         bytes: usize,
     ) -> bool {
-        let account = self.clients.conns.get(key).and_then(|conn| conn.account);
+        let account = self.clients.conn(key).and_then(|conn| conn.account);
         let (Some(account), Some(topic)) = (account, self.routing.topics.get(id)) else {
             return false;
         };

@@ -23,7 +23,7 @@ pub(in crate::engine) const UNCOUNTED_BYTES: u64 = 256;
 impl Engine {
     /// Counts a session again: its filters or its will may have changed.
     pub(in crate::engine) fn recount_bytes(&mut self, key: SessionKey) {
-        let Some(session) = self.clients.sessions.get(key) else {
+        let Some(session) = self.clients.session(key) else {
             return;
         };
         let will = self.will_of(session).map_or(0, will_bytes);
@@ -35,7 +35,7 @@ impl Engine {
         self.quotas.session_bytes = self.quotas.session_bytes - before + bytes;
         self.quotas.add(account, Kind::SessionBytes, bytes);
         self.quotas.remove(account, Kind::SessionBytes, before);
-        if let Some(session) = self.clients.sessions.get_mut(key) {
+        if let Some(session) = self.clients.session_mut(key) {
             session.extras.counted_bytes = bytes;
             session.extras.trim();
         }
@@ -44,7 +44,7 @@ impl Engine {
     /// The will of a connected client, or the one that waits for its delay.
     fn will_of<'a>(&'a self, session: &'a Session) -> Option<&'a Will> {
         let waiting = session.offline.as_ref().and_then(|away| away.will.as_ref());
-        let conn = session.conn.and_then(|key| self.clients.conns.get(key));
+        let conn = session.conn.and_then(|key| self.clients.conn(key));
         waiting
             .map(|(_, will)| &**will)
             .or_else(|| conn?.extras.will.as_deref())
@@ -58,8 +58,7 @@ impl Engine {
         connect: &Connect<'_>,
         of: Option<&Arc<Rights>>,
     ) -> Option<ReasonCode> {
-        let held = self.clients.by_client.get(connect.client_id);
-        let held = held.and_then(|key| self.clients.sessions.get(*key));
+        let held = self.clients.by_id(connect.client_id);
         let stays = held.filter(|session| !connect.clean_start && session.expiry_s > 0);
         let will = connect.will.as_ref().map_or(0, wanted_bytes);
         let bytes = connect.client_id.len() as u64 + stays.map_or(0, filter_bytes) + will;

@@ -232,7 +232,7 @@ impl Connection {
 impl Engine {
     /// The bytes a connection has to send.
     pub fn out(&mut self, key: ConnKey) -> Out<'_> {
-        match self.clients.conns.get_mut(key) {
+        match self.clients.conn_mut(key) {
             Some(conn) => {
                 conn.touched = false;
                 Out::of(conn)

@@ -107,7 +107,7 @@ impl Engine {
         &mut self,
         key: SessionKey,
     ) -> Result<Offset, StateError> {
-        let Some(session) = self.clients.sessions.get(key) else {
+        let Some(session) = self.clients.session(key) else {
             return Ok(self.store.state.durable());
         };
         let client_id = Rc::clone(&session.client_id);
@@ -125,7 +125,7 @@ impl Engine {
         values.extend(groups.into_iter().map(|(_, key, value)| (key, value)));
         let offset = self.write_values(&values)?;
         self.groups_stored(ids.into_iter());
-        if let Some(session) = self.clients.sessions.get_mut(key) {
+        if let Some(session) = self.clients.session_mut(key) {
             session.will_stored = has_will.unwrap_or(session.will_stored);
             if !session.stored {
                 session.stored = true;
@@ -173,7 +173,7 @@ impl Engine {
         for key in part {
             self.stage_receipts(key);
             self.drain();
-            let Some(session) = self.clients.sessions.get_mut(key) else {
+            let Some(session) = self.clients.session_mut(key) else {
                 continue;
             };
             session.window.shrink();
@@ -182,12 +182,7 @@ impl Engine {
             if session.dirty {
                 left.push(key);
             }
-            if let Some(session) = self
-                .clients
-                .sessions
-                .get(key)
-                .filter(|session| session.stored)
-            {
+            if let Some(session) = self.clients.session(key).filter(|session| session.stored) {
                 let (cursor_key, cursors) = self.cursor_value(session);
                 changes.push((key, cursor_key, cursors));
                 if session.outbound_changed {
@@ -205,7 +200,7 @@ impl Engine {
         if let Err(error) = self.store.state.write(&writes) {
             tracing::warn!(%error, "cursors cannot be stored now; the next checkpoint tries again");
             for (key, _, _) in &changes {
-                if let Some(session) = self.clients.sessions.get_mut(*key)
+                if let Some(session) = self.clients.session_mut(*key)
                     && !session.dirty
                 {
                     session.dirty = true;

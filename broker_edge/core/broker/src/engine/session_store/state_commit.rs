@@ -83,8 +83,7 @@ impl Engine {
     pub(in crate::engine) fn change(&mut self, key: SessionKey) -> CommitSeq {
         let Some(session) = self
             .clients
-            .sessions
-            .get_mut(key)
+            .session_mut(key)
             .filter(|session| session.stored)
         else {
             return CommitSeq::default();
@@ -109,7 +108,7 @@ impl Engine {
                         .waiting
                         .extend(keys.iter().map(|key| (commit_seq, *key)));
                     for key in keys {
-                        if let Some(session) = self.clients.sessions.get_mut(key) {
+                        if let Some(session) = self.clients.session_mut(key) {
                             session.in_state_commit = false;
                         }
                     }
@@ -142,7 +141,7 @@ impl Engine {
         }
         tracing::error!(%error, "QoS 2 state cannot be stored, connections that wait for it are closed");
         for key in std::mem::take(&mut self.store.state_commits.changed) {
-            let Some(session) = self.clients.sessions.get_mut(key) else {
+            let Some(session) = self.clients.session_mut(key) else {
                 continue;
             };
             session.in_state_commit = false;
@@ -155,12 +154,7 @@ impl Engine {
     fn write_sessions(&mut self, keys: &[SessionKey]) -> Result<Offset, StateError> {
         let mut values: Vec<(String, Vec<u8>)> = Vec::with_capacity(keys.len());
         for key in keys {
-            let Some(session) = self
-                .clients
-                .sessions
-                .get(*key)
-                .filter(|session| session.stored)
-            else {
+            let Some(session) = self.clients.session(*key).filter(|session| session.stored) else {
                 continue;
             };
             if session.qos2_inbound.is_changed {
@@ -186,7 +180,7 @@ impl Engine {
         let end = self.write_values(&values)?;
         self.groups_stored(ids.into_iter());
         for key in keys {
-            if let Some(session) = self.clients.sessions.get_mut(*key) {
+            if let Some(session) = self.clients.session_mut(*key) {
                 session.qos2_inbound.is_stored |=
                     std::mem::take(&mut session.qos2_inbound.is_changed);
                 if std::mem::take(&mut session.outbound_changed) {
@@ -225,12 +219,7 @@ impl Engine {
             self.store.state_commits.waiting.pop_front();
             self.send_releases(key);
             self.wake_session(key);
-            if let Some(conn) = self
-                .clients
-                .sessions
-                .get(key)
-                .and_then(|session| session.conn)
-            {
+            if let Some(conn) = self.clients.conn_of(key) {
                 self.send_ready(conn);
                 self.drain();
             }
@@ -258,12 +247,7 @@ impl Engine {
             .map(|(_, key)| key)
             .collect();
         for (_, key) in std::mem::take(&mut self.store.state_commits.waiting) {
-            waiting.extend(
-                self.clients
-                    .sessions
-                    .get(key)
-                    .and_then(|session| session.conn),
-            );
+            waiting.extend(self.clients.conn_of(key));
         }
         for key in waiting {
             self.close_now(key, Cause::Reason(ReasonCode::UnspecifiedError));

@@ -76,7 +76,7 @@ impl Groups {
 impl Engine {
     /// The rights of a session's client have changed.
     pub(in crate::engine) fn update_group_rights(&mut self, key: SessionKey) {
-        let Some(session) = self.clients.sessions.get(key) else {
+        let Some(session) = self.clients.session(key) else {
             return;
         };
         for id in session.groups() {
@@ -95,7 +95,7 @@ impl Engine {
             group.members.forget_rights();
             let keys: Vec<SessionKey> = group.members.keys().collect();
             for key in keys {
-                let session = self.clients.sessions.get(key);
+                let session = self.clients.session(key);
                 let rights = session.and_then(|session| session.rights.as_ref());
                 group.members.set_rights(key, rights);
             }

@@ -233,7 +233,7 @@ impl Engine {
             return OfferResult::MayNot;
         };
         let effective = Rc::clone(&member.effective);
-        let Some(session) = self.clients.sessions.get(key) else {
+        let Some(session) = self.clients.session(key) else {
             return OfferResult::MayNot;
         };
         if offer.not == Some(key) {

@@ -26,7 +26,7 @@ impl Engine {
     /// the session ends (MQTT-4.8.2-5), unless they were never sent.
     pub(in crate::engine) fn give_back_shared(&mut self, key: SessionKey, ends: bool) {
         self.depart_member(key);
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         let of_groups: Vec<(u16, Inflight, InflightState)> = session
@@ -97,7 +97,7 @@ impl Engine {
 
     /// Puts a member with room back into the line, in case a wake-up was missed.
     fn line_up_again(&mut self, id: GroupId, key: SessionKey) {
-        if let Some(session) = self.clients.sessions.get(key)
+        if let Some(session) = self.clients.session(key)
             && has_room(session)
             && let Some(group) = self.groups.get_mut(id)
         {
@@ -114,7 +114,7 @@ impl Engine {
         let Some(member) = group.members.get_mut(key) else {
             return;
         };
-        let Some(session) = self.clients.sessions.get(key) else {
+        let Some(session) = self.clients.session(key) else {
             return;
         };
         if now_ms.saturating_sub(member.asked_at_ms) < after_ms {
@@ -126,7 +126,7 @@ impl Engine {
         if session.active_conn().is_none() || !has_other {
             return;
         }
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         let owed: Vec<(u16, Inflight)> = session

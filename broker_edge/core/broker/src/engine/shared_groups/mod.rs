@@ -347,7 +347,7 @@ impl Engine {
         retain_handling: RetainHandling,
         start: Option<&StartOffsets>,
     ) {
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         let mut held = session.subscriptions.iter_mut();
@@ -370,7 +370,7 @@ impl Engine {
         let found = match self.group_held(key, name) {
             Some(id) => Some((id, false)),
             None => {
-                let session = self.clients.sessions.get(key);
+                let session = self.clients.session(key);
                 let user = session.and_then(|session| session.owner());
                 let user = user.map(str::to_owned);
                 self.group_of(name, tenant.as_deref(), user.as_deref())
@@ -411,8 +411,7 @@ impl Engine {
 
     fn join_group(&mut self, key: SessionKey, id: GroupId, options: Options) {
         let now_ms = self.env.now.mono_ms;
-        let (Some(session), Some(group)) =
-            (self.clients.sessions.get_mut(key), self.groups.get_mut(id))
+        let (Some(session), Some(group)) = (self.clients.session_mut(key), self.groups.get_mut(id))
         else {
             return;
         };
@@ -456,7 +455,7 @@ impl Engine {
 
     /// Removes a member that has unsubscribed, once it has no unacknowledged deliveries.
     fn drop_leaver(&mut self, id: GroupId, key: SessionKey) {
-        let session = self.clients.sessions.get_mut(key);
+        let session = self.clients.session_mut(key);
         if let Some(session) = session {
             if session.window.holds(Source::Shared(id)) {
                 return;
@@ -478,7 +477,7 @@ impl Engine {
         let members: Vec<SessionKey> = group.members.keys().collect();
         let filter = group.filter().to_owned();
         for key in members {
-            if let Some(session) = self.clients.sessions.get_mut(key) {
+            if let Some(session) = self.clients.session_mut(key) {
                 session
                     .window
                     .reassign(Source::Shared(id), Source::Unattached);
@@ -493,7 +492,7 @@ impl Engine {
     /// A session ends: it leaves its groups, and its unacknowledged records go to other members.
     pub(super) fn leave_all_groups(&mut self, key: SessionKey) {
         self.give_back_shared(key, true);
-        let (ids, account) = match self.clients.sessions.get_mut(key) {
+        let (ids, account) = match self.clients.session_mut(key) {
             Some(session) => (session.take_groups(), session.account),
             None => return,
         };
@@ -516,7 +515,7 @@ impl Engine {
 
     /// Wakes the groups of a session that have records to give: it may have room again.
     pub(super) fn wake_groups_of(&mut self, key: SessionKey) {
-        if let Some(session) = self.clients.sessions.get(key) {
+        if let Some(session) = self.clients.session(key) {
             for id in session.groups() {
                 if let Some(group) = self.groups.get_mut(*id)
                     && group.members.has_full()
@@ -537,7 +536,7 @@ impl Engine {
     /// could.
     pub(super) fn activate_member(&mut self, key: SessionKey) {
         let now_ms = self.env.now.mono_ms;
-        let Some(session) = self.clients.sessions.get(key) else {
+        let Some(session) = self.clients.session(key) else {
             return;
         };
         let next_id = session.window.next_id();
@@ -557,7 +556,7 @@ impl Engine {
 
     /// A member was disconnected.
     fn depart_member(&mut self, key: SessionKey) {
-        if let Some(session) = self.clients.sessions.get(key) {
+        if let Some(session) = self.clients.session(key) {
             for id in session.groups() {
                 if let Some(group) = self.groups.get_mut(*id) {
                     group.members.depart(key);

@@ -45,7 +45,7 @@ impl Engine {
             pending.entry(*partition).or_default().push(offset.0);
         }
         for key in group.members.keys() {
-            let Some(session) = self.clients.sessions.get(key) else {
+            let Some(session) = self.clients.session(key) else {
                 continue;
             };
             let of_group = session.window.unacked_from(0).filter(|(_, sent, flight)| {
@@ -93,10 +93,7 @@ impl Engine {
         keys: &[SessionKey],
     ) -> Vec<(GroupId, String, Vec<u8>)> {
         let mut ids: Vec<GroupId> = Vec::new();
-        for session in keys
-            .iter()
-            .filter_map(|key| self.clients.sessions.get(*key))
-        {
+        for session in keys.iter().filter_map(|key| self.clients.session(*key)) {
             ids.extend(session.groups());
         }
         ids.sort_unstable();

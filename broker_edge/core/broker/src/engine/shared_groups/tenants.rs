@@ -31,7 +31,7 @@ pub fn filter_behind(name: &str) -> Option<&str> {
 impl Engine {
     /// The group that a session has joined with a filter.
     pub(super) fn group_held(&self, key: SessionKey, filter: &str) -> Option<GroupId> {
-        let mut ids = self.clients.sessions.get(key)?.groups().iter().copied();
+        let mut ids = self.clients.session(key)?.groups().iter().copied();
         ids.find(|id| {
             let group = self.groups.get(*id);
             group.is_some_and(|group| &*group.shown == filter)
@@ -49,7 +49,7 @@ impl Engine {
 
     /// The tenant of a session's user, if it has one.
     pub(super) fn tenant_for_groups(&self, key: SessionKey) -> Option<&str> {
-        let rights = self.clients.sessions.get(key)?.rights.as_ref()?;
+        let rights = self.clients.session(key)?.rights.as_ref()?;
         rights.tenant().map(|tenant| &**tenant)
     }
 

@@ -81,12 +81,7 @@ impl Engine {
         let unmarked = std::mem::take(&mut self.store.state_commits.unmarked);
         let mut values = Vec::with_capacity(unmarked.len() + 1);
         for key in &unmarked {
-            let Some(session) = self
-                .clients
-                .sessions
-                .get(*key)
-                .filter(|session| session.stored)
-            else {
+            let Some(session) = self.clients.session(*key).filter(|session| session.stored) else {
                 continue;
             };
             let received = &session.qos2_inbound;
@@ -126,12 +121,12 @@ impl Engine {
 
     /// The session's value was written; records above the mark are covered by the next one.
     fn marked(&mut self, key: SessionKey) {
-        let Some(session) = self.clients.sessions.get(key) else {
+        let Some(session) = self.clients.session(key) else {
             return;
         };
         let mut held = session.qos2_inbound.held.values();
         let is_behind = !held.all(|held| self.is_settled(held));
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         let received = &mut session.qos2_inbound;
@@ -150,7 +145,7 @@ impl Engine {
         let mut applied: FxHashMap<SessionKey, StoredInbound> = FxHashMap::default();
         let keys: Vec<SessionKey> = self.clients.sessions.keys().collect();
         for key in keys {
-            let Some(session) = self.clients.sessions.get_mut(key) else {
+            let Some(session) = self.clients.session_mut(key) else {
                 continue;
             };
             by_life.insert(session.life, key);
@@ -254,7 +249,7 @@ impl Engine {
     }
 
     fn take_scanned(&mut self, key: SessionKey, packet_id: u16, partition: PartitionIndex) {
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         let received = &mut session.qos2_inbound;
