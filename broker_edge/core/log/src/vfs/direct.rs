@@ -92,10 +92,10 @@ pub(crate) fn write_pieces<'a>(
     for (slice, piece) in slices.iter_mut().zip(pieces) {
         *slice = IoSlice::new(&piece[..left.min(piece.len())]);
         left -= slice.len();
-        used += usize::from(!slice.is_empty());
+        used += usize::from(left > 0);
     }
     loop {
-        match rustix::io::pwritev(file, &slices[..used], position) {
+        match rustix::io::pwritev(file, &slices[..=used], position) {
             Err(Errno::INTR) => {}
             Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(0),
             written => return Ok(written?),
