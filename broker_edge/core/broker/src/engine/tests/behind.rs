@@ -297,7 +297,7 @@ fn rig_with_sessions(dir: &Path) -> (Rig, [Member; 2]) {
     (rig, sessions)
 }
 
-/// Sessions and a group catch up together; the group loses its member after so many turns.
+/// Sessions and a group catch up together; the group loses its member after `turns` turns.
 fn assert_goes_on(end: End, turns: usize) {
     let case = format!("{end:?} after {turns} turns");
     let dir = dir();

@@ -11,7 +11,7 @@ const VERSION: Version = Version::V311;
 /// A table of one append has room for this many clients.
 pub(super) const TABLE: usize = u16::MAX as usize;
 
-/// Records of so many clients.
+/// Stages one record for each of `count` clients.
 fn stage(rig: &mut Rig, count: usize) {
     stage_as(rig, count, |n| ("t".to_owned(), n.to_string()));
 }
