@@ -84,7 +84,9 @@ def plan(
         put_json({"message": found.message, "devices": [_plain(asdict(planned)) for planned in found.devices]})
         return
     skipped = sum(1 for planned in found.devices if planned.skipped is not None)
-    say(found.message or f"{len(found.devices) - skipped} devices would get it, {skipped} would be skipped")
+    chosen = len(found.devices) - skipped
+    devices = "device" if chosen == 1 else "devices"
+    say(found.message or f"{chosen} {devices} would get it, {skipped} would be skipped")
     rows = [(p.device_id, p.wave + 1, p.skipped or ("waits" if p.waits else "at once")) for p in found.devices]
     put_rows(("device_id", "wave", "what"), rows)
 

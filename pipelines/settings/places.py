@@ -26,7 +26,9 @@ class TablePlace:
 
     def __post_init__(self) -> None:
         if (self.root is None) == (self.catalog_schema is None):
-            raise SettingsError("tables are under a root or in a catalog_schema: give only one of the two")
+            raise SettingsError(
+                "tables are under a root or in a catalog_schema: give one of the two, and null for the other"
+            )
 
     @classmethod
     def of(cls, settings: SilverSettings) -> TablePlace:
@@ -45,5 +47,6 @@ class TablePlace:
             tables.create_by_name(spark, self.catalog_schema or "", tables=wanted)
         else:
             raise SettingsError(
-                f"the tables of {self.catalog_schema} are given by name, and only a Spark session can write them"
+                f"the tables of {self.catalog_schema} are given by name, and only a Spark session can write them: "
+                "pass one, or give a root instead of catalog_schema"
             )

@@ -53,13 +53,18 @@ class PlanStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise PlanError(f"cannot read the plan {path}: {error.strerror}") from error
+            raise PlanError(
+                f"cannot read the plan {path}: {error.strerror}; let the job read the folder of its checkpoint"
+            ) from error
         try:
             return BatchPlan.model_validate_json(text)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(key) for key in first["loc"])
-            raise PlanError(f"the plan {path} was not written by this version ({place}: {first['msg']})") from error
+            raise PlanError(
+                f"the plan {path} was not written by this version ({place}: {first['msg']}): finish the batch with the "
+                "version that wrote it, or begin with a new checkpoint and empty silver tables"
+            ) from error
 
     def newest_before(self, batch_id: int) -> BatchPlan | None:
         """The plan of the newest earlier batch."""
@@ -81,7 +86,10 @@ class PlanStore:
             for old in sorted(self._ids())[:-KEPT]:
                 self._path(old).unlink(missing_ok=True)
         except OSError as error:
-            raise PlanError(f"cannot write the plan {path}: {error.strerror}") from error
+            raise PlanError(
+                f"cannot write the plan {path}: {error.strerror}; give the job a checkpoint in a folder that it may "
+                "write and that has room"
+            ) from error
 
     def _ids(self) -> list[int]:
         if not self._folder.is_dir():

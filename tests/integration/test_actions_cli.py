@@ -131,6 +131,9 @@ def test_plan_shows_who_is_selected_and_writes_nothing(run: Run, root: str) -> N
     planned = {row["device_id"]: row for row in json.loads(out)["devices"]}
     assert sorted(row["wave"] for row in planned.values() if "skipped" not in row) == [0, 1]
     assert planned["ghost"]["skipped"] == "device ghost is not in the table devices"
+    for chosen, told in [(("d1",), "1 device would get it"), (("d1", "d2"), "2 devices would get it")]:
+        named = [option for name in chosen for option in ("--device", name)]
+        assert f"{told}, 0 would be skipped" in run("actions", "plan", "echo", "--root", root, *named)[2]
     code, out, err = run("actions", "plan", "echo", "--root", root, "--label", "site=moon")
     assert (code, out) == (0, "")
     assert "selects nobody: no device of tenant default matches labels site=moon" in err

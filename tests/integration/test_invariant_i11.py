@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from support.doc_blocks import ROOT
 from support.programs import StartBroker, headwaterd, program, run
 from support.tls_files import new_authority, sign
 
@@ -20,7 +22,8 @@ from broker_edge import Client
 from broker_edge.errors import HeadwaterError
 
 EVERYWHERE = ("0.0.0.0:0", "[::]:0")
-LISTENERS = ("mqtt", "mqtts", "ws", "wss", "flight", "admin")
+# Also those that are added later.
+LISTENERS = tuple(yaml.safe_load((ROOT / "conf/broker.yaml").read_text(encoding="utf-8"))["listeners"])
 
 
 @pytest.fixture(scope="module")
