@@ -8,10 +8,13 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::Serialize;
+
+use crate::clock::now_us;
+use crate::words::words;
 
 /// The most users in the table. A new one replaces the user whose last refusal is the oldest.
 pub const USERS_MAX: usize = 1024;
@@ -24,24 +27,13 @@ const LINE_EVERY: Duration = Duration::from_secs(1);
 /// Characters of a client id that are kept, because an id may have 64 KiB.
 const CLIENT_ID_CHARS_MAX: usize = 64;
 
-/// The listener at which something was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Interface {
-    Mqtt,
-    WebSocket,
-    Flight,
-    Admin,
-}
-
-impl Interface {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Mqtt => "mqtt",
-            Self::WebSocket => "websocket",
-            Self::Flight => "flight",
-            Self::Admin => "admin",
-        }
+words! {
+    /// The listener at which something was refused.
+    pub enum Interface {
+        Mqtt = "mqtt",
+        WebSocket = "websocket",
+        Flight = "flight",
+        Admin = "admin",
     }
 }
 
@@ -59,11 +51,9 @@ pub struct Refused<'a> {
     pub client_id: Option<&'a str>,
 }
 
-type Kind = (Interface, &'static str, &'static str);
-
 #[derive(Debug, Default)]
 struct Row {
-    counts: Vec<(Kind, u64)>,
+    counts: Vec<KindCount>,
     /// Refusals of further kinds, beyond the limit.
     more: u64,
     last_us: i64,
@@ -105,7 +95,7 @@ pub struct UserRefusals {
     pub client_id: Option<Box<str>>,
 }
 
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KindCount {
     pub door: &'static str,
     pub act: &'static str,
@@ -192,12 +182,17 @@ impl Table {
     }
 
     fn count(&mut self, refused: &Refused<'_>) {
-        let kind = (refused.door, refused.act, refused.reason);
+        let (door, act, reason) = (refused.door.name(), refused.act, refused.reason);
         let row = self.row(refused.user);
-        let at = row.counts.iter().position(|(held, _)| *held == kind);
-        match at {
-            Some(at) => row.counts[at].1 += 1,
-            None if row.counts.len() < KINDS_MAX => row.counts.push((kind, 1)),
+        let is_same = |kind: &KindCount| (kind.door, kind.act, kind.reason) == (door, act, reason);
+        match row.counts.iter().position(is_same) {
+            Some(at) => row.counts[at].count += 1,
+            None if row.counts.len() < KINDS_MAX => row.counts.push(KindCount {
+                door,
+                act,
+                reason,
+                count: 1,
+            }),
             None => row.more += 1,
         }
         row.unlogged += 1;
@@ -231,22 +226,13 @@ impl Table {
 
 impl Row {
     fn total(&self) -> u64 {
-        self.more + self.counts.iter().map(|(_, count)| count).sum::<u64>()
+        self.more + self.counts.iter().map(|kind| kind.count).sum::<u64>()
     }
 
     fn shown(&self, user: Option<String>) -> UserRefusals {
-        let kinds = self
-            .counts
-            .iter()
-            .map(|((door, act, reason), count)| KindCount {
-                door: door.name(),
-                act,
-                reason,
-                count: *count,
-            });
         UserRefusals {
             user,
-            refused: kinds.collect(),
+            refused: self.counts.clone(),
             last_us: self.last_us,
             address: self.address,
             client_id: self.client_id.clone(),
@@ -257,11 +243,6 @@ impl Row {
 fn shorten(client_id: &str) -> &str {
     let end = client_id.char_indices().nth(CLIENT_ID_CHARS_MAX);
     end.map_or(client_id, |(end, _)| &client_id[..end])
-}
-
-fn now_us() -> i64 {
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH);
-    i64::try_from(wall.unwrap_or_default().as_micros()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

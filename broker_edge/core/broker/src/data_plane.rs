@@ -7,32 +7,20 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use headwater_log::Log;
+use headwater_log::{Log, Watcher};
 use mio::{Poll, Waker};
 
 use crate::auth::AuthService;
-use crate::config::{BrokerSettings, MqttSettings, Quota, QuotaSettings};
+use crate::clock::now_us;
+use crate::config::{Config, Quota};
 use crate::descriptors::{connections_room, open_files_max};
 use crate::engine::{Engine, Now, QuotaKind, QuotaLimits, Settings};
-use crate::event_loop::{
-    CommandSender, Commands, EventLoop, LoopSettings, LoopWaker, WAKER, queue,
-};
+use crate::event_loop::{CommandSender, Commands, EventLoop, LoopWaker, WAKER, queue};
+use crate::log_settings::acks_written;
 use crate::metrics::Metrics;
 use crate::state::StateStore;
 use crate::transport::BoundListener;
-
-/// The settings of the data plane.
-#[derive(Clone, Debug)]
-pub struct DataPlaneConfig {
-    pub mqtt: MqttSettings,
-    pub broker: BrokerSettings,
-    pub quotas: QuotaSettings,
-    /// Acknowledge records that are written but not yet synced.
-    pub ack_written: bool,
-    pub sys_interval: Duration,
-}
 
 /// The running data plane. Stopping it closes every connection and waits for its threads.
 pub struct DataPlane {
@@ -75,7 +63,7 @@ impl LoopParts {
 /// The system refuses a thread or a poll, or retained messages cannot be read from the log.
 pub(crate) fn start(
     loop_parts: LoopParts,
-    config: DataPlaneConfig,
+    config: Config,
     log: Log,
     state: Arc<StateStore>,
     metrics: Arc<Metrics>,
@@ -88,9 +76,10 @@ pub(crate) fn start(
         sender,
         commands,
     } = loop_parts;
+    let own = Arc::clone(&waker);
+    let wake: Watcher = Arc::new(move || own.wake());
     for partition in log.partitions() {
-        let waker = Arc::clone(&waker);
-        partition.watch(Arc::new(move || waker.wake()));
+        partition.watch(&wake);
     }
     let (ready, started) = sync_channel(1);
     // The engine is built on the thread that owns it, because it is not `Send`.
@@ -98,16 +87,11 @@ pub(crate) fn start(
         .name("loop-0".to_owned())
         .spawn(move || {
             let settings = settings(&config);
-            let loop_settings = LoopSettings {
-                mqtt: &config.mqtt,
-                broker: &config.broker,
-            };
             let loop_metrics = Arc::clone(&metrics);
             let event_loop = Engine::new(settings, log, state, metrics, start_of_time())
                 .map_err(io::Error::other)
                 .and_then(|mut engine| {
-                    let own = Arc::clone(&waker);
-                    engine.set_auth(auth, Arc::new(move || own.wake()));
+                    engine.set_auth(auth, Arc::clone(&wake));
                     EventLoop::new(
                         poll,
                         waker,
@@ -115,7 +99,7 @@ pub(crate) fn start(
                         listeners,
                         engine,
                         loop_metrics,
-                        &loop_settings,
+                        &config,
                     )
                 });
             match event_loop {
@@ -136,75 +120,69 @@ pub(crate) fn start(
     })
 }
 
-fn settings(config: &DataPlaneConfig) -> Settings {
+fn settings(config: &Config) -> Settings {
     Settings {
         mqtt: config.mqtt.clone(),
         quotas: quotas(config),
-        ack_written: config.ack_written,
-        sys_interval_ms: u64::try_from(config.sys_interval.as_millis()).unwrap_or(u64::MAX),
+        ack_written: acks_written(&config.log),
+        sys_interval_ms: config.sys.interval.as_ms(),
         ..Settings::default()
     }
 }
 
 /// A tenant's limits are those set, otherwise half of the total. A user's limits are those of its tenant.
-fn quotas(config: &DataPlaneConfig) -> QuotaLimits {
+fn quotas(config: &Config) -> QuotaLimits {
     let (mqtt, broker) = (&config.mqtt, &config.broker);
-    let of = |kind: QuotaKind, quota: &Quota| match kind {
-        QuotaKind::Sessions => quota.sessions.map(u64::from),
-        QuotaKind::Connections => quota.connections.map(u64::from),
-        QuotaKind::Subscriptions => quota.subscriptions.map(u64::from),
-        QuotaKind::SharedGroups => quota.shared_groups.map(u64::from),
-        QuotaKind::SharedMembers => quota.shared_members.map(u64::from),
-        QuotaKind::Retained => quota.retained.map(u64::from),
-        QuotaKind::RetainedBytes => quota.retained_bytes.map(|bytes| bytes.0),
-        QuotaKind::SessionBytes => quota.session_bytes.map(|bytes| bytes.0),
-        QuotaKind::Topics => quota.topics.map(u64::from),
+    // The descriptors may allow fewer connections than configured, and half of an unreachable number would be no limit.
+    let connections = u64::from(broker.max_connections).min(connections_room(open_files_max()));
+    // What is set for one, and how much all have.
+    let of = |kind: QuotaKind, quota: &Quota| -> (Option<u64>, u64) {
+        let (own, all) = match kind {
+            QuotaKind::Sessions => (quota.sessions, mqtt.max_sessions.into()),
+            QuotaKind::Connections => (quota.connections, connections),
+            QuotaKind::Subscriptions => (quota.subscriptions, mqtt.max_total_subscriptions.into()),
+            QuotaKind::SharedGroups => (quota.shared_groups, mqtt.max_shared_groups.into()),
+            QuotaKind::SharedMembers => (quota.shared_members, mqtt.max_shared_members.into()),
+            QuotaKind::Retained => (quota.retained, mqtt.max_retained.into()),
+            QuotaKind::Topics => (quota.topics, u64::MAX),
+            QuotaKind::RetainedBytes => {
+                return (
+                    quota.retained_bytes.map(|bytes| bytes.0),
+                    mqtt.max_retained_bytes.0,
+                );
+            }
+            QuotaKind::SessionBytes => {
+                return (
+                    quota.session_bytes.map(|bytes| bytes.0),
+                    mqtt.max_session_bytes.0,
+                );
+            }
+        };
+        (own.map(u64::from), all)
     };
-    let in_all = |kind: QuotaKind| match kind {
-        QuotaKind::Sessions => mqtt.max_sessions.into(),
-        // The descriptors may allow fewer connections than configured, and half of an unreachable number would be no
-        // limit.
-        QuotaKind::Connections => {
-            u64::from(broker.max_connections).min(connections_room(open_files_max()))
-        }
-        QuotaKind::Subscriptions => mqtt.max_total_subscriptions.into(),
-        QuotaKind::SharedGroups => mqtt.max_shared_groups.into(),
-        QuotaKind::SharedMembers => mqtt.max_shared_members.into(),
-        QuotaKind::Retained => mqtt.max_retained.into(),
-        QuotaKind::RetainedBytes => mqtt.max_retained_bytes.0,
-        QuotaKind::SessionBytes => mqtt.max_session_bytes.0,
-        QuotaKind::Topics => u64::MAX,
-    };
-    let half = |kind| match in_all(kind) {
-        u64::MAX => u64::MAX,
-        all => all.div_ceil(2),
-    };
-    let tenant = QuotaKind::ALL.map(|kind| of(kind, &config.quotas.tenant).unwrap_or(half(kind)));
+    let tenant = QuotaKind::ALL.map(|kind| match of(kind, &config.quotas.tenant) {
+        (Some(own), _) => own,
+        (None, u64::MAX) => u64::MAX,
+        (None, all) => all.div_ceil(2),
+    });
     let mut user = tenant;
     for (limit, kind) in user.iter_mut().zip(QuotaKind::ALL) {
-        *limit = of(kind, &config.quotas.user).unwrap_or(*limit);
+        *limit = of(kind, &config.quotas.user).0.unwrap_or(*limit);
     }
     QuotaLimits { tenant, user }
 }
 
 /// The start time of the loop's clock.
 fn start_of_time() -> Now {
-    let wall = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
     Now {
         mono_ms: 0,
-        wall_us: i64::try_from(wall.as_micros()).unwrap_or(i64::MAX),
+        wall_us: now_us(),
     }
 }
 
-impl DataPlane {
-    /// Closes every connection, stores the sessions and waits for the loop.
-    pub fn stop(mut self) {
-        self.end();
-    }
-
-    fn end(&mut self) {
+/// Closes every connection, stores the sessions and waits for the loop.
+impl Drop for DataPlane {
+    fn drop(&mut self) {
         let Some(thread) = self.thread.take() else {
             return;
         };
@@ -215,8 +193,40 @@ impl DataPlane {
     }
 }
 
-impl Drop for DataPlane {
-    fn drop(&mut self) {
-        self.end();
+#[cfg(test)]
+mod tests {
+    use headwater_log::{LogConfig, Seams};
+
+    use super::*;
+
+    #[test]
+    fn a_data_plane_leaves_nothing_on_an_open_log() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (log, _) = Log::open(LogConfig::new(dir.path()), Seams::system()).expect("a log");
+        let state = Arc::new(StateStore::open(&log, 1 << 20).expect("an empty store"));
+        let config = Config::default();
+        let auth_service = AuthService::start(&config.auth, true).expect("no files");
+        for _ in 0..3 {
+            let loop_parts = LoopParts::new().expect("a poll");
+            let waker = Arc::downgrade(&loop_parts.waker);
+            let data_plane = start(
+                loop_parts,
+                config.clone(),
+                log.clone(),
+                Arc::clone(&state),
+                Arc::default(),
+                Arc::clone(&auth_service),
+                Vec::new(),
+            );
+            drop(data_plane.expect("no listeners"));
+            assert!(
+                waker.upgrade().is_none(),
+                "the loop would be woken for ever"
+            );
+            assert_eq!(
+                [Arc::strong_count(&state), Arc::strong_count(&auth_service)],
+                [1; 2]
+            );
+        }
     }
 }

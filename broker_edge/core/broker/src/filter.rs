@@ -12,7 +12,7 @@ use crate::auth::{Access, Rights};
 use crate::pattern::Pattern;
 
 /// A list of filters, or a pattern. A topic is wanted when one of them matches. Built once per request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Filters {
     /// `None` wants every topic. With a pattern, these filters cover it.
     filters: Option<Vec<String>>,
@@ -93,9 +93,7 @@ impl Filters {
             }),
             None => Ok(Filters {
                 filters,
-                pattern: None,
-                rights: None,
-                work: None,
+                ..Filters::default()
             }),
         }
     }
@@ -105,8 +103,7 @@ impl Filters {
         Filters {
             filters: Some(pattern.reach().to_vec()),
             pattern: Some(Arc::new(pattern)),
-            rights: None,
-            work: None,
+            ..Filters::default()
         }
     }
 
@@ -130,10 +127,8 @@ impl Filters {
     /// # Errors
     /// Matching stopped early, so the results since then are incomplete.
     pub fn check_work(&self) -> Result<(), WorkOver> {
-        match self.work.as_ref().and_then(|work| work.over()) {
-            Some(over) => Err(over),
-            None => Ok(()),
-        }
+        let over = self.work.as_ref().and_then(|work| work.over());
+        over.map_or(Ok(()), Err)
     }
 
     /// Whether every topic is wanted, including those that begin with `$`.

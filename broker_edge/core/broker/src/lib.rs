@@ -10,6 +10,7 @@ pub mod audit;
 pub mod auth;
 mod changes;
 pub mod cli;
+mod clock;
 pub mod config;
 pub mod data_plane;
 mod descriptors;
@@ -17,9 +18,12 @@ mod engine;
 mod event_loop;
 pub mod filter;
 mod hosts;
-mod log_cli;
+mod log_settings;
 mod logging;
 pub mod metrics;
+#[cfg(test)]
+#[path = "../tests/it/common/numbers.rs"]
+mod numbers;
 pub mod pattern;
 pub mod peer;
 pub mod reload;
@@ -28,7 +32,7 @@ pub mod state;
 mod transport;
 
 mod broker;
-mod users_cli;
+mod words;
 
 pub use broker::{Broker, StartError};
 

@@ -4,6 +4,44 @@
 //! whose number the configuration bounds. Metrics that the log counts itself are in `log`. Counters are plain atomics:
 //! a loop adds once per turn, not once per record.
 
+/// Declares a struct of metrics by the prefixes of their names, each with its name and its help, and `also` with an old
+/// name.
+macro_rules! metrics {
+    (@under $registry:ident "") => {
+        &mut *$registry
+    };
+    (@under $registry:ident $prefix:literal) => {
+        $registry.sub_registry_with_prefix($prefix)
+    };
+    (
+        $(#[$about:meta])*
+        $pub:vis struct $Name:ident {
+            $($prefix:tt {
+                $($(#[$doc:meta])* $vis:vis $metric:ident: $Type:ty = $name:literal, $help:literal
+                    $(, also $old:literal, $old_help:literal)?;)+
+            })+
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Default)]
+        $pub struct $Name {
+            $($($(#[$doc])* $vis $metric: $Type,)+)+
+        }
+
+        impl $Name {
+            pub(super) fn register(&self, registry: &mut Registry) {
+                $({
+                    let registry = metrics!(@under registry $prefix);
+                    $(
+                        registry.register($name, $help, self.$metric.clone());
+                        $(registry.register($old, $old_help, self.$metric.clone());)?
+                    )+
+                })+
+            }
+        }
+    };
+}
+
 mod auth;
 mod detail;
 mod durations;
@@ -13,7 +51,6 @@ mod transport;
 
 use std::sync::atomic::AtomicU64;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -22,11 +59,20 @@ use prometheus_client::registry::Registry;
 use crate::audit::Audit;
 
 pub use auth::AuthMetrics;
-pub use detail::{DetailMetrics, OfStatus};
+pub use detail::DetailMetrics;
 pub use durations::Durations;
 pub use listeners::{Closed, ListenerMetrics};
 pub use log::LogMetrics;
-pub use transport::{ConnectFailure, TransportMetrics};
+pub use transport::{ConnectFailure, GaugePart, TransportMetrics};
+
+/// Names of labels with fixed words.
+type Label<const N: usize = 1> = [(&'static str, &'static str); N];
+/// The labels of a partition: its name, and a fixed word if there are two.
+type OfPartition<const N: usize = 1> = [(&'static str, String); N];
+
+fn of_partition(name: &str) -> OfPartition {
+    [("partition", name.to_owned())]
+}
 
 /// All metrics of the broker. Gauges of partitions are set at each scrape.
 #[derive(Default)]
@@ -43,82 +89,95 @@ pub struct Metrics {
     pub log: LogMetrics,
 }
 
-/// Counted by the loops.
-#[derive(Default)]
-pub struct MqttMetrics {
-    pub connections: Gauge,
-    pub connections_opened: Counter,
-    pub connections_refused: Counter,
-    pub sessions: Gauge,
-    /// Bytes of filters, wills and long client ids that count towards the limit.
-    pub session_bytes: Gauge,
-    pub subscriptions: Gauge,
-    pub packets_received: Counter,
-    pub packets_sent: Counter,
-    pub bytes_received: Counter,
-    pub bytes_sent: Counter,
-    /// Publishes received from clients.
-    pub publishes_received: Counter,
-    /// Publishes acknowledged once durable.
-    pub publishes_acknowledged: Counter,
-    /// Records that retention removed before a session had read them.
-    pub records_expired: Counter,
-    /// Publishes refused or dropped (space, queue, permission, protocol).
-    pub publishes_refused: Counter,
-    /// Clients refused because the limit of sessions, or of bytes held by sessions, was reached.
-    pub sessions_refused: Counter,
-    /// Publishes refused because the limit of retained messages was reached.
-    pub retained_refused: Counter,
-    /// Rights of members that were checked to find one that may receive a record of a shared group.
-    pub shared_rights_checks: Counter,
-    /// QoS 2 publishes that were already in the log: answered, not appended.
-    pub publishes_repeated: Counter,
-    /// Deliveries written to subscribers.
-    pub deliveries: Counter,
-    /// Dropped deliveries: QoS 0 to slow subscribers, or over the subscriber's maximum packet size.
-    pub deliveries_dropped: Counter,
-    /// Records of shared groups that a member returned.
-    pub shared_returned: Counter,
-    pub shared_groups: Gauge,
-    /// Bytes of batches read from files for sessions and groups that are catching up.
-    pub catch_up_read_bytes: Counter,
-    pub receipts: Counter,
-    pub turns: Counter,
+metrics! {
+    /// Counted by the loops.
+    pub struct MqttMetrics {
+        "mqtt" {
+            pub connections: Gauge = "connections", "Open connections";
+            pub connections_opened: Counter = "connections_opened", "Connections accepted";
+            pub connections_refused: Counter = "connections_refused", "Connections refused";
+            pub sessions: Gauge = "sessions", "Sessions, including those of disconnected clients";
+            pub session_bytes: Gauge =
+                "session_bytes", "Bytes of filters, wills and long client ids that count towards mqtt.max_session_bytes";
+            pub subscriptions: Gauge = "subscriptions", "Subscriptions of all sessions";
+            pub packets_received: Counter = "packets_received", "Packets received";
+            pub packets_sent: Counter = "packets_sent", "Packets sent";
+            pub bytes_received: Counter = "received_bytes", "Bytes received";
+            pub bytes_sent: Counter = "sent_bytes", "Bytes sent";
+            pub publishes_received: Counter = "publishes_received", "Publishes received";
+            pub publishes_acknowledged: Counter =
+                "publishes_acknowledged", "Publishes acknowledged once durable";
+            /// Publishes refused or dropped (space, queue, permission, protocol).
+            pub publishes_refused: Counter = "publishes_refused", "Publishes refused or dropped";
+            pub records_expired: Counter =
+                "records_expired", "Records removed by retention before a session had read them";
+            pub sessions_refused: Counter =
+                "sessions_refused", "Sessions refused because the limit of sessions or of their bytes was reached";
+            pub retained_refused: Counter =
+                "retained_refused", "Publishes refused because the limit of retained messages was reached";
+            pub shared_rights_checks: Counter =
+                "shared_rights_checks", "Rights of members checked to find one that may receive a record of a shared group"
+                , also "shared_looks", "Deprecated: use headwater_mqtt_shared_rights_checks_total";
+            /// QoS 2 publishes that were already in the log: answered, not appended.
+            pub publishes_repeated: Counter =
+                "publishes_repeated", "QoS 2 publishes that were already in the log";
+            pub deliveries: Counter = "deliveries", "Publishes sent to subscribers";
+            pub deliveries_dropped: Counter =
+                "deliveries_dropped", "Dropped deliveries: QoS 0 to slow subscribers, or over the subscriber's maximum packet size";
+            pub shared_returned: Counter =
+                "shared_returned", "Records of shared groups that a member returned";
+            pub shared_groups: Gauge = "shared_groups", "Shared groups";
+            /// Bytes of batches read from files for sessions and groups that are catching up.
+            pub catch_up_read_bytes: Counter =
+                "catch_up_read_bytes", "Bytes of batches read from files for sessions that are catching up";
+            pub receipts: Counter = "receipts", "Receipts of commands appended";
+            pub turns: Counter = "turns", "Turns of the event loops";
+        }
+    }
 }
 
-/// Counted by the Flight service.
-#[derive(Default)]
-pub struct FlightMetrics {
-    pub reads: Gauge,
-    pub reads_refused: Counter,
-    pub records_read: Counter,
-    pub bytes_read: Counter,
-    /// Memory of messages that readers have not taken, and of messages being built for them.
-    pub read_memory: Gauge,
-    /// Pieces of the log scanned for readers.
-    pub scans: Counter,
-    pub records_produced: Counter,
-    pub records_duplicate: Counter,
-    pub errors: Counter,
+metrics! {
+    /// Counted by the Flight service.
+    pub struct FlightMetrics {
+        "flight" {
+            pub reads: Gauge = "reads", "Running reads";
+            pub reads_refused: Counter =
+                "reads_refused", "Reads refused because the limit of reads was reached";
+            pub records_read: Counter = "records_read", "Records sent to readers";
+            pub bytes_read: Counter = "read_bytes", "Payload bytes sent to readers";
+            pub read_memory: Gauge =
+                "read_memory_bytes", "Memory of rows that readers have not taken, and of rows being built for them";
+            pub scans: Counter = "scans", "Pieces of the log scanned for readers";
+            pub records_produced: Counter = "records_produced", "Records appended for producers";
+            pub records_duplicate: Counter =
+                "records_duplicate", "Rows of producers that were already in the log";
+            pub errors: Counter = "errors", "Calls answered with an error";
+        }
+    }
 }
 
-#[derive(Default)]
-struct PartitionMetrics {
-    log_start: Family<PartitionLabel, Gauge>,
-    high_watermark: Family<PartitionLabel, Gauge>,
-    bytes: Family<PartitionLabel, Gauge>,
-    file_bytes: Family<PartitionLabel, Gauge>,
-    held_offset: Family<PartitionLabel, Gauge>,
-    oldest_time: Family<PartitionLabel, Gauge<f64, AtomicU64>>,
-    queued_bytes: Family<PartitionLabel, Gauge>,
-    running: Family<PartitionLabel, Gauge>,
-    gap_offsets: Family<PartitionLabel, Gauge>,
-    damaged_bytes: Family<PartitionLabel, Gauge>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PartitionLabel {
-    partition: String,
+metrics! {
+    struct PartitionMetrics {
+        "partition" {
+            log_start: Family<OfPartition, Gauge> = "log_start_offset", "First offset in the partition";
+            high_watermark: Family<OfPartition, Gauge> =
+                "high_watermark_offset", "First offset that is not yet durable";
+            bytes: Family<OfPartition, Gauge> = "size_bytes", "Bytes of the partition's batches";
+            file_bytes: Family<OfPartition, Gauge> =
+                "file_bytes", "Bytes of the partition's files, including preallocated space";
+            held_offset: Family<OfPartition, Gauge> =
+                "held_offset", "Lowest offset that a consumer group holds, or the high watermark";
+            oldest_time: Family<OfPartition, Gauge<f64, AtomicU64>> =
+                "oldest_time_seconds", "Time of the oldest record; NaN if there is none";
+            queued_bytes: Family<OfPartition, Gauge> = "queued_bytes", "Bytes waiting to be written";
+            running: Family<OfPartition, Gauge> = "running", "1 while the partition accepts appends";
+        }
+        "log" {
+            gap_offsets: Family<OfPartition, Gauge> = "gap_offsets", "Damaged offsets from the log start on";
+            damaged_bytes: Family<OfPartition, Gauge> =
+                "damaged_bytes", "Damaged bytes found since the start, and those in .damaged files";
+        }
+    }
 }
 
 /// The metrics of a partition at a scrape.
@@ -143,10 +202,8 @@ pub struct PartitionStats<'a> {
 impl Metrics {
     /// Sets the gauges of one partition.
     pub fn set_partition(&self, stats: &PartitionStats<'_>) {
-        let label = PartitionLabel {
-            partition: stats.name.to_owned(),
-        };
-        let set = |family: &Family<PartitionLabel, Gauge>, value: u64| {
+        let label = of_partition(stats.name);
+        let set = |family: &Family<OfPartition, Gauge>, value: u64| {
             family
                 .get_or_create(&label)
                 .set(i64::try_from(value).unwrap_or(i64::MAX));
@@ -167,98 +224,20 @@ impl Metrics {
     /// The registry that [`encode`](prometheus_client::encoding::text::encode) turns into text.
     pub fn registry(&self) -> Registry {
         let mut registry = Registry::with_prefix("headwater");
-        self.mqtt
-            .register(registry.sub_registry_with_prefix("mqtt"));
-        self.flight
-            .register(registry.sub_registry_with_prefix("flight"));
-        self.auth
-            .register(registry.sub_registry_with_prefix("auth"));
-        self.partitions
-            .register(registry.sub_registry_with_prefix("partition"));
-        self.partitions
-            .register_damage(registry.sub_registry_with_prefix("log"));
+        // Initialized so that they are 0 rather than missing before the first event.
+        self.auth.start_at_zero();
+        self.detail.start_at_zero();
+        self.listeners.start_at_zero();
+        self.transport.start_at_zero();
+        self.mqtt.register(&mut registry);
+        self.flight.register(&mut registry);
+        self.auth.register(&mut registry);
+        self.partitions.register(&mut registry);
         self.detail.register(&mut registry);
         self.listeners.register(&mut registry);
         self.log.register(&mut registry);
         self.transport.register(&mut registry);
         registry
-    }
-}
-
-macro_rules! register {
-    ($registry:ident, $($metric:expr, $name:literal, $help:literal;)*) => {
-        $($registry.register($name, $help, $metric.clone());)*
-    };
-}
-
-impl MqttMetrics {
-    fn register(&self, registry: &mut Registry) {
-        register! { registry,
-            self.connections, "connections", "Open connections";
-            self.connections_opened, "connections_opened", "Connections accepted";
-            self.connections_refused, "connections_refused", "Connections refused";
-            self.sessions, "sessions", "Sessions, including those of disconnected clients";
-            self.session_bytes, "session_bytes", "Bytes of filters, wills and long client ids that count towards mqtt.max_session_bytes";
-            self.subscriptions, "subscriptions", "Subscriptions of all sessions";
-            self.packets_received, "packets_received", "Packets received";
-            self.packets_sent, "packets_sent", "Packets sent";
-            self.bytes_received, "received_bytes", "Bytes received";
-            self.bytes_sent, "sent_bytes", "Bytes sent";
-            self.publishes_received, "publishes_received", "Publishes received";
-            self.publishes_acknowledged, "publishes_acknowledged", "Publishes acknowledged once durable";
-            self.publishes_refused, "publishes_refused", "Publishes refused or dropped";
-            self.records_expired, "records_expired", "Records removed by retention before a session had read them";
-            self.sessions_refused, "sessions_refused", "Sessions refused because the limit of sessions or of their bytes was reached";
-            self.retained_refused, "retained_refused", "Publishes refused because the limit of retained messages was reached";
-            self.shared_rights_checks, "shared_rights_checks", "Rights of members checked to find one that may receive a record of a shared group";
-            self.shared_rights_checks, "shared_looks", "Deprecated: use headwater_mqtt_shared_rights_checks_total";
-            self.publishes_repeated, "publishes_repeated", "QoS 2 publishes that were already in the log";
-            self.deliveries, "deliveries", "Publishes sent to subscribers";
-            self.deliveries_dropped, "deliveries_dropped", "Dropped deliveries: QoS 0 to slow subscribers, or over the subscriber's maximum packet size";
-            self.shared_returned, "shared_returned", "Records of shared groups that a member returned";
-            self.shared_groups, "shared_groups", "Shared groups";
-            self.catch_up_read_bytes, "catch_up_read_bytes", "Bytes of batches read from files for sessions that are catching up";
-            self.receipts, "receipts", "Receipts of commands appended";
-            self.turns, "turns", "Turns of the event loops";
-        }
-    }
-}
-
-impl FlightMetrics {
-    fn register(&self, registry: &mut Registry) {
-        register! { registry,
-            self.reads, "reads", "Running reads";
-            self.reads_refused, "reads_refused", "Reads refused because the limit of reads was reached";
-            self.records_read, "records_read", "Records sent to readers";
-            self.bytes_read, "read_bytes", "Payload bytes sent to readers";
-            self.read_memory, "read_memory_bytes", "Memory of rows that readers have not taken, and of rows being built for them";
-            self.scans, "scans", "Pieces of the log scanned for readers";
-            self.records_produced, "records_produced", "Records appended for producers";
-            self.records_duplicate, "records_duplicate", "Rows of producers that were already in the log";
-            self.errors, "errors", "Calls answered with an error";
-        }
-    }
-}
-
-impl PartitionMetrics {
-    fn register(&self, registry: &mut Registry) {
-        register! { registry,
-            self.log_start, "log_start_offset", "First offset in the partition";
-            self.high_watermark, "high_watermark_offset", "First offset that is not yet durable";
-            self.bytes, "size_bytes", "Bytes of the partition's batches";
-            self.file_bytes, "file_bytes", "Bytes of the partition's files, including preallocated space";
-            self.held_offset, "held_offset", "Lowest offset that a consumer group holds, or the high watermark";
-            self.oldest_time, "oldest_time_seconds", "Time of the oldest record; NaN if there is none";
-            self.queued_bytes, "queued_bytes", "Bytes waiting to be written";
-            self.running, "running", "1 while the partition accepts appends";
-        }
-    }
-
-    fn register_damage(&self, registry: &mut Registry) {
-        register! { registry,
-            self.gap_offsets, "gap_offsets", "Damaged offsets from the log start on";
-            self.damaged_bytes, "damaged_bytes", "Damaged bytes found since the start, and those in .damaged files";
-        }
     }
 }
 

@@ -3,6 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use crate::audit::Interface;
+use crate::words::words;
+
 /// The names in a client certificate that the listener's authority signed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateNames {
@@ -12,24 +15,23 @@ pub struct CertificateNames {
     pub alternative_names: Vec<String>,
 }
 
-/// The layers between MQTT and TCP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
-    Mqtt,
-    Mqtts,
-    Ws,
-    Wss,
+words! {
+    /// The layers between MQTT and TCP, by their names in the configuration.
+    pub enum Transport {
+        Mqtt = "mqtt",
+        Mqtts = "mqtts",
+        Ws = "ws",
+        Wss = "wss",
+    }
 }
 
 impl Transport {
-    /// The name in the configuration.
+    /// The listener as the audit names it.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub const fn interface(self) -> Interface {
         match self {
-            Self::Mqtt => "mqtt",
-            Self::Mqtts => "mqtts",
-            Self::Ws => "ws",
-            Self::Wss => "wss",
+            Self::Mqtt | Self::Mqtts => Interface::Mqtt,
+            Self::Ws | Self::Wss => Interface::WebSocket,
         }
     }
 }
@@ -49,29 +51,29 @@ pub struct Peer {
 /// link-local address.
 #[derive(Debug, Clone, Copy)]
 struct Address {
-    octets: [u8; 16],
+    /// An IPv4 address is mapped.
+    ip: Ipv6Addr,
     port: u16,
     is_v4: bool,
 }
 
 impl Peer {
     /// `address` is the client's own, even behind a proxy that reports it.
-    #[must_use]
     pub fn new(
         address: SocketAddr,
         transport: Transport,
         certificate: Option<Arc<CertificateNames>>,
     ) -> Self {
-        let octets = match address.ip() {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-            IpAddr::V6(ip) => ip.octets(),
+        let ip = match address.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
         };
         Self {
             transport,
             certificate,
             foreign_origin: false,
             address: Address {
-                octets,
+                ip,
                 port: address.port(),
                 is_v4: address.is_ipv4(),
             },
@@ -79,31 +81,21 @@ impl Peer {
     }
 
     /// A client on plain MQTT.
-    #[must_use]
     pub fn plain(address: SocketAddr) -> Self {
         Self::new(address, Transport::Mqtt, None)
     }
 
     /// For engines without sockets.
-    #[must_use]
     pub fn nobody() -> Self {
         Self::plain(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0))
     }
 
     /// The client's own address.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
-        let Address {
-            octets,
-            port,
-            is_v4,
-        } = self.address;
-        let ip = if is_v4 {
-            IpAddr::V4(Ipv4Addr::new(
-                octets[12], octets[13], octets[14], octets[15],
-            ))
-        } else {
-            IpAddr::V6(Ipv6Addr::from(octets))
+        let Address { ip, port, is_v4 } = self.address;
+        let ip = match ip.to_ipv4_mapped() {
+            Some(ip) if is_v4 => IpAddr::V4(ip),
+            _ => IpAddr::V6(ip),
         };
         SocketAddr::new(ip, port)
     }

@@ -17,10 +17,11 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use headwater_log::{
-    AppendError, Log, Offset, Partition, PartitionState, ReadError, RecordMeta, Records, failpoint,
+    AppendError, Log, Offset, Partition, ReadError, RecordMeta, Records, Watcher, failpoint,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -65,6 +66,9 @@ pub struct StateStore {
     inner: Mutex<Inner>,
     /// Notified when a compaction may be due and when the high watermark has moved.
     moved: Arc<ProgressSignal>,
+    _on_move: Watcher,
+    /// Numbers given since the log was opened.
+    numbers: AtomicU64,
 }
 
 #[derive(Default)]
@@ -98,13 +102,16 @@ impl StateStore {
         let inner = Mutex::new(replay(&partition)?);
         failpoint!("state-replayed");
         let moved = Arc::new(ProgressSignal::default());
-        let on_move = Arc::clone(&moved);
-        partition.watch(Arc::new(move || on_move.notify()));
+        let signal = Arc::clone(&moved);
+        let on_move: Watcher = Arc::new(move || signal.notify());
+        partition.watch(&on_move);
         Ok(StateStore {
             partition,
             compact_after_bytes,
             inner,
             moved,
+            _on_move: on_move,
+            numbers: AtomicU64::new(0),
         })
     }
 
@@ -121,20 +128,10 @@ impl StateStore {
     /// Waits until changes up to `end` survive a crash. Returns false after `timeout`, or if that will never happen.
     pub fn wait_durable(&self, end: Offset, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
-        loop {
-            let seen = *self.moved.count.lock();
-            if self.durable() >= end {
-                return true;
-            }
+        self.wait_durable_while(end, || {
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || matches!(self.partition.state(), PartitionState::Stopped(_)) {
-                return false;
-            }
-            let mut count = self.moved.count.lock();
-            if *count == seen {
-                self.moved.condition.wait_for(&mut count, left);
-            }
-        }
+            (!left.is_zero()).then_some(left)
+        })
     }
 
     /// The offset after the newest change, durable or not.
@@ -193,6 +190,12 @@ impl StateStore {
         Ok(inner.end)
     }
 
+    /// A number that this log never gives again: each start has a new epoch, and a start one store for all who ask.
+    pub fn unique_number(&self) -> u64 {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        self.partition.epoch().0 << 40 | number
+    }
+
     pub fn get(&self, key: &str) -> Option<Arc<[u8]>> {
         self.inner.lock().values.get(key).cloned()
     }
@@ -210,12 +213,9 @@ impl StateStore {
         }
     }
 
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.inner.lock().values.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

@@ -61,7 +61,8 @@ fn run(sync: SyncMode, inline: bool, per_append: u32, appends: u64) -> Result<()
         .map(|n| format!("devices/d{n}/telemetry"))
         .collect();
     let caller = std::thread::current();
-    partition.watch(std::sync::Arc::new(move || caller.unpark()));
+    let watcher: headwater_log::Watcher = std::sync::Arc::new(move || caller.unpark());
+    partition.watch(&watcher);
     let payload = [7_u8; 64];
     let (cpu, started) = (cpu_us()?, Instant::now());
     let (mut pulled, mut records_seen) = (Offset(0), 0_u64);

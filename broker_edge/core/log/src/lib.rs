@@ -38,7 +38,7 @@ pub use error::{AppendError, OpenError, ReadError};
 pub use ids::{Class, Epoch, LogId, Offset, ParseLogIdError, PartitionId};
 pub use index::model::RetainedOffset;
 pub use log::{Log, PartitionReport, RecoveryReport};
-pub use partition::Partition;
+pub use partition::{Partition, RemovalGuard};
 pub use read::candidates::{CandidateRanges, TopicFilter, TopicSelection};
 pub use read::gap::{Gap, GapKind};
 pub use read::lookup::TopicRange;

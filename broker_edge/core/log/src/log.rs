@@ -246,7 +246,6 @@ impl Inner {
         }
         for partition in &self.partitions {
             partition.owners().retention.close();
-            partition.owners().shared.status.drop_watchers();
         }
     }
 }

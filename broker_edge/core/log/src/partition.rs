@@ -171,8 +171,8 @@ impl Partition {
         self.0.writer.append_unique(records)
     }
 
-    /// Adds a watcher for the life of the log.
-    pub fn watch(&self, watcher: Watcher) {
+    /// Adds a watcher. It is called for as long as the caller keeps it.
+    pub fn watch(&self, watcher: &Watcher) {
         self.0.shared.status.watch(watcher);
     }
 
@@ -283,8 +283,28 @@ impl Partition {
         self.0.retention.advance_log_start(to);
     }
 
-    /// Adds a hook that is asked before a segment is removed. The hook must not remove segments itself.
-    pub fn before_delete(&self, hook: DeleteHook) {
-        self.0.retention.add_hook(hook);
+    /// Asks this hook, and no earlier one, before a segment is removed. The hook must not remove segments itself, nor
+    /// drop a guard.
+    pub fn before_delete(&self, hook: DeleteHook) -> RemovalGuard {
+        self.0.retention.set_hook(Arc::clone(&hook));
+        RemovalGuard {
+            partition: self.clone(),
+            hook,
+        }
+    }
+}
+
+/// Keeps a hook asked. Dropped, it waits for a call of the hook in progress, and then the partition removes nothing
+/// until the next `before_delete`, because nobody looks after what the hook did. Until then no limit of age, bytes or
+/// disk is kept by removing records; a full disk budget refuses appends.
+#[must_use = "without it nothing is removed"]
+pub struct RemovalGuard {
+    partition: Partition,
+    hook: DeleteHook,
+}
+
+impl Drop for RemovalGuard {
+    fn drop(&mut self) {
+        self.partition.0.retention.end_hook(&self.hook);
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use headwater_log::{Offset, SyncMode};
+use headwater_log::{Offset, SyncMode, Watcher};
 
 use crate::measure::{Cost, measure};
 use crate::subject::{Headwater, Payloads, Plain, RECORD_BYTES, Rumqttlog, Segments, Subject};
@@ -342,12 +342,14 @@ pub fn synced(
         let mut log = headwater(dir, SyncMode::Always, per_append);
         let ends: Arc<Mutex<Vec<Offset>>> = Arc::default();
         let (moved, partition) = (Arc::clone(&ends), log.partition().clone());
-        partition.clone().watch(Arc::new(move || {
+        let watched = partition.clone();
+        let on_move: Watcher = Arc::new(move || {
             moved
                 .lock()
                 .expect("no panic")
                 .push(partition.high_watermark());
-        }));
+        });
+        watched.watch(&on_move);
         let cost = measure(|| {
             let mut next = 0;
             while next < records {

@@ -9,7 +9,7 @@ use std::thread::Thread;
 
 use headwater_log::{
     AppendError, Class, ClassConfig, Log, LogConfig, Offset, Partition, RecordMeta, Records, Seams,
-    SyncMode,
+    SyncMode, Watcher,
 };
 
 pub const SEGMENT_BYTES: u64 = 64 << 20;
@@ -57,6 +57,8 @@ pub struct Headwater {
     partition: Partition,
     per_append: u64,
     is_inline: bool,
+    /// The partition does not keep its watcher.
+    wake: Option<Watcher>,
 }
 
 impl Headwater {
@@ -75,6 +77,7 @@ impl Headwater {
             partition,
             per_append,
             is_inline: false,
+            wake: None,
         }
     }
 
@@ -132,8 +135,10 @@ impl Headwater {
     }
 
     /// Wakes the thread that appends when there is room again.
-    pub fn wakes(self, thread: Thread) -> Self {
-        self.partition.watch(Arc::new(move || thread.unpark()));
+    pub fn wakes(mut self, thread: Thread) -> Self {
+        let wake: Watcher = Arc::new(move || thread.unpark());
+        self.partition.watch(&wake);
+        self.wake = Some(wake);
         self
     }
 

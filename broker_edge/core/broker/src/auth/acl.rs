@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Access;
-use super::file::{FileError, lines, read};
+use super::file::{FileError, lines, load, split_word};
 use super::rules::{Allowed, Names, RuleFilter, Rules, Verdict};
 use super::section::{NamePattern, Section};
 
@@ -30,11 +30,7 @@ impl Acl {
     /// # Errors
     /// The file cannot be read, or has an invalid line (the first one is reported).
     pub fn load(file: &Path) -> Result<Self, FileError> {
-        Self::parse(&read(file)?).map_err(|(line, reason)| FileError::Line {
-            file: file.to_owned(),
-            line,
-            reason,
-        })
+        load(file, Self::parse)
     }
 
     fn parse(text: &str) -> Result<Self, (usize, String)> {
@@ -43,7 +39,7 @@ impl Acl {
             acl.take_line(number, line)
                 .map_err(|reason| (number, reason))?;
         }
-        let patterns = || acl.users.values().flat_map(Section::client_ids);
+        let patterns = || acl.users.values().flat_map(|section| &section.client_ids);
         let owned = patterns().filter_map(NamePattern::exact);
         // `*` alone says that a user may use any client id, not that all client ids belong to the user.
         let is_prefix = |pattern: &&NamePattern| pattern.exact().is_none() && !pattern.is_all();
@@ -110,7 +106,7 @@ impl Acl {
 
     /// Whether a user has this access to any topic at all.
     pub fn allows_some(&self, section: &Section, access: Access) -> bool {
-        section.allows_some(access) || self.patterns.allow_some(access)
+        section.rules.allow_some(access) || self.patterns.allow_some(access)
     }
 }
 
@@ -210,13 +206,6 @@ impl Target<'_> {
     }
 }
 
-fn split_word(line: &str) -> (&str, &str) {
-    match line.split_once(|c: char| c.is_ascii_whitespace()) {
-        Some((word, rest)) => (word, rest.trim_start()),
-        None => (line, ""),
-    }
-}
-
 /// Adds the rule after `topic` or `pattern`. A filter without an access word allows reading and writing.
 fn add(
     rules: &mut Rules,
@@ -307,7 +296,7 @@ pattern deny users/+/locked
         assert!(may(&acl, unknown, Access::Publish, "users/eve/x"));
         assert!(!may(&acl, unknown, Access::Publish, "users/eve/locked"));
         assert!(!may(&acl, None, Access::Publish, "users//x"));
-        assert!(acl.section(ann).is_operator() && !acl.section(bob).is_operator());
+        assert!(acl.section(ann).is_operator && !acl.section(bob).is_operator);
     }
 
     #[test]
@@ -359,12 +348,12 @@ pattern deny users/+/locked
         let ann = acl.section(Some("ann"));
         assert!(ann.owns_client_id("pump-7") && ann.owns_client_id("valve-12"));
         assert!(!ann.owns_client_id("pump-8") && ann.has_group("north bronze"));
-        assert!(ann.is_viewer() && !ann.is_operator());
+        assert!(ann.is_viewer && !ann.is_operator);
         assert_eq!(ann.tenant().map(|name| &**name), Some("north"));
         for other in [Some("bob"), Some("eve"), None] {
             let section = acl.section(other);
             assert!(!section.owns_client_id("pump-7") && !section.has_group("north bronze"));
-            assert!(!section.is_viewer() && section.tenant().is_none());
+            assert!(!section.is_viewer && section.tenant().is_none());
         }
     }
 

@@ -1,7 +1,7 @@
 //! Holds the current authority: loaded at the start, replaced as a whole by a reload, kept if a file is invalid.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -9,7 +9,7 @@ use super::{Authority, FileError, Verifier};
 use crate::config::AuthSettings;
 
 /// A callback that runs when the authority has changed.
-type Watcher = Box<dyn Fn() + Send + Sync>;
+pub type Watcher = Arc<dyn Fn() + Send + Sync>;
 
 pub struct AuthService {
     settings: AuthSettings,
@@ -19,7 +19,7 @@ pub struct AuthService {
     /// Grows with every reload, so that the owner of a copy notices that it is outdated.
     epoch: AtomicU64,
     verifier: Verifier,
-    watchers: Mutex<Vec<Watcher>>,
+    watchers: Mutex<Vec<Weak<dyn Fn() + Send + Sync>>>,
 }
 
 impl AuthService {
@@ -61,9 +61,9 @@ impl AuthService {
         self.settings.open_metrics
     }
 
-    /// Calls `watcher` after every reload.
-    pub fn watch(&self, watcher: impl Fn() + Send + Sync + 'static) {
-        self.watchers.lock().push(Box::new(watcher));
+    /// Calls `watcher` after every reload, for as long as the caller keeps it.
+    pub fn watch(&self, watcher: &Watcher) {
+        self.watchers.lock().push(Arc::downgrade(watcher));
     }
 
     /// Reloads all files. If one of them is invalid, nothing changes.
@@ -74,9 +74,9 @@ impl AuthService {
         let authority = Arc::new(Authority::load(&self.settings, self.is_local)?);
         *self.current.write() = authority;
         self.epoch.fetch_add(1, Ordering::Release);
-        for watcher in self.watchers.lock().iter() {
-            watcher();
-        }
+        let call = |watcher: Watcher| watcher();
+        let mut watchers = self.watchers.lock();
+        watchers.retain(|watcher| watcher.upgrade().map(call).is_some());
         Ok(())
     }
 }

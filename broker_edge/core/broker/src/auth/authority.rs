@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::acl::Acl;
 use super::password_cache::PasswordCache;
-use super::rights::Rights;
 use super::token::{TOKEN_BYTES_MAX, Tokens};
 use super::users::{Fingerprint, Users};
 use super::{Answer, Denied, FileError, Identity, Proof, certificate, password, scram, users};
@@ -70,10 +69,7 @@ impl Check {
                 authority
                     .password_cache
                     .remember(&self.user, &self.password);
-                Ok(Arc::new(identity(
-                    &self.user,
-                    Proof::Password(stored.fingerprint),
-                )))
+                Ok(with_password(&self.user, stored.fingerprint))
             }
             _ => {
                 authority
@@ -91,6 +87,10 @@ fn identity(user: &str, proof: Proof) -> Identity {
         proof,
         ..Identity::default()
     }
+}
+
+fn with_password(user: &str, stored: Fingerprint) -> Arc<Identity> {
+    Arc::new(identity(user, Proof::Password(stored)))
 }
 
 /// Decides who is admitted and what they may do: one snapshot of all files.
@@ -217,10 +217,7 @@ impl Authority {
         let stored = self.users.as_ref()?.get(user);
         let stored = stored.and_then(|user| user.password.as_ref());
         Some(match stored.filter(|_| is_right) {
-            Some(stored) => Ok(Arc::new(identity(
-                user,
-                Proof::Password(stored.fingerprint),
-            ))),
+            Some(stored) => Ok(with_password(user, stored.fingerprint)),
             None => Err(Denied::BadCredentials),
         })
     }
@@ -315,38 +312,5 @@ impl Authority {
                 .as_ref()
                 .is_some_and(|tokens| tokens.has_key(key)),
         }
-    }
-
-    /// The rights of an identity; `None` if nothing is restricted.
-    pub fn rights(self: &Arc<Self>, identity: Arc<Identity>) -> Option<Arc<Rights>> {
-        if self.is_open() {
-            return None;
-        }
-        let acl = self.acl.as_ref();
-        let section = acl.map(|acl| acl.section(identity.user.as_deref()));
-        Some(Arc::new(Rights::new(Arc::clone(self), identity, section)))
-    }
-
-    /// Stands in for the rights of a stored session's owner until the owner reconnects. It allows everything, because
-    /// each part of the session was checked before it was stored. `user` is empty for a client without credentials.
-    pub fn stored_rights(self: &Arc<Self>, user: &str) -> Arc<Rights> {
-        let user = Some(user).filter(|user| !user.is_empty());
-        let section = self.acl.as_ref().map(|acl| acl.section(user));
-        let identity = Identity {
-            user: user.map(Arc::from),
-            proof: Proof::Stored,
-            ..Identity::default()
-        };
-        Arc::new(Rights::new(Arc::clone(self), Arc::new(identity), section))
-    }
-
-    /// The rights of a client that is no longer admitted: none.
-    pub fn no_rights(self: &Arc<Self>, identity: &Identity) -> Arc<Rights> {
-        let nothing = Identity {
-            user: identity.user.clone(),
-            own_section: Some(Arc::default()),
-            ..Identity::default()
-        };
-        Arc::new(Rights::new(Arc::clone(self), Arc::new(nothing), None))
     }
 }

@@ -45,6 +45,29 @@ pub fn read(file: &Path) -> Result<String, FileError> {
     Ok(text)
 }
 
+/// Parses a file. `parse` fails with the number of an invalid line and what is wrong with it.
+///
+/// # Errors
+/// The file cannot be read, or has an invalid line.
+pub fn load<T>(
+    file: &Path,
+    parse: impl FnOnce(&str) -> Result<T, (usize, String)>,
+) -> Result<T, FileError> {
+    parse(&read(file)?).map_err(|(line, reason)| FileError::Line {
+        file: file.to_owned(),
+        line,
+        reason,
+    })
+}
+
+/// The first word of a line, and the rest.
+pub fn split_word(line: &str) -> (&str, &str) {
+    match line.split_once(|c: char| c.is_ascii_whitespace()) {
+        Some((word, rest)) => (word, rest.trim_start()),
+        None => (line, ""),
+    }
+}
+
 /// The lines with content and their numbers: without empty lines and comments.
 pub fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..)

@@ -30,7 +30,7 @@ use crate::peer::CertificateNames;
 use section::Section;
 use users::Fingerprint;
 
-pub use auth_service::{AuthService, StartError};
+pub use auth_service::{AuthService, StartError, Watcher};
 pub use authority::{Admission, Authority, Check, Credentials};
 pub use file::FileError;
 pub use rights::{Caller, Rights};

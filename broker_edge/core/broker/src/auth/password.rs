@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::{GeneralPurpose, STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::{digest, pbkdf2};
 
@@ -25,12 +25,13 @@ const PASSES_MAX: u32 = 64;
 const LANES_MAX: u32 = 16;
 const ITERATIONS_MAX: u32 = 10_000_000;
 
+/// Of argon2id: memory in KiB, passes and lanes.
+type Costs = [u32; 3];
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoredPassword {
     Argon2id {
-        memory_kib: u32,
-        passes: u32,
-        lanes: u32,
+        costs: Costs,
         salt: Box<[u8]>,
         hash: Box<[u8]>,
     },
@@ -53,7 +54,7 @@ impl StoredPassword {
         let mut salt = [0; SALT_BYTES];
         random(&mut salt)?;
         let mut hash = [0; HASH_BYTES];
-        argon2id((MEMORY_KIB, PASSES, LANES), password, &salt, &mut hash)?;
+        argon2id([MEMORY_KIB, PASSES, LANES], password, &salt, &mut hash)?;
         Ok(format!(
             "$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}${}${}",
             STANDARD_NO_PAD.encode(salt),
@@ -85,11 +86,7 @@ impl StoredPassword {
         match parts.as_slice() {
             ["", "argon2id", "v=19", costs, salt, hash] => parse_argon2id(costs, salt, hash),
             ["", "7", iterations, salt, hash] => Ok(Self::Pbkdf2Sha512 {
-                iterations: iterations
-                    .parse()
-                    .ok()
-                    .filter(|count: &NonZeroU32| count.get() <= ITERATIONS_MAX)
-                    .ok_or("invalid iteration count")?,
+                iterations: parse_iterations(iterations)?,
                 salt: padded(salt)?,
                 hash: filled(padded(hash)?)?,
             }),
@@ -108,16 +105,9 @@ impl StoredPassword {
     /// Whether this is the password. Takes the same time either way.
     pub fn is(&self, password: &[u8]) -> bool {
         match self {
-            Self::Argon2id {
-                memory_kib,
-                passes,
-                lanes,
-                salt,
-                hash,
-            } => {
+            Self::Argon2id { costs, salt, hash } => {
                 let mut found = vec![0; hash.len()];
-                let costs = (*memory_kib, *passes, *lanes);
-                match argon2id(costs, password, salt, &mut found) {
+                match argon2id(*costs, password, salt, &mut found) {
                     Ok(()) => is_equal(&found, hash),
                     Err(error) => {
                         tracing::error!(error, "a password check failed");
@@ -153,12 +143,7 @@ impl StoredPassword {
     /// The cost of a check; equal for passwords of equal cost.
     pub fn cost(&self) -> (&'static str, [u32; 3]) {
         let numbers = match self {
-            Self::Argon2id {
-                memory_kib,
-                passes,
-                lanes,
-                ..
-            } => [*memory_kib, *passes, *lanes],
+            Self::Argon2id { costs, .. } => *costs,
             Self::Pbkdf2Sha512 { iterations, .. } => [iterations.get(), 0, 0],
             Self::Sha512 { .. } => [0; 3],
         };
@@ -184,9 +169,7 @@ impl Default for StoredPassword {
     /// With the cost of a new password.
     fn default() -> Self {
         Self::Argon2id {
-            memory_kib: MEMORY_KIB,
-            passes: PASSES,
-            lanes: LANES,
+            costs: [MEMORY_KIB, PASSES, LANES],
             salt: [0; SALT_BYTES].into(),
             hash: [0; HASH_BYTES].into(),
         }
@@ -215,20 +198,17 @@ fn parse_argon2id(costs: &str, salt: &str, hash: &str) -> Result<StoredPassword,
     let [Some(memory_kib), Some(passes), Some(lanes)] = found else {
         return Err("argon2id needs the costs m, t and p, within the supported range".to_owned());
     };
-    let stored = StoredPassword::Argon2id {
-        memory_kib,
-        passes,
-        lanes,
+    Params::new(memory_kib, passes, lanes, None)
+        .map_err(|error| format!("invalid costs of argon2id: {error}"))?;
+    Ok(StoredPassword::Argon2id {
+        costs: [memory_kib, passes, lanes],
         salt: unpadded(salt)?,
         hash: filled(unpadded(hash)?)?,
-    };
-    Params::new(memory_kib, passes, lanes, None)
-        .map(|_| stored)
-        .map_err(|error| format!("invalid costs of argon2id: {error}"))
+    })
 }
 
 fn argon2id(
-    (memory_kib, passes, lanes): (u32, u32, u32),
+    [memory_kib, passes, lanes]: Costs,
     password: &[u8],
     salt: &[u8],
     hash: &mut [u8],
@@ -240,15 +220,23 @@ fn argon2id(
         .map_err(|error| error.to_string())
 }
 
+pub(super) fn parse_iterations(text: &str) -> Result<NonZeroU32, String> {
+    let count = text.parse().ok();
+    count
+        .filter(|count: &NonZeroU32| count.get() <= ITERATIONS_MAX)
+        .ok_or_else(|| "invalid iteration count".to_owned())
+}
+
 fn unpadded(text: &str) -> Result<Box<[u8]>, String> {
-    let bytes = STANDARD_NO_PAD.decode(text);
-    bytes
-        .map(Into::into)
-        .map_err(|_| "salt or digest is not base64".to_owned())
+    decoded(&STANDARD_NO_PAD, text)
 }
 
 pub(super) fn padded(text: &str) -> Result<Box<[u8]>, String> {
-    let bytes = STANDARD.decode(text);
+    decoded(&STANDARD, text)
+}
+
+fn decoded(base64: &GeneralPurpose, text: &str) -> Result<Box<[u8]>, String> {
+    let bytes = base64.decode(text);
     bytes
         .map(Into::into)
         .map_err(|_| "salt or digest is not base64".to_owned())

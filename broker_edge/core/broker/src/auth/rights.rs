@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::acl::Target;
+use super::acl::{Acl, Target};
 use super::authority::Authority;
 use super::rules::{ClientId, Names, Verdict};
 use super::section::Section;
@@ -27,18 +27,54 @@ pub struct Rights {
     section: Option<Arc<Section>>,
 }
 
+/// Here and not beside the other questions to an authority, because rights refer to it.
+impl Authority {
+    /// The rights of an identity; `None` if nothing is restricted.
+    pub fn rights(self: &Arc<Self>, identity: Arc<Identity>) -> Option<Arc<Rights>> {
+        if self.is_open() {
+            return None;
+        }
+        let acl = self.acl.as_ref();
+        let section = acl.map(|acl| acl.section(identity.user.as_deref()));
+        Some(Rights::new(Arc::clone(self), identity, section))
+    }
+
+    /// Stands in for the rights of a stored session's owner until the owner reconnects. It allows everything, because
+    /// each part of the session was checked before it was stored. `user` is empty for a client without credentials.
+    pub fn stored_rights(self: &Arc<Self>, user: &str) -> Arc<Rights> {
+        let user = Some(user).filter(|user| !user.is_empty());
+        let section = self.acl.as_ref().map(|acl| acl.section(user));
+        let identity = Identity {
+            user: user.map(Arc::from),
+            proof: Proof::Stored,
+            ..Identity::default()
+        };
+        Rights::new(Arc::clone(self), Arc::new(identity), section)
+    }
+
+    /// The rights of a client that is no longer admitted: none.
+    pub fn no_rights(self: &Arc<Self>, identity: &Identity) -> Arc<Rights> {
+        let nothing = Identity {
+            user: identity.user.clone(),
+            own_section: Some(Arc::default()),
+            ..Identity::default()
+        };
+        Rights::new(Arc::clone(self), Arc::new(nothing), None)
+    }
+}
+
 impl Rights {
-    pub(super) fn new(
+    fn new(
         authority: Arc<Authority>,
         identity: Arc<Identity>,
         section: Option<Arc<Section>>,
-    ) -> Self {
+    ) -> Arc<Self> {
         let section = identity.own_section.clone().or(section);
-        Self {
+        Arc::new(Self {
             authority,
             identity,
             section,
-        }
+        })
     }
 
     pub fn identity(&self) -> &Arc<Identity> {
@@ -79,16 +115,10 @@ impl Rights {
             user: self.identity.user.as_deref(),
             client_id: self.as_name(client_id),
         };
-        let Some(section) = &self.section else {
-            return true;
-        };
-        if self.identity.proof == Proof::Stored {
-            return true;
-        }
-        match (&self.authority.acl, self.has_own_section()) {
-            (Some(acl), false) => acl.allows(section, access, target, &names),
-            _ => target.ask(&section.rules, access, &names) == Verdict::Allowed,
-        }
+        self.asks(|section, acl| match acl {
+            Some(acl) => acl.allows(section, access, target, &names),
+            None => target.ask(&section.rules, access, &names) == Verdict::Allowed,
+        })
     }
 
     /// Whether this access to the topic is allowed with some client id. It is true more often than [`Rights::may`], and
@@ -98,16 +128,25 @@ impl Rights {
             user: self.identity.user.as_deref(),
             client_id: ClientId::Any,
         };
-        let Some(section) = &self.section else {
-            return true;
-        };
-        if self.identity.proof == Proof::Stored {
-            return true;
+        self.asks(|section, acl| match acl {
+            Some(acl) => acl.might_allow(section, access, topic, &names),
+            None => section.rules.may_allow(access, topic, &names),
+        })
+    }
+
+    /// Asks the section and, unless a token replaces it, the ACL file. Where nothing restricts the owner, or the owner
+    /// has only stored state so far, the answer is yes.
+    fn asks(&self, question: impl FnOnce(&Section, Option<&Acl>) -> bool) -> bool {
+        match &self.section {
+            Some(section) if self.identity.proof != Proof::Stored => question(section, self.acl()),
+            _ => true,
         }
-        match (&self.authority.acl, self.has_own_section()) {
-            (Some(acl), false) => acl.might_allow(section, access, topic, &names),
-            _ => section.rules.may_allow(access, topic, &names),
-        }
+    }
+
+    /// The ACL file, unless a token replaces it for this client.
+    fn acl(&self) -> Option<&Acl> {
+        let acl = self.authority.acl.as_ref();
+        acl.filter(|_| !self.has_own_section())
     }
 
     pub fn caller(&self) -> Caller {
@@ -176,9 +215,9 @@ impl Rights {
         let Some(section) = &self.section else {
             return true;
         };
-        match (&self.authority.acl, self.has_own_section()) {
-            (Some(acl), false) => acl.allows_some(section, access),
-            _ => section.allows_some(access),
+        match self.acl() {
+            Some(acl) => acl.allows_some(section, access),
+            None => section.rules.allow_some(access),
         }
     }
 
@@ -199,12 +238,12 @@ impl Rights {
         let is_named =
             !self.has_own_section() && user.is_some_and(|user| self.authority.names_operator(user));
         let section = self.section.as_ref();
-        is_named || section.is_some_and(|section| section.is_operator())
+        is_named || section.is_some_and(|section| section.is_operator)
     }
 
     /// Whether the user may view the broker's clients, groups and metrics.
     pub fn is_viewer(&self) -> bool {
         let section = self.section.as_ref();
-        self.is_operator() || section.is_some_and(|section| section.is_viewer())
+        self.is_operator() || section.is_some_and(|section| section.is_viewer)
     }
 }

@@ -190,11 +190,16 @@ impl RuleFilter {
         })
     }
 
-    fn needs_missing_name(&self, names: &Names<'_>) -> bool {
-        self.levels.iter().any(|level| match level {
-            Level::Named(parts) => parts.iter().any(|part| names.text(part).is_none()),
-            _ => false,
+    /// The parts of the levels with names.
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.levels.iter().flat_map(|level| match level {
+            Level::Named(parts) => &parts[..],
+            _ => &[],
         })
+    }
+
+    fn needs_missing_name(&self, names: &Names<'_>) -> bool {
+        self.parts().any(|part| names.text(part).is_none())
     }
 
     /// Whether this matches the topic.
@@ -365,25 +370,18 @@ impl Rules {
 impl RuleFilter {
     /// Whether the filter contains the client id.
     pub fn names_client_id(&self) -> bool {
-        self.levels.iter().any(|level| match level {
-            Level::Named(parts) => parts.contains(&Part::ClientId),
-            _ => false,
-        })
+        self.parts().any(|part| *part == Part::ClientId)
     }
 
     /// Whether it refers to an existing name that cannot be part of a level.
     fn has_unusable(&self, names: &Names<'_>) -> bool {
-        let is_unusable = |part: &Part| {
+        self.parts().any(|part| {
             let is_there = match part {
                 Part::Text(_) => false,
                 Part::ClientId => matches!(names.client_id, ClientId::Proved(_)),
                 Part::User => names.user.is_some(),
             };
             is_there && names.text(part).is_none()
-        };
-        self.levels.iter().any(|level| match level {
-            Level::Named(parts) => parts.iter().any(is_unusable),
-            _ => false,
         })
     }
 }

@@ -8,14 +8,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::{digest, hmac, pbkdf2};
 
-use super::password::{is_equal, padded, random};
+use super::password::{is_equal, padded, parse_iterations, random};
 
 /// The name of the method in MQTT's AUTH packets.
 pub const METHOD: &str = "SCRAM-SHA-256";
 
 const PREFIX: &str = "$scram-sha-256$";
 const ITERATIONS: u32 = 15_000;
-const ITERATIONS_MAX: u32 = 10_000_000;
 const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 18;
 /// Longer client messages are rejected.
@@ -67,11 +66,7 @@ impl StoredKeys {
             Key::try_from(&*bytes).map_err(|_| "a SCRAM key must have 32 bytes".to_owned())
         };
         Ok(Self {
-            iterations: iterations
-                .parse()
-                .ok()
-                .filter(|count: &NonZeroU32| count.get() <= ITERATIONS_MAX)
-                .ok_or("invalid iteration count")?,
+            iterations: parse_iterations(iterations)?,
             salt: padded(salt)?,
             stored_key: key(stored_key)?,
             server_key: key(server_key)?,
@@ -236,15 +231,12 @@ fn unescaped(name: &str) -> Result<String, Failed> {
 
 fn keyed(key: &[u8], message: &[u8]) -> Key {
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), message);
-    let mut out = Key::default();
-    out.copy_from_slice(tag.as_ref());
-    out
+    tag.as_ref().try_into().expect("a tag of SHA-256")
 }
 
 fn sha256(message: &[u8]) -> Key {
-    let mut out = Key::default();
-    out.copy_from_slice(digest::digest(&digest::SHA256, message).as_ref());
-    out
+    let digest = digest::digest(&digest::SHA256, message);
+    digest.as_ref().try_into().expect("a digest of SHA-256")
 }
 
 /// The client's side, for tests.

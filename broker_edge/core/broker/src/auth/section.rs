@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use super::Access;
 use super::rules::Rules;
 
 /// Longest name of a client id or group in a line.
@@ -71,7 +70,7 @@ fn check(text: &str) -> Result<(), &'static str> {
 #[derive(Debug, Default)]
 pub struct Section {
     pub(super) rules: Rules,
-    client_ids: Vec<NamePattern>,
+    pub(super) client_ids: Vec<NamePattern>,
     groups: Vec<NamePattern>,
     tenant: Option<Arc<str>>,
     pub(super) is_operator: bool,
@@ -111,29 +110,12 @@ impl Section {
         self.client_ids.iter().any(|own| own.matches(client_id))
     }
 
-    pub fn client_ids(&self) -> &[NamePattern] {
-        &self.client_ids
-    }
-
     pub fn has_group(&self, group: &str) -> bool {
         self.groups.iter().any(|own| own.matches(group))
     }
 
     pub fn tenant(&self) -> Option<&Arc<str>> {
         self.tenant.as_ref()
-    }
-
-    pub fn is_operator(&self) -> bool {
-        self.is_operator
-    }
-
-    pub fn is_viewer(&self) -> bool {
-        self.is_viewer
-    }
-
-    /// Whether this access is allowed for any topic.
-    pub fn allows_some(&self, access: Access) -> bool {
-        self.rules.allow_some(access)
     }
 }
 

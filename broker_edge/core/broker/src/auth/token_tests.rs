@@ -244,7 +244,7 @@ fn a_token_says_what_is_its_bearers_own_in_the_words_of_the_file() {
         json!({"client-id": ["pump-*"], "group": ["bronze"], "tenant": "north", "viewer": true});
     let section = section_of(acl).unwrap().unwrap();
     assert!(section.owns_client_id("pump-7") && section.has_group("bronze"));
-    assert!(section.is_viewer() && !section.is_operator());
+    assert!(section.is_viewer && !section.is_operator);
     assert_eq!(section.tenant().map(|name| &**name), Some("north"));
     for bad in [
         json!({"operator": true}),

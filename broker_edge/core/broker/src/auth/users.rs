@@ -5,7 +5,7 @@ use std::path::Path;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::file::{FileError, lines, read};
+use super::file::{FileError, lines, load};
 use super::password::{StoredPassword, random};
 use super::scram::StoredKeys;
 
@@ -42,11 +42,7 @@ impl Users {
     /// # Errors
     /// The file cannot be read, or has an invalid line (the first one is reported).
     pub fn load(file: &Path) -> Result<Self, FileError> {
-        Self::parse(&read(file)?).map_err(|(line, reason)| FileError::Line {
-            file: file.to_owned(),
-            line,
-            reason,
-        })
+        load(file, Self::parse)
     }
 
     fn parse(text: &str) -> Result<Self, (usize, String)> {

@@ -9,32 +9,19 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
 use crate::peer::site_of;
+use crate::words::words;
 
-/// The listener of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ListenerKind {
-    /// MQTT, including WebSocket.
-    Mqtt,
-    Flight,
-    Admin,
-}
-
-impl ListenerKind {
-    /// The listener's name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            ListenerKind::Mqtt => "mqtt",
-            ListenerKind::Flight => "flight",
-            ListenerKind::Admin => "admin",
-        }
+words! {
+    /// The listener of a request, by its name in the configuration.
+    pub enum ListenerKind {
+        /// MQTT, including WebSocket.
+        Mqtt = "mqtt",
+        Flight = "flight",
+        Admin = "admin",
     }
 }
 
-const KINDS: [ListenerKind; 3] = [
-    ListenerKind::Mqtt,
-    ListenerKind::Flight,
-    ListenerKind::Admin,
-];
+const KINDS: usize = ListenerKind::ALL.len();
 /// One in this many slots is reserved for each listener.
 const RESERVED_PART: usize = 8;
 
@@ -130,7 +117,7 @@ pub enum Queued<T> {
 #[derive(Debug)]
 pub struct Waiting<T> {
     max: usize,
-    parts: [Part<T>; KINDS.len()],
+    parts: [Part<T>; KINDS],
     /// The part to serve next.
     next: usize,
 }
@@ -171,7 +158,7 @@ impl<T> Waiting<T> {
     pub fn pop(&mut self) -> Option<T> {
         for _ in 0..self.parts.len() {
             let part = &mut self.parts[self.next];
-            self.next = (self.next + 1) % KINDS.len();
+            self.next = (self.next + 1) % KINDS;
             if let Some(job) = part.pop() {
                 return Some(job);
             }
@@ -188,7 +175,7 @@ impl<T> Waiting<T> {
         if self.parts[kind].waiting < reserved {
             return true;
         }
-        let taken: usize = (0..KINDS.len())
+        let taken: usize = (0..KINDS)
             .map(|at| {
                 let waiting = self.parts[at].waiting;
                 if at == kind {
@@ -204,7 +191,7 @@ impl<T> Waiting<T> {
     /// The source with the most slots, among those that `kind` may take a slot from.
     fn greediest(&self, kind: usize) -> Option<(usize, IpAddr, usize)> {
         let reserved = self.reserved();
-        (0..KINDS.len())
+        (0..KINDS)
             .filter(|at| *at == kind || self.parts[*at].waiting > reserved)
             .filter_map(|at| {
                 let (site, held) = self.parts[at].greediest()?;
@@ -232,7 +219,7 @@ mod tests {
     fn a_flood_of_one_source_leaves_places_to_every_other_address_and_listener() {
         let mut waiting = Waiting::new(64);
         fill(&mut waiting, source(ListenerKind::Flight, 1), 5000);
-        for kind in KINDS {
+        for kind in ListenerKind::ALL.iter().copied() {
             for site in 2..10 {
                 let queued = waiting.push(source(kind, site), 7);
                 assert!(!matches!(queued, Queued::Full(_)), "{kind:?} {site}");

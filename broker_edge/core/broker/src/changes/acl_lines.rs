@@ -2,7 +2,7 @@
 //!
 //! [`Acl::load`]: crate::auth::acl::Acl::load
 
-use crate::auth::file::lines;
+use crate::auth::file::{lines, split_word};
 
 /// One rule with its line number and section.
 #[derive(Debug, PartialEq, Eq)]
@@ -62,13 +62,6 @@ pub fn rules(text: &str) -> Vec<RuleLine<'_>> {
         }
     }
     rules
-}
-
-fn split_word(line: &str) -> (&str, &str) {
-    match line.split_once(|c: char| c.is_ascii_whitespace()) {
-        Some((word, rest)) => (word, rest.trim_start()),
-        None => (line, ""),
-    }
 }
 
 #[cfg(test)]

@@ -28,6 +28,12 @@ pub struct Change {
     find: fn(&Facts<'_>) -> Vec<Finding>,
 }
 
+impl Change {
+    const fn new(key: &'static str, find: fn(&Facts<'_>) -> Vec<Finding>) -> Change {
+        Change { key, find }
+    }
+}
+
 /// A line whose meaning has changed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {

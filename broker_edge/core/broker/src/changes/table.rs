@@ -6,50 +6,17 @@ use super::acl_lines::RuleLine;
 use super::{Change, Facts, Finding};
 
 pub const CHANGES: &[Change] = &[
-    Change {
-        key: "client-ids",
-        find: client_ids,
-    },
-    Change {
-        key: "sessions",
-        find: sessions,
-    },
-    Change {
-        key: "operators",
-        find: operators,
-    },
-    Change {
-        key: "groups",
-        find: groups,
-    },
-    Change {
-        key: "quotas",
-        find: quotas,
-    },
-    Change {
-        key: "flight-shares",
-        find: flight_shares,
-    },
-    Change {
-        key: "records",
-        find: records,
-    },
-    Change {
-        key: "doors",
-        find: doors,
-    },
-    Change {
-        key: "waiting",
-        find: waiting,
-    },
-    Change {
-        key: "hosts",
-        find: hosts,
-    },
-    Change {
-        key: "origins",
-        find: origins,
-    },
+    Change::new("client-ids", client_ids),
+    Change::new("sessions", sessions),
+    Change::new("operators", operators),
+    Change::new("groups", groups),
+    Change::new("quotas", quotas),
+    Change::new("flight-shares", flight_shares),
+    Change::new("records", records),
+    Change::new("doors", doors),
+    Change::new("waiting", waiting),
+    Change::new("hosts", hosts),
+    Change::new("origins", origins),
 ];
 
 fn at(place: impl Into<String>, meaning: impl Into<String>) -> Finding {

@@ -4,6 +4,7 @@
 //! the old names, the JSON schema, `conf/broker.yaml` and the reference for the docs derive from it.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
@@ -165,19 +166,19 @@ pub(super) const fn kib(count: u64) -> ByteSize {
     ByteSize::kib(count)
 }
 pub(super) const fn mib(count: u64) -> ByteSize {
-    ByteSize::mib(count)
+    ByteSize(count << 20)
 }
 pub(super) const fn gib(count: u64) -> ByteSize {
-    ByteSize::gib(count)
+    ByteSize(count << 30)
 }
 pub(super) const fn ms(count: u64) -> Age {
-    Age::from_ms(count)
+    Age(Duration::from_millis(count))
 }
 pub(super) const fn secs(count: u64) -> Age {
     Age::from_secs(count)
 }
 pub(super) const fn days(count: u64) -> Age {
-    Age::from_days(count)
+    Age::from_secs(count * 86_400)
 }
 
 /// A section whose keys are all commented out is null in YAML and means its defaults.

@@ -25,13 +25,20 @@ pub enum ConfigError {
     },
     #[error("{key}: {reason}")]
     BadValue { key: String, reason: String },
-    #[error("{key}: {reason}")]
-    Joined { key: &'static str, reason: String },
     #[error(
         "{key}: {bind} can be reached from other hosts and authentication is not configured; set `auth.password_file`, \
          bind to 127.0.0.1, or write `auth.allow_anonymous: true` to let anybody in"
     )]
     Exposed { key: &'static str, bind: SocketAddr },
+}
+
+impl ConfigError {
+    pub(super) fn bad_value(key: &str, reason: impl Into<String>) -> ConfigError {
+        ConfigError::BadValue {
+            key: key.to_owned(),
+            reason: reason.into(),
+        }
+    }
 }
 
 fn hint(nearest: Option<&str>, known: &[String]) -> String {

@@ -1,4 +1,7 @@
 //! Settings of the listeners: the address of each and its protocol.
+//!
+//! A new one also needs: `are_proxied`, `addresses` and `check` below (invariant I11 rests on the first two),
+//! `broker/listen.rs`, its transport (`transport/mod.rs`, `peer.rs`), and its line in `cli/mod.rs` when it is ready.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -8,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::ConfigError;
 use super::declare::{Choice, Kind, Value, choice, settings};
 use super::units::{Bind, Binds};
+use crate::words::words;
 
 settings! {
     /// The addresses that the broker listens on, and what each of them speaks.
@@ -130,10 +134,11 @@ choice! {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsVersion {
-    V12,
-    V13,
+words! {
+    pub enum TlsVersion {
+        V12 = "1.2",
+        V13 = "1.3",
+    }
 }
 
 impl Value for TlsVersion {
@@ -192,27 +197,19 @@ impl Listeners {
     /// The rules that join the keys of a listener.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         if self.mqtt.bind.0.is_empty() {
-            return Err(ConfigError::Joined {
-                key: "listeners.mqtt.bind",
-                reason: "an address is needed, for example 127.0.0.1:1883".to_owned(),
-            });
+            let reason = "an address is needed, for example 127.0.0.1:1883";
+            return Err(ConfigError::bad_value("listeners.mqtt.bind", reason));
         }
-        for (key, tls, is_needed) in [
-            (
-                "listeners.mqtts.tls",
-                &self.mqtts.tls,
-                !self.mqtts.bind.0.is_empty(),
-            ),
-            (
-                "listeners.wss.tls",
-                &self.wss.tls,
-                !self.wss.bind.0.is_empty(),
-            ),
-            ("listeners.flight.tls", &self.flight.tls, false),
-            ("listeners.admin.tls", &self.admin.tls, false),
+        let (mqtts, wss) = (&self.mqtts, &self.wss);
+        for (name, tls, is_needed) in [
+            ("mqtts", &mqtts.tls, !mqtts.bind.0.is_empty()),
+            ("wss", &wss.tls, !wss.bind.0.is_empty()),
+            ("flight", &self.flight.tls, false),
+            ("admin", &self.admin.tls, false),
         ] {
+            let key = format!("listeners.{name}.tls");
             tls.check(is_needed)
-                .map_err(|reason| ConfigError::Joined { key, reason })?;
+                .map_err(|reason| ConfigError::bad_value(&key, reason))?;
         }
         Ok(())
     }
@@ -224,7 +221,7 @@ impl TlsSettings {
         self.cert.is_some()
     }
 
-    fn check(&self, is_needed: bool) -> Result<(), String> {
+    fn check(&self, is_needed: bool) -> Result<(), &'static str> {
         let reason = match (&self.cert, &self.key, &self.client_ca, self.client_auth) {
             (None, None, _, _) if is_needed => {
                 "cert and key are needed: the PEM files of the certificate and of its key"
@@ -242,16 +239,7 @@ impl TlsSettings {
             }
             _ => return Ok(()),
         };
-        Err(reason.to_owned())
-    }
-}
-
-impl TlsVersion {
-    pub fn name(self) -> &'static str {
-        match self {
-            TlsVersion::V12 => "1.2",
-            TlsVersion::V13 => "1.3",
-        }
+        Err(reason)
     }
 }
 
@@ -271,13 +259,12 @@ impl<'de> Deserialize<'de> for TlsVersion {
                 f.write_str("1.2 or 1.3")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<TlsVersion, E> {
-                match text {
-                    "1.2" => Ok(TlsVersion::V12),
-                    "1.3" => Ok(TlsVersion::V13),
-                    other => Err(E::custom(format!(
-                        "`{other}` is not a version of TLS; write 1.2 or 1.3"
-                    ))),
-                }
+                let mut known = TlsVersion::ALL.iter().copied();
+                known.find(|version| version.name() == text).ok_or_else(|| {
+                    E::custom(format!(
+                        "`{text}` is not a version of TLS; write 1.2 or 1.3"
+                    ))
+                })
             }
             fn visit_f64<E: de::Error>(self, number: f64) -> Result<TlsVersion, E> {
                 self.visit_str(&number.to_string())

@@ -15,6 +15,7 @@ mod listeners;
 mod log;
 mod mqtt;
 mod print;
+mod quotas;
 mod reference;
 mod renamed;
 mod service;
@@ -32,8 +33,9 @@ pub use listeners::{
     TlsSettings, TlsVersion, WebListener,
 };
 pub use log::{Ack, ClassSettings, Classes, Disk, DiskAction, LogSettings, Retention, Sync};
-pub use mqtt::{BrokerSettings, LogFormat, MqttSettings, Quota, QuotaSettings, SysSettings};
+pub use mqtt::{BrokerSettings, LogFormat, MqttSettings, SysSettings};
 pub use print::{json_schema, to_json, to_yaml};
+pub use quotas::{Quota, QuotaSettings};
 pub use reference::{reference_json, reference_yaml};
 pub use service::{AdminSettings, FlightSettings};
 
@@ -87,13 +89,11 @@ impl Config {
             }
         }
         if self.mqtt.receive_budget_bytes < self.mqtt.max_packet_bytes {
-            return Err(ConfigError::Joined {
-                key: "mqtt.receive_budget_bytes",
-                reason: format!(
-                    "{} is below mqtt.max_packet_bytes ({}): no packet of that size could ever be received",
-                    self.mqtt.receive_budget_bytes, self.mqtt.max_packet_bytes
-                ),
-            });
+            let reason = format!(
+                "{} is below mqtt.max_packet_bytes ({}): no packet of that size could ever be received",
+                self.mqtt.receive_budget_bytes, self.mqtt.max_packet_bytes
+            );
+            return Err(ConfigError::bad_value("mqtt.receive_budget_bytes", reason));
         }
         self.check_space()
     }
@@ -111,35 +111,26 @@ impl Config {
     fn check_space(&self) -> Result<(), ConfigError> {
         let disk = &self.log.disk;
         if disk.warn_at > disk.act_at {
-            return Err(ConfigError::Joined {
-                key: "log.disk.warn_at",
-                reason: format!(
-                    "{} is above log.disk.act_at ({}): the warning would come too late",
-                    disk.warn_at, disk.act_at
-                ),
-            });
+            let reason = format!(
+                "{} is above log.disk.act_at ({}): the warning would come too late",
+                disk.warn_at, disk.act_at
+            );
+            return Err(ConfigError::bad_value("log.disk.warn_at", reason));
         }
         let classes = &self.log.classes;
-        for (key, class) in [
-            ("log.classes.control.retention.hard_bytes", &classes.control),
-            (
-                "log.classes.artifacts.retention.hard_bytes",
-                &classes.artifacts,
-            ),
-            (
-                "log.classes.telemetry.retention.hard_bytes",
-                &classes.telemetry,
-            ),
+        for (name, class) in [
+            ("control", &classes.control),
+            ("artifacts", &classes.artifacts),
+            ("telemetry", &classes.telemetry),
         ] {
             if let (Some(bytes), Some(hard)) = (class.retention.bytes, class.retention.hard_bytes)
                 && hard < bytes
             {
-                return Err(ConfigError::Joined {
-                    key,
-                    reason: format!(
-                        "{hard} is below retention.bytes ({bytes}): nothing could ever be held"
-                    ),
-                });
+                let reason = format!(
+                    "{hard} is below retention.bytes ({bytes}): nothing could ever be held"
+                );
+                let key = format!("log.classes.{name}.retention.hard_bytes");
+                return Err(ConfigError::bad_value(&key, reason));
             }
         }
         Ok(())

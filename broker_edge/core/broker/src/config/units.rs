@@ -45,12 +45,6 @@ impl ByteSize {
     pub const fn kib(count: u64) -> Self {
         ByteSize(count << 10)
     }
-    pub const fn mib(count: u64) -> Self {
-        ByteSize(count << 20)
-    }
-    pub const fn gib(count: u64) -> Self {
-        ByteSize(count << 30)
-    }
     /// As a length in memory. Limits keep every configured size inside `usize`.
     pub fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
@@ -60,12 +54,6 @@ impl ByteSize {
 impl Age {
     pub const fn from_secs(seconds: u64) -> Self {
         Age(Duration::from_secs(seconds))
-    }
-    pub const fn from_days(days: u64) -> Self {
-        Age(Duration::from_secs(days * 86_400))
-    }
-    pub const fn from_ms(ms: u64) -> Self {
-        Age(Duration::from_millis(ms))
     }
     /// In milliseconds. Limits keep every configured time far inside `u64`.
     pub fn as_ms(self) -> u64 {

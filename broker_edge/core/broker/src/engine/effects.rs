@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use headwater_mqtt::{DecodeError, ReasonCode};
 
-use super::ConnKey;
+use super::ingest::stage::Outcome;
+use super::{ConnKey, SessionKey};
 
 /// Why a connection ends.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +39,10 @@ impl Cause {
 pub enum Effect {
     /// The connection is marked as closed and has its DISCONNECT; the rest follows.
     Close(ConnKey, Cause),
+    /// A replay of the session has caught up: that is to be stored.
+    Joined(SessionKey),
+    /// Records were accepted or refused: publishers are told, and go on if they were paused.
+    Appended(Outcome),
 }
 
 #[derive(Debug, Default)]

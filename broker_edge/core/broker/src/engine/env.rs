@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use headwater_log::{Log, Partition};
+use headwater_log::{Class, Log, Partition};
 
 use crate::metrics::Metrics;
 
 use super::Settings;
+use super::ids::PartitionIndex;
 
 /// The time of a turn, read once.
 #[derive(Debug, Clone, Copy)]
@@ -24,4 +25,21 @@ pub struct Env {
     pub settings: Settings,
     pub metrics: Arc<Metrics>,
     pub now: Now,
+}
+
+impl Env {
+    /// Partitions that clients can reach.
+    pub fn data_partitions(&self) -> impl Iterator<Item = PartitionIndex> {
+        let data = |partition: &&Partition| partition.class() != Class::Internal;
+        let partitions = self.partitions.iter().filter(data);
+        partitions.map(|partition| PartitionIndex::of(partition.id()))
+    }
+
+    /// The partitions in which a filter can match.
+    pub fn partitions_of(&self, filter: &str) -> Vec<PartitionIndex> {
+        if filter.contains(['+', '#']) {
+            return self.data_partitions().collect();
+        }
+        vec![PartitionIndex::of(self.log.route(filter).partition)]
+    }
 }

@@ -2,6 +2,8 @@
 
 use headwater_log::{Offset, PartitionId};
 
+use super::SessionKey;
+
 /// The number of a partition, small because each delivery stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PartitionIndex(pub u16);
@@ -21,18 +23,35 @@ impl PartitionIndex {
 /// The partition and offset of a record.
 pub type PartitionOffset = (PartitionIndex, Offset);
 
-/// The index of a record in the sequence that this loop stages for one partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket(pub u64);
-
-/// The number of a commit of QoS 2 state. Number 0 is durable from the beginning: it stands for changes that need not
-/// be written.
+/// The number of an append of this loop; the numbers ascend. Number 0 is durable from the beginning: it stands for
+/// whatever need not be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct CommitSeq(pub u64);
+
+/// An append that something waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Commit {
+    pub partition: PartitionIndex,
+    pub seq: CommitSeq,
+}
+
+impl Commit {
+    pub const DURABLE: Self = Self {
+        partition: PartitionIndex(0),
+        seq: CommitSeq(0),
+    };
+}
 
 /// Identifies a group while it exists. Small, because each delivery in a window carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u16);
+
+/// Who waits for reads from the files: a session with all its replays, or a shared group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Waiter {
+    Session(SessionKey),
+    Group(GroupId),
+}
 
 impl GroupId {
     pub fn to_bits(self) -> u16 {

@@ -5,6 +5,13 @@
 //! sessions, subscriptions and timers; the log, the state store and the retained messages are shared. It never blocks,
 //! except for log reads that miss the tail cache and for inline commits; both are bounded per turn.
 
+/// Lends owners to a borrow list, from the engine or from another list.
+macro_rules! lend {
+    ($from:expr => $list:ident: $($owner:ident),*) => {
+        $list { env: &$from.env, $($owner: &mut $from.$owner),* }
+    };
+}
+
 mod catch_up;
 mod clients;
 mod commit;
@@ -26,14 +33,13 @@ mod session;
 mod session_store;
 mod settings;
 mod shared_groups;
+mod stored;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use headwater_log::faults::{Sabotage, is_sabotaged};
-use headwater_log::{Class, Log, Offset, Partition};
+use headwater_log::{Log, RemovalGuard};
 use parking_lot::Mutex;
 
 use crate::auth::AuthService;
@@ -43,7 +49,6 @@ use crate::state::StateStore;
 
 pub use containers::slab::{Key, Slab};
 pub use env::Now;
-pub use observe::turn_metrics::PauseCause;
 pub use operate::clients_api::{ClientsRequest, PAGE_MAX, PageQuery};
 pub use operate::retain_request::{MESSAGES_MAX, RetainRequest};
 pub use protocol::limits::Drain;
@@ -53,26 +58,29 @@ pub use retained::Retained;
 pub use session::Session;
 pub use session::connection::Connection;
 pub use session::out::{Out, SLICES_MAX};
+pub use session::pauses::Pause;
 pub use settings::Settings;
 
-use catch_up::CatchUp;
+use catch_up::{CatchUp, CatchingUp};
 use clients::Clients;
 use clients::timers::Timer;
 use delivery::Delivery;
+use delivery::dispatch::Dispatching;
 use effects::{Effect, Effects};
 use env::Env;
-use ids::PartitionIndex;
+use ids::Waiter;
 use ingest::Ingest;
-use ingest::stage::Stage;
 use lifecycle::tick::CHECKPOINT_MS;
 use observe::Observe;
 use protocol::Protocol;
 use protocol::auth_gate::{AuthGate, Wake};
 use qos2::Qos2;
 use quotas::Quotas;
+use retained::guard::guard;
 use routing::Routing;
 use session_store::Store;
 use shared_groups::Groups;
+use shared_groups::membership::Membership;
 
 pub type ConnKey = Key<Connection>;
 pub type SessionKey = Key<Session>;
@@ -88,6 +96,7 @@ pub struct Engine {
     qos2: Qos2,
     groups: Groups,
     retained: Arc<Mutex<Retained>>,
+    _removal_guards: Vec<RemovalGuard>,
     store: Store,
     quotas: Quotas,
     observe: Observe,
@@ -111,25 +120,24 @@ impl Engine {
             settings.mqtt.max_retained_bytes.0,
         );
         let partitions = log.partitions().to_vec();
+        let ingest = Ingest::new(&partitions);
+        // Before the retained messages are read: what becomes durable meanwhile is dispatched later, and not left out.
+        let delivery = Delivery::new(&partitions);
+        let retained = Arc::new(Mutex::new(Retained::load(&log, &state, limits)?));
         let mut engine = Self {
-            clients: Clients {
-                assigned: now.wall_us.unsigned_abs(),
-                ..Clients::default()
-            },
+            clients: Clients::default(),
             protocol: Protocol::default(),
             routing: Routing::default(),
-            ingest: Ingest::new(&partitions),
-            delivery: Delivery {
-                dispatched: partitions.iter().map(Partition::high_watermark).collect(),
-                ..Delivery::default()
-            },
+            ingest,
+            delivery,
             catch_up: CatchUp::default(),
             qos2: Qos2::default(),
             groups: Groups::default(),
-            retained: Arc::new(Mutex::new(Retained::load(&log, &state, limits)?)),
-            store: Store::new(state),
+            _removal_guards: guard(&partitions, &retained, &state),
+            retained,
+            store: Store::new(state, partitions.len()),
             quotas: Quotas::new(settings.quotas),
-            observe: Observe::default(),
+            observe: Observe::new(Arc::clone(&metrics), now.mono_ms),
             effects: Effects::default(),
             env: Env {
                 log,
@@ -139,13 +147,11 @@ impl Engine {
                 now,
             },
         };
-        engine.guard_retained();
         engine.restore_sessions();
         engine.restore_qos2_inbound()?;
         engine
             .clients
-            .timers
-            .set(now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);
+            .set_timer(now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);
         engine.start_sys();
         Ok(engine)
     }
@@ -161,7 +167,8 @@ impl Engine {
         debug_assert!(self.effects.is_empty(), "the last step was drained");
         self.env.now = now;
         self.effects.more = false;
-        self.observe.turn_at = Instant::now();
+        self.observe.begin_turn();
+        self.ingest.begin_turn(self.observe.turn_at());
         self.groups.begin_turn();
         self.take_auth_updates();
     }
@@ -173,17 +180,15 @@ impl Engine {
         while let Some(effect) = self.effects.pop() {
             match effect {
                 Effect::Close(key, cause) => self.end_connection(key, &cause),
+                Effect::Joined(key) => self.store_session(key),
+                Effect::Appended(outcome) => self.appended(outcome),
             }
         }
     }
 
     /// Ends a turn: the sockets were given everything to send.
     pub fn end(&self) {
-        self.env
-            .metrics
-            .detail
-            .turns
-            .observe(self.observe.turn_at.elapsed());
+        self.observe.end_turn();
     }
 
     /// Opens a new connection.
@@ -192,8 +197,8 @@ impl Engine {
         let mut conn = Connection::new(peer, self.env.now.mono_ms);
         conn.silence_due_ms = due_ms;
         let key = self.clients.conns.insert(conn);
-        self.clients.timers.set(due_ms, Timer::Silence(key));
-        self.observe.turn_metrics.opened += 1;
+        self.clients.set_timer(due_ms, Timer::Silence(key));
+        self.observe.turn_metrics.connections_opened += 1;
         key
     }
 
@@ -205,13 +210,13 @@ impl Engine {
     pub fn has_more(&self) -> bool {
         self.effects.more
             || self.has_late()
-            || self.groups.has_runnable()
-            || !self.clients.resumed.is_empty()
+            || self.groups.runnable() > 0
+            || self.clients.has_resumed()
     }
 
     /// Whether there are sessions that can catch up now.
     pub fn has_late(&self) -> bool {
-        !self.catch_up.runnable.is_empty() || self.may_schedule_reads()
+        self.catch_up.has_late()
     }
 
     /// Whether the connection's session has more to send than the live stream.
@@ -223,40 +228,15 @@ impl Engine {
 
     /// Whether a partition has changed since the engine last checked, so that a turn is due.
     pub fn is_behind_log(&self) -> bool {
-        let moved = self
-            .ingest
-            .stages
-            .iter()
-            .zip(&self.delivery.dispatched)
-            .any(|(stage, dispatched)| {
-                let partition = &stage.partition;
-                stage.is_settleable(self.mark_of(stage))
-                    || (partition.high_watermark() > *dispatched
-                        && stage.pull_after_ms <= self.env.now.mono_ms
-                        && partition.class() != Class::Internal)
-            });
-        let state_waits = self.ingest.state_waits.front();
-        let mark = self.state_mark();
-        moved
+        self.delivery.has_due(&self.env)
+            || self.ingest.is_settleable(&self.env)
+            || self.store.is_settleable()
             || self.protocol.auth_gate.has_updates()
-            || state_waits.is_some_and(|(offset, _)| mark >= *offset)
-            || self.store.state_commits.is_settleable(mark)
-    }
-
-    /// The offset below which a partition's records may be acknowledged.
-    fn mark_of(&self, stage: &Stage) -> Offset {
-        if is_sabotaged(Sabotage::AckBeforeSync) {
-            Offset(u64::MAX)
-        } else if self.env.settings.ack_written {
-            stage.partition.written()
-        } else {
-            stage.partition.high_watermark()
-        }
     }
 
     /// Connections with bytes to write; get the bytes with [`Engine::out`].
     pub fn take_touched(&mut self) -> Vec<ConnKey> {
-        std::mem::take(&mut self.clients.touched)
+        self.clients.touched.take()
     }
 
     /// If some sessions catch up, the touched connections of the others: they need not wait for the reads.
@@ -264,28 +244,26 @@ impl Engine {
         if !self.has_late() {
             return Vec::new();
         }
-        let touched = std::mem::take(&mut self.clients.touched);
-        let (late, live) = touched
-            .into_iter()
-            .partition(|key| self.is_catching_up(*key));
-        self.clients.touched = late;
+        let touched = self.clients.touched.take().into_iter();
+        let (late, live) = touched.partition(|key| self.is_catching_up(*key));
+        self.clients.touched.put_back(late);
         live
     }
 
     /// Returns the emptied list for reuse in the next turn.
     pub fn return_touched(&mut self, mut list: Vec<ConnKey>) {
         list.clear();
-        self.clients.touched = list;
+        self.clients.touched.put_back(list);
     }
 
     /// Closed connections; they are to be removed after a last write.
     pub fn take_closed(&mut self) -> Vec<ConnKey> {
-        std::mem::take(&mut self.clients.closed)
+        self.clients.take_closed()
     }
 
     /// Connections that were paused and may be read again.
     pub fn take_resumed(&mut self) -> Vec<ConnKey> {
-        std::mem::take(&mut self.clients.resumed)
+        self.clients.take_resumed()
     }
 
     /// The socket is writable again.
@@ -295,42 +273,27 @@ impl Engine {
         }
     }
 
+    /// Sends what became durable to the live sessions and groups.
+    fn dispatch(&mut self) {
+        lend!(self => Dispatching: delivery, routing, groups, retained, quotas, clients, store, observe, effects)
+        .run();
+    }
+
+    /// Lets sessions and groups that are behind read on.
+    fn catch_up(&mut self) {
+        lend!(self => CatchingUp: catch_up, delivery, routing, groups, retained, clients, store, observe, effects)
+        .run();
+        self.drain();
+    }
+
+    fn membership(&mut self) -> Membership<'_> {
+        lend!(self => Membership: groups, clients, routing, quotas, observe)
+    }
+
     /// Makes a session with something to send run in the next catch-up.
     fn wake_session(&mut self, key: SessionKey) {
-        if self.clients.session(key).is_some_and(Session::is_member) {
-            self.wake_groups_of(key);
-        }
-        if let Some(session) = self.clients.session_mut(key)
-            && !session.queued
-            && session.active
-            && session.has_work()
-        {
-            session.queued = true;
-            self.catch_up.runnable.push_back(key);
-        }
-    }
-
-    /// Partitions that clients can reach.
-    fn data_partitions(&self) -> impl Iterator<Item = PartitionIndex> + use<> {
-        let partitions: Vec<PartitionIndex> = self
-            .env
-            .log
-            .partitions()
-            .iter()
-            .filter(|partition| partition.class() != Class::Internal)
-            .map(|partition| PartitionIndex::of(partition.id()))
-            .collect();
-        partitions.into_iter()
-    }
-
-    /// The internal partition, which stores the state of sessions.
-    fn state_partition(&self) -> Option<&Partition> {
-        self.env.log.partitions().first()
-    }
-
-    /// The offset below which the internal partition is durable.
-    fn state_mark(&self) -> Offset {
-        self.state_partition()
-            .map_or(Offset(0), Partition::high_watermark)
+        let waiter = Waiter::Session(key);
+        self.catch_up
+            .wake(waiter, &mut self.clients, &mut self.groups);
     }
 }

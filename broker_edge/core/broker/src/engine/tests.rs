@@ -15,6 +15,7 @@ mod gauges;
 mod guarded;
 mod hostile;
 mod in_flight;
+mod kept_retained;
 mod large;
 mod limits;
 mod member;
@@ -29,6 +30,7 @@ mod quotas;
 mod receipts;
 mod records;
 mod refusals;
+mod remade;
 mod resent;
 mod resumed;
 mod retained_cursor;
@@ -38,13 +40,13 @@ mod shared;
 mod shared_cost;
 mod shared_histories;
 mod shared_tenants;
+mod stage;
 mod state_waits;
-mod stored_bytes;
+pub(in crate::engine) mod stored_bytes;
 mod stored_once;
 mod stored_state;
 mod sys;
 mod tenants;
-mod tickets;
 mod topic_aliases;
 mod turn_order;
 mod wills;
@@ -58,7 +60,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use headwater_log::{
-    File, Files, LockError, LockGuard, Log, LogConfig, OpenMode, Seams, SyncMode, SystemFiles,
+    Class, File, Files, LockError, LockGuard, Log, LogConfig, Offset, OpenMode, Seams, SyncMode,
+    SystemFiles, Watcher,
 };
 use headwater_mqtt::encode::{self, ConnectFields, PublishFields};
 use headwater_mqtt::packet::subscribe::{Subscription, SubscriptionOptions};
@@ -66,7 +69,7 @@ use headwater_mqtt::packet::{ServerPacket, decode_from_server};
 use headwater_mqtt::{Frame, PacketId, Property, QoS, ReasonCode, Version, frame};
 use parking_lot::{Condvar, Mutex};
 
-use super::catch_up::read_retry;
+use super::ids::PartitionIndex;
 use super::lifecycle::tick;
 use super::session::connection;
 use super::*;
@@ -199,6 +202,31 @@ fn a_failed_sync_closes_who_waits_for_it_and_refuses_who_comes_later() {
         rig.engine.take_closed().contains(&older),
         "a version without refusals loses its connection"
     );
+}
+
+/// Appends to several partitions may be refused in one turn.
+#[test]
+fn what_was_refused_in_several_partitions_at_once_is_not_acknowledged() {
+    let dir = dir();
+    let mut config = LogConfig::new(dir.path());
+    let mut classes = config.classes.iter_mut();
+    let telemetry = classes.find(|class| class.class == Class::Telemetry);
+    telemetry.expect("by default").partitions = 2;
+    let mut rig = Rig::open_with(config);
+    let partition_of = |topic: &str| rig.log.route(topic).partition;
+    let mut others = (0..).map(|n| format!("t{n}"));
+    let other = others.find(|topic| partition_of(topic) != partition_of("t"));
+    let topics = ["t".to_owned(), other.expect("half of the topics")];
+    let keys = rig.clients(Version::V5, 2);
+    rig.log.shutdown();
+    for (key, order) in keys.into_iter().zip([[0, 1], [1, 0]]) {
+        for (id, topic) in (1..).zip(order) {
+            rig.publish_to(&topics[topic], false, key, Version::V5, id, "x");
+        }
+        rig.turn();
+        let told = rig.sent(key, Version::V5);
+        assert_eq!(told, ["refused UnspecifiedError"; 2], "{order:?}");
+    }
 }
 
 #[test]

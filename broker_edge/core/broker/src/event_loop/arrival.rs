@@ -10,11 +10,10 @@ use std::sync::Arc;
 use headwater_mqtt::{Frame, ReasonCode, frame};
 use rustls::ServerConnection;
 
+use super::failure::{Expected, Failure, answer_to, wrong_protocol};
 use crate::metrics::ConnectFailure;
 use crate::peer::{CertificateNames, Peer};
-use crate::transport::first_bytes::{
-    DetectedProtocol, connack_refusal, detect_protocol, http_refusal,
-};
+use crate::transport::first_bytes::{DetectedProtocol, connack_refusal, detect_protocol};
 use crate::transport::upgrade::Upgrade;
 use crate::transport::{ListenerProtocol, ReceiveResult, Stream, certificates, proxy, upgrade};
 
@@ -57,26 +56,6 @@ pub enum Step {
         more: bool,
     },
     Failed(Failure),
-}
-
-/// Why a connection failed before MQTT.
-#[derive(Debug)]
-pub struct Failure {
-    pub kind: ConnectFailure,
-    /// Details for the log, possibly empty.
-    pub detail: String,
-    /// An answer was sent, so the socket should not be closed with a reset.
-    pub is_answered: bool,
-}
-
-impl Failure {
-    fn new(kind: ConnectFailure, detail: impl Into<String>) -> Self {
-        Self {
-            kind,
-            detail: detail.into(),
-            is_answered: false,
-        }
-    }
 }
 
 impl Arrival {
@@ -149,7 +128,7 @@ impl Arrival {
             Ok(ReceiveResult::Ended) => {
                 return Step::Failed(Failure::new(ConnectFailure::Lost, ""));
             }
-            Err(error) => return Step::Failed(self.failure_of(&error)),
+            Err(error) => return Step::Failed(Failure::of_stream(&error)),
         };
         let mut from = 0;
         let mut to = held.len() + count;
@@ -183,7 +162,7 @@ impl Arrival {
                 && let Some(websocket) = self.stream.websocket_mut()
             {
                 match websocket.decode(&mut buffer[from..to]) {
-                    Ok(decoded) => to = from + decoded.count,
+                    Ok(count) => to = from + count,
                     Err(_) => {
                         let kind = ConnectFailure::WebSocket;
                         return Step::Failed(Failure::new(kind, "malformed packet framing"));
@@ -226,7 +205,7 @@ impl Arrival {
         match detect_protocol(bytes) {
             None => return Ok(0),
             Some(DetectedProtocol::Tls) => {}
-            Some(other) => return Err(self.refuse_on_tls(other, bytes)),
+            Some(other) => return Err(self.refuse(Expected::Tls, other, bytes)),
         }
         let Some(context) = &self.speaks.tls else {
             return Err(Failure::new(
@@ -240,7 +219,7 @@ impl Arrival {
         self.next_stage();
         self.stream
             .feed(bytes)
-            .map_err(|error| self.failure_of(&error))?;
+            .map_err(|error| Failure::of_stream(&error))?;
         Ok(bytes.len())
     }
 
@@ -260,7 +239,7 @@ impl Arrival {
         match detect_protocol(bytes) {
             None => return Ok(0),
             Some(DetectedProtocol::Http) => {}
-            Some(other) => return Err(self.refuse_on_websocket(other, bytes)),
+            Some(other) => return Err(self.refuse(Expected::WebSocket, other, bytes)),
         }
         match upgrade::parse(bytes, &self.speaks.origins) {
             Upgrade::Incomplete if bytes.len() < bytes_max => Ok(0),
@@ -294,7 +273,7 @@ impl Arrival {
         match detect_protocol(bytes) {
             None => return Ok(false),
             Some(DetectedProtocol::Mqtt) => {}
-            Some(other) => return Err(self.refuse_on_mqtt(other)),
+            Some(other) => return Err(self.refuse(Expected::Mqtt, other, bytes)),
         }
         match frame::next(bytes, bytes_max) {
             Ok(Frame::Whole { .. }) => Ok(true),
@@ -308,117 +287,17 @@ impl Arrival {
         }
     }
 
-    fn refuse_on_tls(&mut self, spoken: DetectedProtocol, bytes: &[u8]) -> Failure {
-        let name = self.listener();
-        let sentence = "This port accepts only TLS connections.";
-        match spoken {
-            DetectedProtocol::Mqtt => {
-                let reason = ReasonCode::ImplementationSpecificError;
-                let answer = connack_refusal(bytes, reason, sentence);
-                let detail = format!(
-                    "a client used plain MQTT on the port of listeners.{name}: enable TLS in the client, or use the \
-                     port of listeners.mqtt"
-                );
-                self.answer(&answer, Failure::new(ConnectFailure::PlainOnTls, detail))
-            }
-            DetectedProtocol::Http => {
-                let detail = format!("a client used plain HTTP on the port of listeners.{name}");
-                let failure = Failure::new(ConnectFailure::HttpOnMqtt, detail);
-                self.answer(&http_refusal(sentence), failure)
-            }
-            DetectedProtocol::Proxy => self.refuse_proxy(),
-            DetectedProtocol::Tls | DetectedProtocol::Other => {
-                Failure::new(ConnectFailure::Other, "")
-            }
+    fn refuse(&mut self, expected: Expected, spoken: DetectedProtocol, bytes: &[u8]) -> Failure {
+        let failure = wrong_protocol(expected, spoken, self.listener());
+        match answer_to(expected, spoken, bytes) {
+            Some(answer) => self.answer(&answer, failure),
+            None => failure,
         }
-    }
-
-    fn refuse_on_websocket(&mut self, spoken: DetectedProtocol, bytes: &[u8]) -> Failure {
-        let name = self.listener();
-        match spoken {
-            DetectedProtocol::Mqtt => {
-                let sentence = "This port accepts only MQTT over WebSocket.";
-                let reason = ReasonCode::ImplementationSpecificError;
-                let answer = connack_refusal(bytes, reason, sentence);
-                let detail = format!(
-                    "a client used MQTT without WebSocket on the port of listeners.{name}: set the client's transport to \
-                     websockets, or use the port of listeners.mqtt"
-                );
-                let failure = Failure::new(ConnectFailure::MqttOnWebSocket, detail);
-                self.answer(&answer, failure)
-            }
-            DetectedProtocol::Tls => self.refuse_tls("wss"),
-            DetectedProtocol::Proxy => self.refuse_proxy(),
-            DetectedProtocol::Http | DetectedProtocol::Other => {
-                Failure::new(ConnectFailure::Other, "")
-            }
-        }
-    }
-
-    fn refuse_on_mqtt(&mut self, spoken: DetectedProtocol) -> Failure {
-        match spoken {
-            DetectedProtocol::Tls => self.refuse_tls("mqtts"),
-            DetectedProtocol::Http => {
-                let detail = format!(
-                    "a client used HTTP on the port of listeners.{}: health and metrics are at listeners.admin, \
-                     WebSockets at listeners.ws, Flight at listeners.flight",
-                    self.listener()
-                );
-                let failure = Failure::new(ConnectFailure::HttpOnMqtt, detail);
-                self.answer(&http_refusal("This port speaks MQTT, not HTTP."), failure)
-            }
-            DetectedProtocol::Proxy => self.refuse_proxy(),
-            DetectedProtocol::Mqtt | DetectedProtocol::Other => Failure::new(
-                ConnectFailure::Other,
-                "a connection must begin with a CONNECT",
-            ),
-        }
-    }
-
-    fn refuse_tls(&self, instead: &str) -> Failure {
-        let detail = format!(
-            "a client used TLS on the port of listeners.{}, which has no TLS: use the port of listeners.{instead}",
-            self.listener()
-        );
-        Failure::new(ConnectFailure::TlsOnPlain, detail)
-    }
-
-    fn refuse_proxy(&self) -> Failure {
-        let detail = format!(
-            "a proxy sent a header on the port of listeners.{name}: set listeners.{name}.proxy_protocol",
-            name = self.listener()
-        );
-        Failure::new(ConnectFailure::Proxy, detail)
     }
 
     /// Sends an answer, as far as the socket accepts it.
     fn answer(&mut self, answer: &[u8], mut failure: Failure) -> Failure {
         failure.is_answered = matches!(self.stream.send(answer), Ok(count) if count > 0);
-        failure
-    }
-
-    fn failure_of(&self, error: &std::io::Error) -> Failure {
-        let tls = error
-            .get_ref()
-            .and_then(|inner| inner.downcast_ref::<rustls::Error>());
-        let mut failure = match tls {
-            Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => {
-                Failure::new(ConnectFailure::Certificate, error.to_string())
-            }
-            Some(rustls::Error::AlertReceived(_)) => Failure::new(
-                ConnectFailure::Tls,
-                format!(
-                    "{error}; the client does not trust the certificate or does not know its name"
-                ),
-            ),
-            Some(_) => Failure::new(ConnectFailure::Tls, error.to_string()),
-            None if error.kind() == std::io::ErrorKind::InvalidData => {
-                Failure::new(ConnectFailure::WebSocket, error.to_string())
-            }
-            None => Failure::new(ConnectFailure::Lost, ""),
-        };
-        // The TLS alert or the WebSocket close code counts as an answer.
-        failure.is_answered = tls.is_some() || failure.kind == ConnectFailure::WebSocket;
         failure
     }
 }

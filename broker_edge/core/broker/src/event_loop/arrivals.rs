@@ -8,18 +8,19 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 
 use crate::engine::{Key, Slab};
-use crate::metrics::{ConnectFailure, Metrics};
+use crate::metrics::{ConnectFailure, GaugePart, Metrics};
 use crate::transport::{ListenerProtocol, Stream};
 
 use super::admission::PerAddress;
-use super::arrival::{Arrival, Failure, Step};
+use super::arrival::{Arrival, Step};
+use super::failure::Failure;
 use super::failure_log::FailureLog;
+use super::turn_share::TurnShare;
 
 pub type ArrivalKey = Key<Arrival>;
 
@@ -27,10 +28,6 @@ pub type ArrivalKey = Key<Arrival>;
 const TOKEN_BIT: u64 = 1 << 31;
 /// Limit of incomplete input over all arrivals. Most CONNECTs arrive in one piece and are never held.
 const HELD_BYTES_MAX: usize = 8 << 20;
-/// Steps of connections without TLS in a turn.
-const STEPS_MAX: usize = 64;
-/// CPU time for handshakes in a turn. At least one step is always taken.
-const HANDSHAKES_TIME_MAX: Duration = Duration::from_millis(1);
 /// When this many handshakes wait for the CPU, further clients wait in the kernel's backlog, because they would only
 /// time out here.
 const HANDSHAKES_WAITING_MAX: usize = 64;
@@ -74,6 +71,7 @@ pub struct Arrivals {
     /// Sockets that ended with an answer, kept open until it arrives.
     answered: Vec<Stream>,
     metrics: Arc<Metrics>,
+    pending: GaugePart,
     failure_log: FailureLog,
 }
 
@@ -90,6 +88,7 @@ impl Arrivals {
             handshaking_count: 0,
             held_bytes: 0,
             answered: Vec::new(),
+            pending: GaugePart::of(&metrics.transport.pending),
             metrics,
             failure_log: FailureLog::default(),
         }
@@ -238,8 +237,7 @@ impl Arrivals {
             self.handshaking
                 .retain(|key| arrivals.get(*key).is_some_and(Arrival::is_handshaking));
         }
-        let pending = i64::try_from(self.arrivals.len()).unwrap_or(i64::MAX);
-        self.metrics.transport.pending.set(pending);
+        self.pending.set(self.arrivals.len());
         self.failure_log.tell_left_out(now_ms);
     }
 
@@ -253,19 +251,14 @@ impl Arrivals {
     }
 
     /// Starts a turn with its limits of steps and of handshake time.
-    pub fn begin_turn(&self) -> Turn {
-        Turn {
-            plain_left: self.ready.len().min(STEPS_MAX),
-            costly_left: self.ready_costly.len(),
-            // The clock is read only if there are handshakes.
-            ends: (!self.ready_costly.is_empty()).then(|| Instant::now() + HANDSHAKES_TIME_MAX),
-        }
+    pub fn begin_turn(&self) -> TurnShare {
+        TurnShare::new(self.ready.len(), self.ready_costly.len())
     }
 
     /// Takes steps until an arrival is ready for MQTT or the turn is over.
     pub fn next(
         &mut self,
-        turn: &mut Turn,
+        turn: &mut TurnShare,
         buffer: &mut [u8],
         now_ms: u64,
         per_address: &mut PerAddress,
@@ -324,13 +317,11 @@ impl Arrivals {
         }
     }
 
-    fn take_ready(&mut self, turn: &mut Turn) -> Option<ArrivalKey> {
-        if turn.plain_left > 0 {
-            turn.plain_left -= 1;
+    fn take_ready(&mut self, turn: &mut TurnShare) -> Option<ArrivalKey> {
+        if turn.take_plain() {
             return self.ready.pop_front();
         }
-        if turn.costly_left > 0 && turn.may_go_on() {
-            turn.costly_left -= 1;
+        if turn.take_costly() {
             return self.ready_costly.pop_front();
         }
         None
@@ -388,28 +379,5 @@ impl Arrivals {
     /// Sockets that ended with an answer.
     pub fn take_answered(&mut self) -> impl Iterator<Item = Stream> + use<'_> {
         self.answered.drain(..)
-    }
-}
-
-/// What is left of a turn for arrivals.
-pub struct Turn {
-    plain_left: usize,
-    costly_left: usize,
-    ends: Option<Instant>,
-}
-
-impl Turn {
-    fn may_go_on(&mut self) -> bool {
-        match self.ends {
-            // The first step is always taken; the time is checked from the second on.
-            Some(ends) => {
-                let goes_on = Instant::now() < ends;
-                if !goes_on {
-                    self.costly_left = 0;
-                }
-                goes_on
-            }
-            None => false,
-        }
     }
 }

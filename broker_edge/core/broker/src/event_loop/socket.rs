@@ -44,33 +44,12 @@ pub struct Sockets {
     lingering: VecDeque<Lingering>,
 }
 
-/// The result of one receive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Received {
-    /// With `more`, there may be more bytes without a new event.
-    Bytes {
-        count: usize,
-        more: bool,
-    },
-    Nothing,
-    Closed,
-}
-
 /// The result of one send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
     pub count: usize,
     /// The socket accepted less than it was given; an event follows when it accepts more.
     pub is_full: bool,
-}
-
-impl Received {
-    pub fn count(self) -> usize {
-        match self {
-            Received::Bytes { count, .. } => count,
-            Received::Nothing | Received::Closed => 0,
-        }
-    }
 }
 
 impl Sockets {
@@ -181,24 +160,24 @@ impl Sockets {
         }
     }
 
-    pub fn receive(&mut self, key: ConnKey, buffer: &mut [u8]) -> Received {
+    pub fn receive(&mut self, key: ConnKey, buffer: &mut [u8]) -> ReceiveResult {
         let Some(socket) = self.get(key) else {
-            return Received::Nothing;
+            return ReceiveResult::Nothing;
         };
         match socket.stream.receive(buffer) {
-            Ok(ReceiveResult::Bytes { count, more }) => Received::Bytes {
+            Ok(ReceiveResult::Bytes { count, more }) => ReceiveResult::Bytes {
                 count,
                 more: more || socket.is_ending,
             },
-            Ok(ReceiveResult::Nothing) => Received::Nothing,
+            Ok(ReceiveResult::Nothing) => ReceiveResult::Nothing,
             Ok(ReceiveResult::Ended) => {
                 socket.ended = socket.stream.is_over();
-                Received::Closed
+                ReceiveResult::Ended
             }
             Err(error) => {
                 tracing::debug!(%error, "a receive failed");
                 socket.ended = error.kind() != io::ErrorKind::InvalidData;
-                Received::Closed
+                ReceiveResult::Ended
             }
         }
     }

@@ -1,171 +1,84 @@
 //! Details for operators: clients by transport and version, refusals by reason, pauses of reading by cause, durations
 //! of acknowledgements and turns. Labels are fixed words, never text of a peer.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use headwater_mqtt::ReasonCode;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::Label;
 use super::durations::Durations;
-use crate::engine::PauseCause;
+use crate::engine::Pause;
 
-#[derive(Default)]
-pub struct DetailMetrics {
-    clients: Family<OfKind, Gauge>,
-    refusals: Family<OfReason, Counter>,
-    pauses: Family<OfCause, Counter>,
-    /// Accepted CONNECTs.
-    pub clients_accepted: Counter,
-    pub sessions_expired: Counter,
-    /// Publishes refused because the limit of topics of their client was reached.
-    pub topics_refused: Counter,
-    pub publish_received_bytes: Counter,
-    pub publish_sent_bytes: Counter,
-    /// Time from the turn that received a publish to its acknowledgement.
-    pub ack_latency: Durations,
-    pub turns: Durations,
-    /// 1 while the broker is drained.
-    pub draining: Gauge,
-    /// Log lines about clients that were dropped because there were too many.
-    pub client_log_lines_dropped: Counter,
-    pub admin_connections: Gauge,
-    pub admin_requests: Family<OfStatus, Counter>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfKind {
-    transport: &'static str,
-    version: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfReason {
-    packet: &'static str,
-    reason: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfCause {
-    cause: &'static str,
-}
-
-/// The first digit of the status.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct OfStatus {
-    pub status: &'static str,
+metrics! {
+    pub struct DetailMetrics {
+        "mqtt" {
+            clients: Family<Label<2>, Gauge> = "clients", "Connected clients, by transport and version";
+            refusals: Family<[(&'static str, Cow<'static, str>); 2], Counter> =
+                "refusals", "Reason codes from 0x80 on, by packet, including those that an older client could not be told";
+            pauses: Family<Label, Counter> = "pauses", "Pauses of reading from a connection, by cause";
+            pub clients_accepted: Counter = "clients_accepted", "Accepted CONNECTs";
+            pub sessions_expired: Counter =
+                "sessions_expired", "Sessions that expired while their client was disconnected";
+            pub topics_refused: Counter =
+                "topics_refused", "Publishes refused because the limit of topics of their client was reached";
+            pub publish_received_bytes: Counter =
+                "publish_received_bytes", "Payload bytes of publishes received";
+            pub publish_sent_bytes: Counter = "publish_sent_bytes", "Payload bytes of deliveries";
+            /// Time from the turn that received a publish to its acknowledgement.
+            pub ack_latency: Durations =
+                "ack_latency_seconds", "Time from receiving a publish to acknowledging it";
+            pub draining: Gauge = "draining", "1 while the broker is drained";
+        }
+        "loop" {
+            pub turns: Durations =
+                "turn_seconds", "Turns of the MQTT loop; the rate of the sum is its utilisation";
+        }
+        "" {
+            pub client_log_lines_dropped: Counter =
+                "client_log_lines_dropped", "Log lines about clients that were dropped because there were too many"
+                , also "talk_lines_left_out", "Deprecated: use headwater_client_log_lines_dropped_total";
+        }
+        "admin" {
+            pub admin_connections: Gauge = "connections", "Open connections of the admin listener";
+            admin_requests: Family<Label, Counter> =
+                "requests", "Requests to the admin listener, by class of status";
+        }
+    }
 }
 
 impl DetailMetrics {
-    pub fn set_clients(&self, transport: &'static str, version: &'static str, count: i64) {
-        let kind = OfKind { transport, version };
-        self.clients.get_or_create(&kind).set(count);
+    pub fn add_clients(&self, transport: &'static str, version: &'static str, more: i64) {
+        let label = [("transport", transport), ("version", version)];
+        self.clients.get_or_create(&label).inc_by(more);
     }
 
     pub fn refused(&self, packet: &'static str, reason: ReasonCode, count: u64) {
-        let of = OfReason {
-            packet,
-            reason: snake_case(reason),
-        };
-        self.refusals.get_or_create(&of).inc_by(count);
+        let label = [
+            ("packet", packet.into()),
+            ("reason", snake_case(reason).into()),
+        ];
+        self.refusals.get_or_create(&label).inc_by(count);
     }
 
     pub fn paused(&self, cause: &'static str, count: u64) {
-        self.pauses.get_or_create(&OfCause { cause }).inc_by(count);
+        self.pauses.get_or_create(&[("cause", cause)]).inc_by(count);
     }
 
-    pub(super) fn register(&self, registry: &mut Registry) {
-        // Initialized so that it is 0 rather than missing before the first event.
-        for (_, cause) in PauseCause::ALL {
-            self.pauses.get_or_create(&OfCause { cause }).inc_by(0);
+    /// Counts an admin request by the first digit of its status, for example `2xx`.
+    pub fn count_admin_request(&self, status: &'static str) {
+        let label = [("status", status)];
+        self.admin_requests.get_or_create(&label).inc();
+    }
+
+    pub(super) fn start_at_zero(&self) {
+        for cause in Pause::CAUSES {
+            drop(self.pauses.get_or_create(&[("cause", cause)]));
         }
-        let mqtt = registry.sub_registry_with_prefix("mqtt");
-        mqtt.register(
-            "clients",
-            "Connected clients, by transport and version",
-            self.clients.clone(),
-        );
-        mqtt.register(
-            "refusals",
-            "Reason codes from 0x80 on, by packet, including those that an older client could not be told",
-            self.refusals.clone(),
-        );
-        mqtt.register(
-            "pauses",
-            "Pauses of reading from a connection, by cause",
-            self.pauses.clone(),
-        );
-        for (name, help, counter) in [
-            (
-                "clients_accepted",
-                "Accepted CONNECTs",
-                &self.clients_accepted,
-            ),
-            (
-                "sessions_expired",
-                "Sessions that expired while their client was disconnected",
-                &self.sessions_expired,
-            ),
-            (
-                "topics_refused",
-                "Publishes refused because the limit of topics of their client was reached",
-                &self.topics_refused,
-            ),
-            (
-                "publish_received_bytes",
-                "Payload bytes of publishes received",
-                &self.publish_received_bytes,
-            ),
-            (
-                "publish_sent_bytes",
-                "Payload bytes of deliveries",
-                &self.publish_sent_bytes,
-            ),
-        ] {
-            mqtt.register(name, help, counter.clone());
-        }
-        mqtt.register(
-            "ack_latency_seconds",
-            "Time from receiving a publish to acknowledging it",
-            self.ack_latency.clone(),
-        );
-        mqtt.register(
-            "draining",
-            "1 while the broker is drained",
-            self.draining.clone(),
-        );
-        let event_loop = registry.sub_registry_with_prefix("loop");
-        event_loop.register(
-            "turn_seconds",
-            "Turns of the MQTT loop; the rate of the sum is its utilisation",
-            self.turns.clone(),
-        );
-        for (name, help) in [
-            (
-                "client_log_lines_dropped",
-                "Log lines about clients that were dropped because there were too many",
-            ),
-            (
-                "talk_lines_left_out",
-                "Deprecated: use headwater_client_log_lines_dropped_total",
-            ),
-        ] {
-            registry.register(name, help, self.client_log_lines_dropped.clone());
-        }
-        let admin = registry.sub_registry_with_prefix("admin");
-        admin.register(
-            "connections",
-            "Open connections of the admin listener",
-            self.admin_connections.clone(),
-        );
-        admin.register(
-            "requests",
-            "Requests to the admin listener, by class of status",
-            self.admin_requests.clone(),
-        );
     }
 }
 

@@ -11,7 +11,7 @@ use crate::state::StateError;
 
 /// A refusal as docs/protocols.md, section 3, defines it.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub struct Refusal {
     error: &'static str,
     code: Code,
     message: String,
@@ -33,43 +33,44 @@ fn shortened(mut text: String, chars_max: usize) -> String {
     text
 }
 
+fn at(partition: &Partition) -> Value {
+    json!({"partition": partition.id().0})
+}
+
 impl Refusal {
-    fn new(error: &'static str, code: Code, message: impl Into<String>, more: Value) -> Refusal {
-        let more = match more {
-            Value::Object(more) => more,
-            _ => Map::new(),
-        };
+    fn new(error: &'static str, code: Code, message: impl Into<String>) -> Refusal {
         Refusal {
             error,
             code,
             message: shortened(message.into(), MESSAGE_CHARS_MAX),
-            more,
+            more: Map::new(),
             is_over_share: false,
         }
     }
 
+    /// With these members beside error and message.
+    fn with(mut self, more: Value) -> Refusal {
+        if let Value::Object(more) = more {
+            self.more = more;
+        }
+        self
+    }
+
     pub fn invalid(field: &str, message: impl Into<String>) -> Refusal {
-        Refusal::new(
-            "invalid_argument",
-            Code::InvalidArgument,
-            message,
-            json!({"field": shortened(field.to_owned(), FIELD_CHARS_MAX)}),
-        )
+        let field = shortened(field.to_owned(), FIELD_CHARS_MAX);
+        let refusal = Refusal::new("invalid_argument", Code::InvalidArgument, message);
+        refusal.with(json!({"field": field}))
     }
 
     pub fn not_found(message: impl Into<String>) -> Refusal {
-        Refusal::new("not_found", Code::NotFound, message, Value::Null)
+        Refusal::new("not_found", Code::NotFound, message)
     }
 
     pub fn fenced(group: &str, newest: u64, given: u64) -> Refusal {
         let message =
             format!("a newer reader of group {group} has epoch {newest}; this reader has {given}");
-        Refusal::new(
-            "fenced",
-            Code::FailedPrecondition,
-            message,
-            json!({"group": group, "reader_epoch": newest}),
-        )
+        Refusal::new("fenced", Code::FailedPrecondition, message)
+            .with(json!({"group": group, "reader_epoch": newest}))
     }
 
     pub fn out_of_range(partition: &Partition, wanted: u64) -> Refusal {
@@ -84,7 +85,7 @@ impl Refusal {
             "high_watermark": high_watermark,
             "wanted": wanted,
         });
-        Refusal::new("out_of_range", Code::OutOfRange, message, more)
+        Refusal::new("out_of_range", Code::OutOfRange, message).with(more)
     }
 
     pub fn stopped(partition: &Partition, reason: &str) -> Refusal {
@@ -92,12 +93,7 @@ impl Refusal {
             "partition {} accepts no records until the broker restarts: {reason}",
             partition.name()
         );
-        Refusal::new(
-            "stopped",
-            Code::Unavailable,
-            message,
-            json!({"partition": partition.id().0}),
-        )
+        Refusal::new("stopped", Code::Unavailable, message).with(at(partition))
     }
 
     /// The records are queued, neither written nor refused.
@@ -107,12 +103,11 @@ impl Refusal {
              the same idempotency keys",
             partition.name()
         );
-        let at = json!({"partition": partition.id().0});
-        Refusal::new("full", Code::ResourceExhausted, message, at)
+        Refusal::new("full", Code::ResourceExhausted, message).with(at(partition))
     }
 
     pub fn unavailable(message: impl Into<String>) -> Refusal {
-        Refusal::new("unavailable", Code::Unavailable, message, Value::Null)
+        Refusal::new("unavailable", Code::Unavailable, message)
     }
 
     /// The caller has used up one user's share; ending its own calls frees it.
@@ -135,7 +130,7 @@ impl Refusal {
     /// A limit is reached that does not free itself.
     pub fn exhausted(message: impl Into<String>) -> Refusal {
         let code = Code::ResourceExhausted;
-        Refusal::new("exhausted", code, message, Value::Null)
+        Refusal::new("exhausted", code, message)
     }
 
     pub fn unauthenticated(denied: Denied) -> Refusal {
@@ -151,12 +146,12 @@ impl Refusal {
             Denied::Busy => ("unavailable", Code::Unavailable),
             _ => ("unauthenticated", Code::Unauthenticated),
         };
-        Refusal::new(error, code, message, Value::Null)
+        Refusal::new(error, code, message)
     }
 
     pub fn not_allowed(message: impl Into<String>) -> Refusal {
         let code = Code::PermissionDenied;
-        Refusal::new("permission_denied", code, message, Value::Null)
+        Refusal::new("permission_denied", code, message)
     }
 
     pub fn message(&self) -> &str {
@@ -168,8 +163,7 @@ impl Refusal {
         let message = format!(
             "the {of} has {max} connections, the limit of {setting}: close some, or raise the limit"
         );
-        let more = json!({"limit": setting});
-        Refusal::new("unavailable", Code::Unavailable, message, more)
+        Refusal::unavailable(message).with(json!({"limit": setting}))
     }
 
     pub fn is_too_many(&self) -> bool {
@@ -181,7 +175,7 @@ impl Refusal {
     }
 
     pub fn internal(message: impl Into<String>) -> Refusal {
-        Refusal::new("internal", Code::Internal, message, Value::Null)
+        Refusal::new("internal", Code::Internal, message)
     }
 
     pub fn data_loss(partition: &Partition, range: &Range<Offset>, kind: GapKind) -> Refusal {
@@ -192,7 +186,7 @@ impl Refusal {
         );
         let at = partition.id().0;
         let more = json!({"partition": at, "start": start, "end": end, "reason": reason});
-        Refusal::new("data_loss", Code::DataLoss, message, more)
+        Refusal::new("data_loss", Code::DataLoss, message).with(more)
     }
 
     pub fn from_read(partition: &Partition, error: ReadError) -> Refusal {
@@ -206,15 +200,15 @@ impl Refusal {
     }
 
     pub fn from_append(partition: &Partition, error: AppendError) -> Refusal {
-        let at = json!({"partition": partition.id().0});
         match error {
             AppendError::ReadOnly { reason, .. } => Refusal::stopped(partition, &reason),
             AppendError::TooLarge { .. } => Refusal::invalid("value", error.to_string()),
             AppendError::Full { .. } => {
-                Refusal::new("full", Code::ResourceExhausted, error.to_string(), at)
+                let code = Code::ResourceExhausted;
+                Refusal::new("full", code, error.to_string()).with(at(partition))
             }
             AppendError::QueueFull { .. } | AppendError::Unverified { .. } => {
-                Refusal::new("unavailable", Code::Unavailable, error.to_string(), at)
+                Refusal::unavailable(error.to_string()).with(at(partition))
             }
         }
     }

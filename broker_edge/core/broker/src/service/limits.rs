@@ -14,7 +14,7 @@ const PUT_MESSAGES: usize = 4;
 const ARTIFACTS: &str = "artifacts/";
 
 #[derive(Clone, Debug)]
-pub(super) struct Limits {
+pub struct Limits {
     topic_bytes_max: usize,
     topic_levels_max: usize,
     record_bytes_max: usize,
@@ -26,6 +26,8 @@ pub(super) struct Limits {
     pub stall_timeout: Duration,
     pub groups_max: usize,
     pub groups_per_user: usize,
+    /// The largest single append to a partition.
+    pub append_bytes: usize,
 }
 
 impl Limits {
@@ -57,6 +59,8 @@ impl Limits {
                 .max_groups_per_user
                 .map_or(half(groups_max), |most| most as usize)
                 .min(groups_max),
+            // Half the queue, so that a produced batch never has to wait for an empty queue.
+            append_bytes: (config.log.queue_bytes.as_usize() / 2).min(4 << 20),
         }
     }
 

@@ -4,78 +4,52 @@
 //! wait for the disk runs on a bounded number of blocking threads, never on an async thread.
 
 mod admin;
-mod admin_guard;
-mod artifact_manifest;
-mod artifacts;
-mod backup;
-mod bearer;
-mod browser;
-mod budget;
-mod byte_range;
-mod caller;
-mod clients;
-mod columns;
-mod connection_slots;
+mod arrow;
+mod authenticate;
+mod blocking;
+mod callers;
+mod connections;
 mod error;
 mod flight;
-mod gaps;
-mod gate;
-mod group;
 mod groups;
-mod headers;
-mod holds;
-mod http;
-mod incoming;
-mod ipc;
+mod ingest;
 mod limits;
-mod offsets;
-mod operate;
-mod plan;
-mod poll_backoff;
-mod produce;
-mod progress;
-mod put;
-mod put_body;
-mod read;
+mod records;
 mod request;
-mod rows;
-mod scan;
-mod shares;
-mod wire;
+mod shared;
 
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
-use headwater_log::{ClassConfig, Holders, Log, Partition, PartitionId};
+use headwater_log::{Holders, Log};
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::auth::{AuthService, ListenerKind};
-use crate::broker::log_config;
-use crate::config::{AdminSettings, Config, FlightSettings};
+use crate::auth::{self, AuthService, ListenerKind};
+use crate::config::{Config, FlightSettings};
 use crate::descriptors::{admin_share, flight_share, open_files_max};
 use crate::event_loop::CommandSender;
 use crate::hosts::Hosts;
+use crate::log_settings::log_config;
 use crate::metrics::Metrics;
 use crate::reload::Reloads;
 use crate::state::StateStore;
 use crate::transport::certificates::TlsContext;
-use bearer::Bearers;
-use browser::Browser;
-use columns::Constants;
-use error::Refusal;
-use gate::Gate;
+use admin::browser::Browser;
+use callers::bearer::Bearers;
+use callers::shares::Shares;
+use connections::gate::{self, Gate};
+use connections::incoming::Incoming;
+use flight::wire::WireService;
 use groups::Groups;
-use holds::GroupHolds;
-use incoming::Incoming;
+use groups::holds::GroupHolds;
+use groups::progress::Progress;
 use limits::Limits;
-use progress::Progress;
-use shares::Shares;
+use shared::{Shared, stopped};
 
 /// The niceness of the service's threads, above the rest of the broker.
 const NICE: i32 = 10;
@@ -94,70 +68,6 @@ const ALIVE_EVERY: Duration = Duration::from_secs(30);
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long calls in progress may take to finish when the broker stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The settings of the service.
-#[derive(Clone, Debug)]
-pub struct ServiceConfig {
-    flight: FlightSettings,
-    admin: AdminSettings,
-    classes: Vec<ClassConfig>,
-    data_dir: PathBuf,
-    backup_dir: Option<PathBuf>,
-    /// The largest single append to a partition.
-    append_bytes: usize,
-    group_idle: Option<Duration>,
-    limits: Limits,
-}
-
-impl ServiceConfig {
-    pub fn new(config: &Config) -> ServiceConfig {
-        let log = log_config(config);
-        // Half the queue, so that a produced batch never has to wait for an empty queue.
-        let append_bytes = (log.queue_bytes / 2).min(4 << 20);
-        ServiceConfig {
-            flight: config.flight.clone(),
-            admin: config.admin.clone(),
-            classes: log.classes,
-            data_dir: config.data_dir.clone(),
-            backup_dir: config.log.backup_dir.clone(),
-            append_bytes,
-            group_idle: config.log.group_idle.map(|idle| idle.0),
-            limits: Limits::of(config),
-        }
-    }
-}
-
-/// State that all calls share.
-pub(crate) struct Shared {
-    config: ServiceConfig,
-    log: Log,
-    log_id: String,
-    metrics: Arc<Metrics>,
-    /// Sends commands to the event loop.
-    commands: CommandSender,
-    auth: Arc<AuthService>,
-    bearers: Bearers,
-    reloads: Arc<Reloads>,
-    groups: Groups,
-    holds: Arc<GroupHolds>,
-    progress: Vec<Progress>,
-    reads: Arc<Semaphore>,
-    shares: Shares,
-    /// Created by the first read.
-    constants: OnceLock<Arc<Constants>>,
-    /// Locked during a backup.
-    backing_up: Mutex<()>,
-    /// True when the broker stops, which ends following reads.
-    stopping: watch::Receiver<bool>,
-}
-
-impl Shared {
-    fn partition(&self, number: u32) -> Result<&Partition, Refusal> {
-        self.log
-            .partition(PartitionId(number))
-            .ok_or_else(|| Refusal::not_found(format!("there is no partition {number}")))
-    }
-}
 
 /// What the service gets from the rest of the broker, beside the log and its state.
 pub struct ServiceContext {
@@ -179,6 +89,7 @@ struct Running {
     runtime: Runtime,
     flight: JoinHandle<()>,
     admin: JoinHandle<()>,
+    _review: auth::Watcher,
 }
 
 impl Running {
@@ -210,39 +121,46 @@ fn give_way() {
     }
 }
 
+fn runtime_of(flight: &FlightSettings) -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(usize::from(flight.threads))
+        .max_blocking_threads(usize::from(flight.max_reads) + OTHER_BLOCKING_THREADS)
+        .thread_name("service")
+        .on_thread_start(give_way)
+        .enable_all()
+        .build()
+}
+
 /// Serves Flight and admin HTTP on bound listeners.
 ///
 /// # Errors
 /// The system refuses threads or the listeners.
 pub(crate) fn start(
-    config: ServiceConfig,
+    config: &Config,
     log: Log,
     state: Arc<StateStore>,
     context: ServiceContext,
     flight: ServiceEndpoint,
     admin: ServiceEndpoint,
 ) -> std::io::Result<Service> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(usize::from(config.flight.threads))
-        .max_blocking_threads(usize::from(config.flight.max_reads) + OTHER_BLOCKING_THREADS)
-        .thread_name("service")
-        .on_thread_start(give_way)
-        .enable_all()
-        .build()?;
+    let runtime = runtime_of(&config.flight)?;
     let (stop, stopping) = watch::channel(false);
     let progress: Vec<Progress> = log.partitions().iter().map(Progress::of).collect();
     let state_progress = progress[state.partition().id().0 as usize].clone();
-    let holds = Arc::new(GroupHolds::new(&log, Arc::clone(&state), config.group_idle));
+    let idle = config.log.group_idle.map(|idle| idle.0);
+    let limits = Limits::of(config);
+    let holds = Arc::new(GroupHolds::new(&log, Arc::clone(&state), idle));
     let shared = Arc::new(Shared {
-        reads: Arc::new(Semaphore::new(usize::from(config.flight.max_reads))),
-        shares: Shares::new(&config.limits, &context.metrics.flight.read_memory),
+        shares: Shares::new(&limits, &context.metrics.flight.read_memory),
         constants: OnceLock::new(),
         backing_up: Mutex::default(),
-        groups: Groups::new(state, state_progress, Arc::clone(&holds), &config.limits),
+        groups: Groups::new(state, state_progress, Arc::clone(&holds), &limits),
         holds: Arc::clone(&holds),
         log_id: log.id().to_string(),
         progress,
-        config,
+        limits,
+        classes: log_config(config).classes,
+        config: config.clone(),
         log,
         metrics: context.metrics,
         commands: context.commands,
@@ -267,6 +185,7 @@ pub(crate) fn start(
         runtime,
         flight,
         admin,
+        _review: gates.review,
     };
     Ok(Service {
         running: Some(running),
@@ -279,6 +198,8 @@ pub(crate) fn start(
 struct Gates {
     flight: Arc<Gate>,
     admin: Arc<Gate>,
+    /// Reviews both after a reload.
+    review: auth::Watcher,
 }
 
 impl Gates {
@@ -301,21 +222,20 @@ impl Gates {
             admin.max_connections_per_user,
             admin.connect_timeout.0,
         );
-        let gate = |line, limits| {
-            let gate = Gate::new(line, limits, Arc::clone(&shared.metrics));
-            let (of_reload, auth_service) = (Arc::downgrade(&gate), Arc::downgrade(&shared.auth));
-            shared.auth.watch(move || {
-                if let (Some(gate), Some(auth_service)) =
-                    (of_reload.upgrade(), auth_service.upgrade())
-                {
-                    gate.review(&auth_service.current());
-                }
-            });
-            gate
-        };
+        let gate = |line, limits| Gate::new(line, limits, Arc::clone(&shared.metrics));
+        let flight = gate(ListenerKind::Flight, flight);
+        let admin = gate(ListenerKind::Admin, admin);
+        let (reviewed, auth) = ([&flight, &admin].map(Arc::clone), Arc::clone(&shared.auth));
+        let review: auth::Watcher = Arc::new(move || {
+            reviewed
+                .iter()
+                .for_each(|gate| gate.review(&auth.current()));
+        });
+        shared.auth.watch(&review);
         Gates {
-            flight: gate(ListenerKind::Flight, flight),
-            admin: gate(ListenerKind::Admin, admin),
+            flight,
+            admin,
+            review,
         }
     }
 }
@@ -334,7 +254,7 @@ async fn serve_flight(shared: Arc<Shared>, incoming: Incoming, stopping: watch::
         .http2_max_local_error_reset_streams(Some(MISTAKES_MAX))
         .http2_keepalive_interval(Some(ALIVE_EVERY))
         .http2_keepalive_timeout(Some(ALIVE_TIMEOUT))
-        .add_service(wire::WireService { service, shared })
+        .add_service(WireService { service, shared })
         .serve_with_incoming_shutdown(incoming, stopped(stopping))
         .await;
     if let Err(error) = served {
@@ -342,35 +262,21 @@ async fn serve_flight(shared: Arc<Shared>, incoming: Incoming, stopping: watch::
     }
 }
 
-/// Completes when the broker stops.
-async fn stopped(mut stopping: watch::Receiver<bool>) {
-    // An error means that the sender is gone, which also means stop.
-    let _ = stopping.wait_for(|stop| *stop).await;
-}
-
 impl Service {
-    /// Ends following reads, gives other calls a few seconds to finish, and closes the listeners.
-    pub fn stop(mut self) {
-        self.end();
-    }
-
     /// Retention asks this before it removes records that groups may need.
     pub fn holders(&self) -> Arc<dyn Holders> {
         Arc::clone(&self.holds) as Arc<dyn Holders>
     }
+}
 
-    fn end(&mut self) {
+/// Ends following reads, gives other calls a few seconds to finish, and closes the listeners.
+impl Drop for Service {
+    fn drop(&mut self) {
         let _ = self.stop.send(true);
         if let Some(running) = self.running.take() {
             // On a separate thread: a broker may be dropped in async code, where blocking would panic.
             let waiting = std::thread::spawn(move || running.end());
             let _ = waiting.join();
         }
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        self.end();
     }
 }

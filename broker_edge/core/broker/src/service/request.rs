@@ -4,129 +4,121 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use arrow_flight::FlightDescriptor;
+use arrow_flight::flight_descriptor::DescriptorType;
+use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::Shared;
-use super::caller::Caller;
+use super::callers::caller::Caller;
 use super::error::Refusal;
 use crate::auth::Access;
 use crate::filter::{Filters, WorkOver};
 use crate::pattern::Pattern;
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Empty {}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Topics {
-    pub filters: Option<Vec<String>>,
-    pub pattern: Option<String>,
+/// Requests, of which an unknown field is refused by name.
+macro_rules! requests {
+    ($($(#[$about:meta])* pub struct $Name:ident { $($fields:tt)* })+) => {
+        $(
+            $(#[$about])*
+            #[derive(Debug, Deserialize)]
+            #[serde(deny_unknown_fields)]
+            pub struct $Name { $($fields)* }
+        )+
+    };
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Offsets {
-    pub partitions: Option<Vec<u32>>,
-    pub filters: Option<Vec<String>>,
-    pub pattern: Option<String>,
-    pub time_us: Option<i64>,
-    pub epoch_before: Option<BTreeMap<String, u64>>,
+requests! {
+    pub struct Empty {}
+
+    pub struct Topics {
+        pub filters: Option<Vec<String>>,
+        pub pattern: Option<String>,
+    }
+
+    pub struct Offsets {
+        pub partitions: Option<Vec<u32>>,
+        pub filters: Option<Vec<String>>,
+        pub pattern: Option<String>,
+        pub time_us: Option<i64>,
+        pub epoch_before: Option<BTreeMap<String, u64>>,
+    }
+
+    pub struct Plan {
+        pub from: BTreeMap<String, u64>,
+        pub filters: Option<Vec<String>>,
+        pub pattern: Option<String>,
+        pub max_records: Option<u64>,
+        pub max_bytes: Option<u64>,
+    }
+
+    pub struct Commit {
+        pub group: String,
+        pub reader_epoch: u64,
+        pub initial: Option<BTreeMap<String, u64>>,
+        pub offsets: Option<BTreeMap<String, Committed>>,
+    }
+
+    pub struct Committed {
+        pub committed: u64,
+        pub scanned: Option<u64>,
+    }
+
+    pub struct CommittedOf {
+        pub group: String,
+        pub reader_epoch: Option<u64>,
+    }
+
+    pub struct Groups {
+        /// The last name of the previous page.
+        pub after: Option<String>,
+        pub limit: Option<usize>,
+    }
+
+    pub struct GroupOf {
+        pub group: String,
+    }
+
+    pub struct Gap {
+        pub group: Option<String>,
+        /// The id of another log, whose broker is gone; `None` for this log.
+        pub log_id: Option<String>,
+        pub partition: u32,
+        pub start: u64,
+        /// May be unknown for another log.
+        pub end: Option<u64>,
+        pub reason: String,
+    }
+
+    pub struct Backup {
+        pub name: String,
+    }
+
+    pub struct Ticket {
+        pub partition: u32,
+        pub filters: Option<Vec<String>>,
+        pub pattern: Option<String>,
+        pub start: u64,
+        pub end: Option<u64>,
+        #[serde(default)]
+        pub follow: bool,
+        pub batch_rows: Option<usize>,
+    }
+
+    pub struct Put {
+        pub op: String,
+    }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Plan {
-    pub from: BTreeMap<String, u64>,
-    pub filters: Option<Vec<String>>,
-    pub pattern: Option<String>,
-    pub max_records: Option<u64>,
-    pub max_bytes: Option<u64>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Commit {
-    pub group: String,
-    pub reader_epoch: u64,
-    pub initial: Option<BTreeMap<String, u64>>,
-    pub offsets: Option<BTreeMap<String, Committed>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Committed {
-    pub committed: u64,
-    pub scanned: Option<u64>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct CommittedOf {
-    pub group: String,
-    pub reader_epoch: Option<u64>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Groups {
-    /// The last name of the previous page.
-    pub after: Option<String>,
-    pub limit: Option<usize>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct GroupOf {
-    pub group: String,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Gap {
-    pub group: Option<String>,
-    /// The id of another log, whose broker is gone; `None` for this log.
-    pub log_id: Option<String>,
-    pub partition: u32,
-    pub start: u64,
-    /// May be unknown for another log.
-    pub end: Option<u64>,
-    pub reason: String,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Backup {
-    pub name: String,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Ticket {
-    pub partition: u32,
-    pub filters: Option<Vec<String>>,
-    pub pattern: Option<String>,
-    pub start: u64,
-    pub end: Option<u64>,
-    #[serde(default)]
-    pub follow: bool,
-    pub batch_rows: Option<usize>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Put {
-    pub op: String,
-}
-
+/// Bodies up to this size are parsed on the thread that receives them.
+pub const SMALL_BODY_BYTES: usize = 16 << 10;
 /// The most filters of one request.
 const FILTERS_MAX: usize = 4_096;
 /// Kept small because decoding a body takes several times its size.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// Parses the body of `what`; an empty body is the empty object.
-pub(super) fn read<T: DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, Refusal> {
+pub fn read<T: DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, Refusal> {
     if body.len() > BODY_BYTES_MAX {
         let message = format!(
             "{what} has {} bytes of JSON; the limit is {BODY_BYTES_MAX}",
@@ -150,10 +142,34 @@ pub(super) fn read<T: DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, Re
     })
 }
 
+/// The unparsed JSON object in a descriptor.
+pub fn text_of(descriptor: &FlightDescriptor) -> Result<&Bytes, Refusal> {
+    if descriptor.r#type() != DescriptorType::Cmd {
+        return Err(Refusal::invalid(
+            "",
+            "the descriptor must be a command with a JSON object",
+        ));
+    }
+    Ok(&descriptor.cmd)
+}
+
+/// Parses the JSON object in a descriptor that is always short.
+pub fn command<T: DeserializeOwned>(descriptor: &FlightDescriptor) -> Result<T, Refusal> {
+    let text = text_of(descriptor)?;
+    if text.len() > SMALL_BODY_BYTES {
+        let message = format!(
+            "the descriptor has {} bytes of JSON; the limit is {SMALL_BODY_BYTES}",
+            text.len()
+        );
+        return Err(Refusal::invalid("", message));
+    }
+    read("the descriptor", text)
+}
+
 /// Checks the filters or the pattern of a request, and restricts them to the caller's rights.
-pub(super) fn filters(
+pub fn filters(
     filters: Option<Vec<String>>,
-    pattern: Option<&str>,
+    pattern: Option<String>,
     caller: &Caller,
     access: Access,
     stop: &Arc<AtomicBool>,
@@ -170,7 +186,7 @@ pub(super) fn filters(
             let message = "give either filters or a pattern, not both";
             return Err(Refusal::invalid("pattern", message));
         }
-        (None, Some(text)) => Pattern::new(text)
+        (None, Some(text)) => Pattern::new(&text)
             .map(Filters::of_pattern)
             .map_err(|error| Refusal::invalid("pattern", error.to_string()))?,
         (filters, None) => {
@@ -193,7 +209,7 @@ pub(super) fn filters(
 }
 
 /// Fails if the filters gave up: their results so far would be incomplete.
-pub(super) fn check_work(filters: &Filters) -> Result<(), Refusal> {
+pub fn check_work(filters: &Filters) -> Result<(), Refusal> {
     filters.check_work().map_err(|over| match over {
         WorkOver::TooLong { .. } => Refusal::invalid("pattern", over.to_string()),
         WorkOver::Spent => Refusal::exhausted(over.to_string()),
@@ -201,18 +217,8 @@ pub(super) fn check_work(filters: &Filters) -> Result<(), Refusal> {
     })
 }
 
-/// Limits the number of named partitions, because repeating one would repeat its work.
-pub(super) fn check_partitions(field: &str, asked: usize, shared: &Shared) -> Result<(), Refusal> {
-    let most = shared.log.partitions().len();
-    if asked <= most {
-        return Ok(());
-    }
-    let message = format!("the request names {asked} partitions; the log has {most}");
-    Err(Refusal::invalid(field, message))
-}
-
 /// A partition's number; JSON keys carry it as text.
-pub(super) fn number(field: &str, text: &str) -> Result<u32, Refusal> {
+pub fn number(field: &str, text: &str) -> Result<u32, Refusal> {
     text.parse()
         .map_err(|_| Refusal::invalid(field, format!("`{text}` is not a partition number")))
 }

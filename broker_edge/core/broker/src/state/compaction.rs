@@ -120,7 +120,7 @@ impl StateStore {
             store.append_snapshot_record("end", value.as_bytes())
         })?;
         failpoint!("snapshot-ended");
-        if self.wait_durable_or(stop, end) {
+        if self.wait_durable_while(end, || (!stop.load(Ordering::Acquire)).then_some(WAIT)) {
             self.partition.advance_log_start(begin);
             failpoint!("snapshot-cut");
         }
@@ -178,19 +178,24 @@ impl StateStore {
         Ok(last)
     }
 
-    /// Whether `end` became durable before a stop was requested or the partition stopped.
-    fn wait_durable_or(&self, stop: &AtomicBool, end: Offset) -> bool {
+    /// Waits until changes up to `end` survive a crash. Returns false if that will never happen, or when `left` has no
+    /// time left.
+    pub(super) fn wait_durable_while(
+        &self,
+        end: Offset,
+        left: impl Fn() -> Option<Duration>,
+    ) -> bool {
         loop {
             let seen = self.moves();
             if self.durable() >= end {
                 return true;
             }
-            if stop.load(Ordering::Acquire)
-                || matches!(self.partition.state(), PartitionState::Stopped(_))
-            {
-                return false;
+            match left() {
+                Some(left) if !matches!(self.partition.state(), PartitionState::Stopped(_)) => {
+                    self.wait_for_move(seen, Some(left));
+                }
+                _ => return false,
             }
-            self.wait_for_move(seen, Some(WAIT));
         }
     }
 }

@@ -6,17 +6,18 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::RwLock;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
+use crate::clock::now_us;
 use crate::config::{ClientAuth, TlsSettings, TlsVersion};
 use crate::metrics::TransportMetrics;
 use crate::peer::CertificateNames;
@@ -71,21 +72,6 @@ struct Current {
 }
 
 impl TlsContext {
-    /// # Errors
-    /// A file is missing, has the wrong contents, or does not match the others.
-    pub fn load(
-        listener: &'static str,
-        settings: &TlsSettings,
-        alpn: &'static [&'static str],
-    ) -> Result<Self, TlsError> {
-        Ok(Self {
-            listener,
-            settings: settings.clone(),
-            alpn,
-            current: RwLock::new(read(listener, settings, alpn)?),
-        })
-    }
-
     /// The settings for a new handshake.
     pub fn current(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current.read().config)
@@ -100,13 +86,13 @@ impl TlsContext {
 
 /// The TLS contexts of all listeners.
 #[derive(Debug, Default)]
-pub struct Certificates(pub Vec<Arc<TlsContext>>);
+pub struct Certificates(Vec<Arc<TlsContext>>);
 
 impl Certificates {
     /// Reads the files of a TLS listener; `None` for a listener without a certificate.
     ///
     /// # Errors
-    /// As [`TlsContext::load`].
+    /// A file is missing, has the wrong contents, or does not match the others.
     pub fn load(
         &mut self,
         listener: &'static str,
@@ -116,7 +102,12 @@ impl Certificates {
         if !settings.is_on() {
             return Ok(None);
         }
-        let context = Arc::new(TlsContext::load(listener, settings, alpn)?);
+        let context = Arc::new(TlsContext {
+            listener,
+            settings: settings.clone(),
+            alpn,
+            current: RwLock::new(read(listener, settings, alpn)?),
+        });
         self.0.push(Arc::clone(&context));
         Ok(Some(context))
     }
@@ -152,7 +143,6 @@ fn read(
     settings: &TlsSettings,
     alpn: &[&str],
 ) -> Result<Current, TlsError> {
-    let path = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
     let (cert_file, key_file) = (path(&settings.cert), path(&settings.key));
     let chain = certificates(listener, "cert", &cert_file)?;
     let key = PrivateKeyDer::from_pem_slice(&bytes_of(listener, "key", &key_file)?);
@@ -170,29 +160,8 @@ fn read(
     };
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(versions)
-        .map_err(|error| refused(error.to_string()))?;
-    let builder = match settings.client_auth {
-        ClientAuth::None => builder.with_no_client_auth(),
-        ClientAuth::Optional | ClientAuth::Required => {
-            let ca_file = path(&settings.client_ca);
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(listener, "client_ca", &ca_file)? {
-                roots
-                    .add(certificate)
-                    .map_err(|error| refused(format!("{}: {error}", ca_file.display())))?;
-            }
-            let provider = Arc::new(ring::default_provider());
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            let verifier = match settings.client_auth {
-                ClientAuth::Optional => verifier.allow_unauthenticated(),
-                _ => verifier,
-            };
-            let verifier = verifier.build();
-            builder.with_client_cert_verifier(
-                verifier.map_err(|error| refused(format!("{}: {error}", ca_file.display())))?,
-            )
-        }
-    };
+        .map_err(|error| refused(error.to_string()))?
+        .with_client_cert_verifier(client_verifier(listener, settings)?);
     let mut config = builder
         .with_single_cert(chain, key)
         .map_err(|error| match error {
@@ -212,6 +181,37 @@ fn read(
         config: Arc::new(config),
         expires_s,
     })
+}
+
+/// Checks the certificates of clients, if they are asked for one.
+fn client_verifier(
+    listener: &'static str,
+    settings: &TlsSettings,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let is_optional = match settings.client_auth {
+        ClientAuth::None => return Ok(WebPkiClientVerifier::no_client_auth()),
+        ClientAuth::Optional => true,
+        ClientAuth::Required => false,
+    };
+    let ca_file = path(&settings.client_ca);
+    let refused = |error: &dyn std::fmt::Display| TlsError::Refused {
+        listener,
+        reason: format!("{}: {error}", ca_file.display()),
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(listener, "client_ca", &ca_file)? {
+        roots.add(certificate).map_err(|error| refused(&error))?;
+    }
+    let provider = Arc::new(ring::default_provider());
+    let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    if is_optional {
+        verifier = verifier.allow_unauthenticated();
+    }
+    verifier.build().map_err(|error| refused(&error))
+}
+
+fn path(setting: &Option<PathBuf>) -> PathBuf {
+    setting.clone().unwrap_or_default()
 }
 
 fn bytes_of(listener: &'static str, key: &'static str, file: &Path) -> Result<Vec<u8>, TlsError> {
@@ -251,10 +251,7 @@ fn check_time(
     let (_, certificate) =
         parse_x509_certificate(first).map_err(|error| format!("{}: {error}", file.display()))?;
     let expires_s = certificate.validity().not_after.timestamp();
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let now_s = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    let now_s = now_us() / 1_000_000;
     let until = certificate.validity().not_after;
     if expires_s <= now_s {
         tracing::warn!(listener, file = %file.display(), %until, "the certificate has expired; clients will refuse it");
@@ -273,22 +270,17 @@ pub fn names_of(certificate: &CertificateDer<'_>) -> Option<CertificateNames> {
         .next()
         .and_then(|name| name.as_str().ok())
         .map(str::to_owned);
-    let alternative_names = certificate
-        .subject_alternative_name()
-        .ok()
-        .flatten()
-        .map(|names| {
-            let names = names.value.general_names.iter();
-            names
-                .filter_map(|name| match name {
-                    GeneralName::DNSName(name)
-                    | GeneralName::URI(name)
-                    | GeneralName::RFC822Name(name) => Some((*name).to_owned()),
-                    _ => None,
-                })
-                .collect()
-        })
-        .unwrap_or_default();
+    let text_of = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) | GeneralName::URI(name) | GeneralName::RFC822Name(name) => {
+            Some((*name).to_owned())
+        }
+        _ => None,
+    };
+    let names = certificate.subject_alternative_name().ok().flatten();
+    let names = names
+        .into_iter()
+        .flat_map(|names| &names.value.general_names);
+    let alternative_names = names.filter_map(text_of).collect();
     Some(CertificateNames {
         common_name,
         alternative_names,

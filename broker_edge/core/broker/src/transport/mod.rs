@@ -8,6 +8,7 @@ pub mod certificates;
 pub mod first_bytes;
 pub mod proxy;
 mod stream;
+mod tcp;
 mod tls_link;
 pub mod upgrade;
 mod websocket;
@@ -20,7 +21,8 @@ use certificates::TlsContext;
 use crate::hosts::Origins;
 use crate::peer::Transport;
 
-pub use stream::{ReceiveResult, Stream};
+pub use stream::Stream;
+pub use tcp::ReceiveResult;
 
 /// Length of the listen backlog.
 pub const BACKLOG: i32 = 4096;

@@ -3,12 +3,13 @@
 //! Two rules hold for any layers, because the poll is edge-triggered. A receive that returns less than requested
 //! without `more` has emptied the socket. A send that accepts less than it was given has filled it.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice};
 use std::net::Shutdown;
 
 use mio::net::TcpStream;
 use rustls::ServerConnection;
 
+use super::tcp::{self, ReceiveResult, receive_some, send_some, send_some_vectored};
 use super::tls_link;
 use super::websocket::{CloseCode, WebSocket};
 
@@ -25,20 +26,6 @@ struct Layers {
     websocket: Option<Box<WebSocket>>,
     /// The peer has ended its side of TCP.
     is_over: bool,
-}
-
-/// The result of a receive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReceiveResult {
-    /// Bytes of MQTT. With `more`, the socket or a layer may have more without a new event; the received bytes may then
-    /// contain no MQTT at all.
-    Bytes {
-        count: usize,
-        more: bool,
-    },
-    Nothing,
-    /// The peer is done; nothing more will come.
-    Ended,
 }
 
 impl Stream {
@@ -96,14 +83,7 @@ impl Stream {
     #[inline]
     pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<ReceiveResult> {
         match &mut self.layers {
-            None => Ok(match receive_some(&mut self.tcp, buffer)? {
-                Some(0) => ReceiveResult::Ended,
-                Some(count) => ReceiveResult::Bytes {
-                    count,
-                    more: count == buffer.len(),
-                },
-                None => ReceiveResult::Nothing,
-            }),
+            None => tcp::receive(&mut self.tcp, buffer),
             Some(layers) => layers.receive(&mut self.tcp, buffer),
         }
     }
@@ -188,7 +168,7 @@ impl Layers {
                 self.send(tcp, &[])?;
             }
             match decoded {
-                Ok(bytes) => filled += bytes.count,
+                Ok(count) => filled += count,
                 Err(code) => {
                     self.refuse(tcp, code);
                     return Err(io::Error::new(
@@ -229,17 +209,9 @@ impl Layers {
             return Ok(ReceiveResult::Ended);
         }
         let Some(tls) = &mut self.tls else {
-            return Ok(match receive_some(tcp, buffer)? {
-                Some(0) => {
-                    self.is_over = true;
-                    ReceiveResult::Ended
-                }
-                Some(count) => ReceiveResult::Bytes {
-                    count,
-                    more: count == buffer.len(),
-                },
-                None => ReceiveResult::Nothing,
-            });
+            let received = tcp::receive(tcp, buffer)?;
+            self.is_over |= received == ReceiveResult::Ended;
+            return Ok(received);
         };
         tls_link::receive(tls, tcp, buffer, &mut self.is_over)
     }
@@ -319,42 +291,9 @@ fn send_lower(
     }
 }
 
-/// `None` when no bytes are available now; zero at the end of the stream.
-#[inline]
-pub(super) fn receive_some(tcp: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-    loop {
-        return match tcp.read(buffer) {
-            Ok(count) => Ok(Some(count)),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error),
-        };
-    }
-}
-
-#[inline]
-fn send_some(tcp: &mut TcpStream, bytes: &[u8]) -> io::Result<usize> {
-    loop {
-        return match tcp.write(bytes) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-            result => result,
-        };
-    }
-}
-
-fn send_some_vectored(tcp: &mut TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-    loop {
-        return match tcp.write_vectored(slices) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-            result => result,
-        };
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::net::{TcpListener, TcpStream as Peer};
 
     use super::*;

@@ -8,7 +8,7 @@ use std::io::{self, IoSlice, Read, Write};
 use mio::net::TcpStream;
 use rustls::ServerConnection;
 
-use super::stream::{ReceiveResult, receive_some};
+use super::tcp::{ReceiveResult, ready, receive_some};
 
 /// rustls holds less than this of an incomplete record. So decrypting to the front of a buffer never overtakes received
 /// bytes that are placed this far behind the front.
@@ -94,17 +94,13 @@ fn receive_small(
     tcp: &mut TcpStream,
     is_over: &mut bool,
 ) -> io::Result<bool> {
-    loop {
-        return match tls.read_tls(tcp) {
-            Ok(0) => {
-                *is_over = true;
-                Ok(false)
-            }
-            Ok(_) => process(tls, tcp).map(|()| true),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) => Err(error),
-        };
+    match ready(|| tls.read_tls(tcp))? {
+        None => Ok(false),
+        Some(0) => {
+            *is_over = true;
+            Ok(false)
+        }
+        Some(_) => process(tls, tcp).map(|()| true),
     }
 }
 
@@ -181,11 +177,8 @@ pub fn send(
 /// Returns false when the socket is full.
 pub fn flush(tls: &mut ServerConnection, tcp: &mut TcpStream) -> io::Result<bool> {
     while tls.wants_write() {
-        match tls.write_tls(tcp) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            Err(error) => return Err(error),
+        if ready(|| tls.write_tls(tcp))?.is_none() {
+            return Ok(false);
         }
     }
     Ok(true)

@@ -34,45 +34,8 @@ pub fn parse(bytes: &[u8], origins: &Origins) -> Upgrade {
         Ok(None) => return Upgrade::Incomplete,
         Err(_) => return refused("400 Bad Request", "", "This is not an HTTP/1.1 request."),
     };
-    if request.uri().path() != PATH {
-        return refused("404 Not Found", "", "MQTT over WebSocket is at /mqtt.");
-    }
-    let wants_upgrade = request.method() == Method::GET
-        && request
-            .headers()
-            .get(header::UPGRADE)
-            .is_some_and(|upgrade| upgrade.as_bytes().eq_ignore_ascii_case(b"websocket"));
-    if !wants_upgrade {
-        return refused(
-            "426 Upgrade Required",
-            "Upgrade: websocket\r\n",
-            "This port accepts only MQTT over WebSocket.",
-        );
-    }
-    if request
-        .headers()
-        .get(header::SEC_WEBSOCKET_VERSION)
-        .is_some_and(|version| version != "13")
-    {
-        return refused(
-            "426 Upgrade Required",
-            "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
-            "This port supports only WebSocket version 13.",
-        );
-    }
-    let offers_mqtt = request
-        .headers()
-        .get_all(header::SEC_WEBSOCKET_PROTOCOL)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|name| name.trim() == SUBPROTOCOL);
-    if !offers_mqtt {
-        return refused(
-            "400 Bad Request",
-            "",
-            "The request must offer the subprotocol `mqtt`.",
-        );
+    if let Some((status, headers, reason)) = refusal_of(&request) {
+        return refused(status, headers, reason);
     }
     let Ok(mut response) = create_response(&request) else {
         return refused(
@@ -92,6 +55,43 @@ pub fn parse(bytes: &[u8], origins: &Origins) -> Upgrade {
         answer,
         is_foreign: is_foreign(&request, origins),
     }
+}
+
+/// The status, headers and reason of the answer to a request that opens no WebSocket for MQTT.
+fn refusal_of(request: &Request) -> Option<(&'static str, &'static str, &'static str)> {
+    let headers = request.headers();
+    if request.uri().path() != PATH {
+        return Some(("404 Not Found", "", "MQTT over WebSocket is at /mqtt."));
+    }
+    let wants_upgrade = request.method() == Method::GET
+        && headers
+            .get(header::UPGRADE)
+            .is_some_and(|upgrade| upgrade.as_bytes().eq_ignore_ascii_case(b"websocket"));
+    if !wants_upgrade {
+        return Some((
+            "426 Upgrade Required",
+            "Upgrade: websocket\r\n",
+            "This port accepts only MQTT over WebSocket.",
+        ));
+    }
+    if headers
+        .get(header::SEC_WEBSOCKET_VERSION)
+        .is_some_and(|version| version != "13")
+    {
+        return Some((
+            "426 Upgrade Required",
+            "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+            "This port supports only WebSocket version 13.",
+        ));
+    }
+    let offers_mqtt = headers
+        .get_all(header::SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|name| name.trim() == SUBPROTOCOL);
+    let reason = "The request must offer the subprotocol `mqtt`.";
+    (!offers_mqtt).then_some(("400 Bad Request", "", reason))
 }
 
 /// Browsers send the page's origin; programs need not. Anything ambiguous counts as foreign.

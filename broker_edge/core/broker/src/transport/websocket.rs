@@ -19,22 +19,11 @@ const SENT_FRAME_BYTES_MAX: usize = 1 << 20;
 /// Why a WebSocket ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CloseCode {
-    Normal,
-    Protocol,
+    Normal = 1000,
+    Protocol = 1002,
     /// A text frame: MQTT is binary.
-    Unsupported,
-    TooLarge,
-}
-
-impl CloseCode {
-    fn number(self) -> u16 {
-        match self {
-            CloseCode::Normal => 1000,
-            CloseCode::Protocol => 1002,
-            CloseCode::Unsupported => 1003,
-            CloseCode::TooLarge => 1009,
-        }
-    }
+    Unsupported = 1003,
+    TooLarge = 1009,
 }
 
 /// The state of the frame being received.
@@ -63,12 +52,6 @@ const BETWEEN: FrameState = FrameState::Header {
     bytes: [0; HEADER_BYTES_MAX],
     len: 0,
 };
-
-/// The result of decoding: `count` bytes of MQTT, now at the front.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Decoded {
-    pub count: usize,
-}
 
 #[derive(Debug)]
 pub struct WebSocket {
@@ -101,11 +84,11 @@ impl Default for WebSocket {
 }
 
 impl WebSocket {
-    /// Extracts the payload of data frames and moves it to the front of `bytes`.
+    /// Extracts the payload of data frames and moves it to the front of `bytes`; returns how many bytes of MQTT it has.
     ///
     /// # Errors
     /// The code with which to close the connection.
-    pub fn decode(&mut self, bytes: &mut [u8]) -> Result<Decoded, CloseCode> {
+    pub fn decode(&mut self, bytes: &mut [u8]) -> Result<usize, CloseCode> {
         let mut from = 0;
         let mut count = 0;
         while from < bytes.len() && !self.is_closed {
@@ -127,7 +110,7 @@ impl WebSocket {
                 FrameState::Control { .. } => from += self.take_control(&mut bytes[from..]),
             }
         }
-        Ok(Decoded { count })
+        Ok(count)
     }
 
     /// Completes a header; returns how many bytes it took.
@@ -241,7 +224,7 @@ impl WebSocket {
 
     /// Sends a close frame, once.
     pub fn close(&mut self, code: CloseCode) {
-        self.goodbye(&code.number().to_be_bytes());
+        self.goodbye(&(code as u16).to_be_bytes());
     }
 
     fn goodbye(&mut self, payload: &[u8]) {
@@ -334,101 +317,5 @@ fn unmask(bytes: &mut [u8], mut mask: [u8; 4], turn: usize) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
-        let mask = [1, 2, 3, 4];
-        let mut bytes = vec![first];
-        if payload.len() < 126 {
-            bytes.push(0x80 | payload.len() as u8);
-        } else {
-            bytes.push(0x80 | 126);
-            bytes.extend((payload.len() as u16).to_be_bytes());
-        }
-        bytes.extend(mask);
-        bytes.extend(payload.iter().zip(mask.iter().cycle()).map(|(b, m)| b ^ m));
-        bytes
-    }
-
-    const BINARY: u8 = 0x82;
-
-    fn decode_in_pieces(bytes: &[u8], piece: usize) -> (Result<Vec<u8>, CloseCode>, WebSocket) {
-        let mut ws = WebSocket::default();
-        let mut found = Vec::new();
-        for chunk in bytes.chunks(piece) {
-            let mut chunk = chunk.to_vec();
-            match ws.decode(&mut chunk) {
-                Ok(decoded) => found.extend_from_slice(&chunk[..decoded.count]),
-                Err(code) => return (Err(code), ws),
-            }
-        }
-        (Ok(found), ws)
-    }
-
-    #[test]
-    fn payloads_come_out_the_same_however_the_bytes_are_cut() {
-        let long: Vec<u8> = (0..300u32).map(|n| n as u8).collect();
-        let mut bytes = frame(BINARY, b"hello");
-        bytes.extend(frame(0x02, b"wor"));
-        bytes.extend(frame(0x89, b"ping me"));
-        bytes.extend(frame(0x80, b"ld"));
-        bytes.extend(frame(BINARY, b""));
-        bytes.extend(frame(BINARY, &long));
-        let expected = [b"helloworld".as_slice(), &long].concat();
-        for piece in 1..bytes.len() {
-            let (found, ws) = decode_in_pieces(&bytes, piece);
-            assert_eq!(found.unwrap(), expected, "in pieces of {piece}");
-            assert_eq!(ws.unsent(), b"\x8a\x07ping me");
-        }
-    }
-
-    #[test]
-    fn what_a_client_may_not_send_is_closed_with_its_code() {
-        let protocol = CloseCode::Protocol;
-        for (bytes, code) in [
-            (frame(0x81, b"text"), CloseCode::Unsupported),
-            (vec![BINARY, 1, b'x'], protocol),
-            (frame(0xc2, b"reserved bit"), protocol),
-            (frame(0x80, b"nothing to continue"), protocol),
-            ([frame(0x02, b"a"), frame(0x02, b"b")].concat(), protocol),
-            (frame(0x09, b"a ping in parts"), protocol),
-            (frame(0x8b, b"reserved"), protocol),
-            (frame(0x89, &[0; 126]), protocol),
-            (
-                vec![BINARY, 0xff, 0, 0, 0, 0, 0x10, 0, 0, 5, 0, 0, 0, 0],
-                CloseCode::TooLarge,
-            ),
-        ] {
-            assert_eq!(decode_in_pieces(&bytes, 3).0, Err(code), "{bytes:?}");
-        }
-    }
-
-    #[test]
-    fn a_goodbye_is_answered_with_its_code_and_nothing_follows() {
-        let mut bytes = frame(0x88, &1001u16.to_be_bytes());
-        bytes.extend(frame(BINARY, b"late"));
-        let (found, mut ws) = decode_in_pieces(&bytes, 64);
-        assert_eq!(found.unwrap(), b"");
-        assert!(ws.is_closed());
-        assert_eq!(ws.unsent(), b"\x88\x02\x03\xe9");
-        ws.advance(4);
-        assert_eq!(ws.begin_frame(10), 0);
-    }
-
-    #[test]
-    fn an_answer_waits_for_the_end_of_the_frame_that_is_being_sent() {
-        let mut ws = WebSocket::default();
-        assert_eq!(ws.begin_frame(5), 5);
-        assert_eq!(ws.unsent(), b"\x82\x05");
-        // The socket accepts the header and two bytes.
-        assert_eq!(ws.advance(4), 2);
-        ws.decode(&mut frame(0x89, b"p")).unwrap();
-        assert!(!ws.has_unsent());
-        // The frame lacks three bytes, and the sender has two more.
-        assert_eq!(ws.begin_frame(5), 3);
-        assert_eq!(ws.advance(3), 3);
-        assert_eq!(ws.begin_frame(2), 2);
-        assert_eq!(ws.unsent(), b"\x8a\x01p\x82\x02");
-    }
-}
+#[path = "websocket_tests.rs"]
+mod tests;

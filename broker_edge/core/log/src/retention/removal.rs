@@ -59,7 +59,7 @@ impl Retention {
         self.remove_oldest(&removing, Cause::Disk).then_some(bytes)
     }
 
-    /// Removes the oldest segment, unless it is the active one or a hook postpones it.
+    /// Removes the oldest segment, unless it is the active one or the hook postpones it.
     pub(super) fn remove_oldest(&self, _decided_under: &MutexGuard<'_, ()>, cause: Cause) -> bool {
         if self.backups.load(Ordering::Acquire) > 0 {
             return false;
@@ -67,8 +67,8 @@ impl Retention {
         let Some(range) = self.segments.oldest().map(|(first, end)| first.base..end) else {
             return false;
         };
-        let hooks = self.hooks.read().clone();
-        if !hooks.iter().all(|hook| hook(range.clone())) {
+        let hook = self.hook.read().clone();
+        if hook.is_some_and(|hook| !hook(range.clone())) {
             return false;
         }
         let held_records = self.tell_holders(&range, cause);

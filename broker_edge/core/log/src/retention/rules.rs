@@ -30,7 +30,9 @@ pub(crate) struct Retention {
     pub(super) removing: Mutex<()>,
     /// Backups that are being taken: nothing is removed meanwhile. Raised under `removing`.
     pub(super) backups: AtomicUsize,
-    pub(super) hooks: RwLock<Vec<DeleteHook>>,
+    /// None before the first one; one that refuses after the last. Set and ended under `removing`, so that no call of an
+    /// earlier one is in progress afterwards.
+    pub(super) hook: RwLock<Option<DeleteHook>>,
     pub(super) holders: RwLock<Option<Arc<dyn Holders>>>,
 }
 
@@ -85,7 +87,7 @@ impl Retention {
             ages: Arc::clone(ages),
             removing: Mutex::default(),
             backups: AtomicUsize::new(0),
-            hooks: RwLock::default(),
+            hook: RwLock::default(),
             holders: RwLock::default(),
         }
     }
@@ -95,8 +97,18 @@ impl Retention {
         *self.holders.write() = Some(Arc::clone(holders));
     }
 
-    pub fn add_hook(&self, hook: DeleteHook) {
-        self.hooks.write().push(hook);
+    pub fn set_hook(&self, hook: DeleteHook) {
+        let _removing = self.removing.lock();
+        *self.hook.write() = Some(hook);
+    }
+
+    /// Has nothing removed until the next hook, unless that took its place already.
+    pub fn end_hook(&self, ended: &DeleteHook) {
+        let _removing = self.removing.lock();
+        let is_current = |hook: &DeleteHook| Arc::ptr_eq(hook, ended);
+        if self.hook.read().as_ref().is_some_and(is_current) {
+            self.close();
+        }
     }
 
     /// Holders may hold partitions; both would then keep each other alive.
@@ -104,9 +116,9 @@ impl Retention {
         *self.holders.write() = None;
     }
 
-    /// Drops the hooks, which may hold partitions as well. Nothing is removed any more, because no hook could be asked.
+    /// Drops the hook, which may hold partitions as well. Nothing is removed any more, because it could not be asked.
     pub fn close(&self) {
-        *self.hooks.write() = vec![Arc::new(|_| false)];
+        *self.hook.write() = Some(Arc::new(|_| false));
     }
 
     /// Removes the segments that are too old or too many.

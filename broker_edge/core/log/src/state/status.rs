@@ -3,14 +3,16 @@
 //! The marks are monotonic atomics, so that a reader never waits for the writer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::RwLock;
 
 use crate::ids::Offset;
 
-/// Called after each move of the high watermark or change of state, on the thread that made it. Must be cheap.
+/// Called after each move of the high watermark or change of state, on the thread that made it, for as long as its owner
+/// keeps it. Must be cheap.
 pub type Watcher = Arc<dyn Fn() + Send + Sync>;
+type WeakWatcher = Weak<dyn Fn() + Send + Sync>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PartitionState {
@@ -37,7 +39,7 @@ pub(crate) struct Status {
     /// Why it is read-only; the first reason is kept.
     stopped: OnceLock<String>,
     /// Called without the lock: a watcher may add another, or drop the last handle of the log, which shuts it down.
-    watchers: RwLock<Arc<Vec<Watcher>>>,
+    watchers: RwLock<Arc<Vec<WeakWatcher>>>,
 }
 
 impl Status {
@@ -129,19 +131,52 @@ impl Status {
         tracing::error!(partition = %self.name, reason, "partition is read-only until restart");
     }
 
-    pub fn watch(&self, watcher: Watcher) {
-        Arc::make_mut(&mut self.watchers.write()).push(watcher);
-    }
-
-    /// Watchers may hold partitions, which would keep each other alive.
-    pub fn drop_watchers(&self) {
-        *self.watchers.write() = Arc::default();
+    pub fn watch(&self, watcher: &Watcher) {
+        Arc::make_mut(&mut self.watchers.write()).push(Arc::downgrade(watcher));
     }
 
     pub fn tell_watchers(&self) {
         let watchers = Arc::clone(&self.watchers.read());
+        let mut has_dropped = false;
         for watcher in watchers.iter() {
-            watcher();
+            match watcher.upgrade() {
+                Some(watcher) => watcher(),
+                None => has_dropped = true,
+            }
         }
+        drop(watchers);
+        if has_dropped {
+            Arc::make_mut(&mut self.watchers.write()).retain(|watcher| watcher.strong_count() > 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn a_watcher_is_called_for_as_long_as_it_is_kept() {
+        let status = Status::new("p", Offset(0), Offset(0));
+        let calls = Arc::new(AtomicUsize::new(0));
+        let watch = || {
+            let counted = Arc::clone(&calls);
+            let watcher: Watcher = Arc::new(move || {
+                counted.fetch_add(1, Ordering::Relaxed);
+            });
+            status.watch(&watcher);
+            watcher
+        };
+        let (kept, dropped) = (watch(), watch());
+        status.tell_watchers();
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
+        drop(dropped);
+        assert_eq!(Arc::strong_count(&calls), 2, "the log does not keep it");
+        status.tell_watchers();
+        assert_eq!(calls.load(Ordering::Relaxed), 3);
+        assert_eq!(status.watchers.read().len(), 1, "it left the list");
+        drop(kept);
     }
 }

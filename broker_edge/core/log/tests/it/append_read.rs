@@ -8,6 +8,7 @@ use crate::support::sim::SimFiles;
 use crate::support::*;
 use headwater_log::{
     AppendError, LogConfig, Offset, Partition, ReadError, RecordMeta, Records, Seams, SyncMode,
+    Watcher,
 };
 
 fn numbered(count: usize) -> Vec<String> {
@@ -344,9 +345,10 @@ fn the_queue_has_room_again_when_the_watcher_is_called() {
     let partition = telemetry(&log).clone();
     let (send, heard) = std::sync::mpsc::channel();
     let seen = partition.clone();
-    partition.watch(std::sync::Arc::new(move || {
+    let watcher: Watcher = std::sync::Arc::new(move || {
         let _ = send.send((seen.high_watermark(), seen.queued_bytes()));
-    }));
+    });
+    partition.watch(&watcher);
     for _ in 0..30 {
         let range = partition
             .append(records(1, &[vec![0; 15_000]]))
@@ -432,9 +434,10 @@ fn watchers_hear_of_every_move_and_shutdown_refuses_what_comes_after() {
     let partition = telemetry(&log).clone();
     let (send, moves) = std::sync::mpsc::channel();
     let seen = partition.clone();
-    partition.watch(std::sync::Arc::new(move || {
+    let watcher: Watcher = std::sync::Arc::new(move || {
         let _ = send.send(seen.high_watermark());
-    }));
+    });
+    partition.watch(&watcher);
     partition.append(records(1, &["a", "b"])).expect("taken");
     assert_eq!(moves.recv_timeout(PATIENCE), Ok(Offset(2)));
     partition

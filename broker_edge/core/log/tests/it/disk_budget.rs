@@ -264,6 +264,24 @@ fn trimming_waits_until_the_holders_can_be_asked() {
     assert!(telemetry.log_start() > Offset(0), "its class heeds nobody");
 }
 
+/// As a partition without retention: the log fills up and refuses, and keeps all of it.
+#[test]
+fn trimming_waits_for_the_next_hook_when_one_has_ended() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(budgeted(dir.path(), DiskAction::Trim), Seams::system());
+    let telemetry = named(&log, "telemetry-0");
+    drop(telemetry.before_delete(Arc::new(|_| true)));
+    let taken = push(&log, "telemetry-0", 10_000);
+    assert!(taken < 10_000 && telemetry.log_start() == Offset(0));
+    assert_eq!(log.disk_use().level, DiskLevel::Full);
+    assert_eq!(push(&log, "control-0", 1), 0, "other classes as well");
+    assert_eq!(push(&log, "internal-0", 1), 1);
+    let _next = telemetry.before_delete(Arc::new(|_| true));
+    log.maintain();
+    assert!(telemetry.log_start() > Offset(0));
+    assert_eq!(push(&log, "telemetry-0", 1_000), 1_000);
+}
+
 #[test]
 fn what_is_prepared_between_two_looks_at_the_disk_counts_at_once() {
     let dir = tempfile::tempdir().expect("a folder");

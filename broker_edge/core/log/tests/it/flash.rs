@@ -179,9 +179,10 @@ fn what_a_caller_appends_at_an_interval_is_synced_and_told_when_that_has_passed(
     let partition = telemetry(&log);
     let told = Arc::new(AtomicU64::new(0));
     let (heard, watched) = (Arc::clone(&told), partition.clone());
-    partition.watch(Arc::new(move || {
+    let watcher: headwater_log::Watcher = Arc::new(move || {
         heard.store(watched.high_watermark().0, Ordering::SeqCst);
-    }));
+    });
+    partition.watch(&watcher);
     for n in 1..=5 {
         let range = partition.append_inline(records(1, &["now and then"]));
         assert_eq!(range.expect("taken").end.0, n);

@@ -289,7 +289,7 @@ fn two_that_expire_at_once_remove_no_more_than_one_would() {
                 true
             }
         };
-        telemetry(&log).before_delete(Arc::new(hook));
+        let _guard = telemetry(&log).before_delete(Arc::new(hook));
         while telemetry(&log).size_bytes() <= 150 << 10 {
             fill(&log, 1);
         }

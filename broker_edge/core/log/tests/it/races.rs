@@ -65,7 +65,7 @@ fn two_that_look_for_old_segments_at_once_remove_no_more_than_one_would() {
     }
     let (entered, inside) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (entered_by_hook, inside_by_hook) = (Arc::clone(&entered), Arc::clone(&inside));
-    partition.before_delete(Arc::new(move |_| {
+    let _guard = partition.before_delete(Arc::new(move |_| {
         let others = inside_by_hook.fetch_add(1, Ordering::SeqCst);
         entered_by_hook.fetch_add(1, Ordering::SeqCst);
         // The other thread gets every chance to decide too.

@@ -153,7 +153,7 @@ fn a_hook_is_asked_first_and_can_postpone() {
             allowed.load(Ordering::SeqCst)
         }
     };
-    partition.before_delete(Arc::new(hook));
+    let _guard = partition.before_delete(Arc::new(hook));
     fill(&log, 300);
     log.maintain();
     assert_eq!(partition.log_start(), Offset(0));
@@ -249,24 +249,84 @@ fn a_key_is_known_from_the_log_start_on() {
     }
 }
 
+/// An earlier hook answers for an owner that is about to go.
 #[test]
-fn each_hook_can_postpone() {
+fn the_newest_hook_is_asked_and_can_postpone() {
     let dir = tempfile::tempdir().expect("a folder");
     let log = open(dir.path());
     fill(&log, 300);
     let partition = telemetry(&log);
+    let _earlier = partition.before_delete(Arc::new(|_| panic!("it has a successor")));
     let postpones = Arc::new(AtomicBool::new(true));
-    for may_postpone in [false, true, false] {
-        let postpones = Arc::clone(&postpones);
-        partition.before_delete(Arc::new(move |_| {
-            !(may_postpone && postpones.load(Ordering::SeqCst))
-        }));
-    }
+    let asked = Arc::clone(&postpones);
+    let _newest = partition.before_delete(Arc::new(move |_| !asked.load(Ordering::SeqCst)));
     partition.advance_log_start(Offset(250));
     assert_eq!(partition.log_start(), Offset(0));
     postpones.store(false, Ordering::SeqCst);
     partition.advance_log_start(Offset(250));
     assert!(partition.log_start() > Offset(0));
+}
+
+#[test]
+fn nothing_is_removed_from_the_end_of_a_hook_to_the_next_one() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = LogConfig {
+        maintain_every: None,
+        ..sized(dir.path(), 100 << 10)
+    };
+    let log = open_with(config, Seams::system());
+    let partition = telemetry(&log);
+    fill(&log, 300);
+    partition.advance_log_start(Offset(second_base(dir.path())));
+    let start = partition.log_start();
+    assert!(start > Offset(0), "nobody wants to be asked");
+    let held = Arc::new(());
+    let kept = Arc::clone(&held);
+    drop(partition.before_delete(Arc::new(move |_| Arc::strong_count(&kept) > 0)));
+    assert_eq!(Arc::strong_count(&held), 1, "the hook is gone");
+    partition.advance_log_start(Offset(250));
+    log.maintain();
+    assert_eq!(partition.log_start(), start);
+    let replaced = partition.before_delete(Arc::new(|_| false));
+    let _next = partition.before_delete(Arc::new(|_| true));
+    drop(replaced);
+    log.maintain();
+    assert!(partition.log_start() > start, "it is too large");
+}
+
+/// What the hook writes must not come after its owner has gone.
+#[test]
+fn the_end_of_a_hook_waits_until_it_has_answered() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    fill(&log, 300);
+    let partition = telemetry(&log);
+    let [asked, may_answer, answered] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+    let hook = {
+        let (asked, may_answer, answered) = (
+            Arc::clone(&asked),
+            Arc::clone(&may_answer),
+            Arc::clone(&answered),
+        );
+        move |_| {
+            asked.store(true, Ordering::SeqCst);
+            await_that("the permission", || may_answer.load(Ordering::SeqCst));
+            answered.store(true, Ordering::SeqCst);
+            true
+        }
+    };
+    let guard = partition.before_delete(Arc::new(hook));
+    std::thread::scope(|scope| {
+        scope.spawn(|| partition.advance_log_start(Offset(250)));
+        await_that("the call", || asked.load(Ordering::SeqCst));
+        let ended = scope.spawn(|| {
+            drop(guard);
+            answered.load(Ordering::SeqCst)
+        });
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        may_answer.store(true, Ordering::SeqCst);
+        assert!(ended.join().expect("no panic"));
+    });
 }
 
 #[test]
@@ -325,15 +385,10 @@ fn nothing_is_removed_once_the_log_is_shut_down() {
     let dir = tempfile::tempdir().expect("a folder");
     let log = open(dir.path());
     fill(&log, 300);
-    let watched = Arc::new(());
-    let held = Arc::clone(&watched);
-    telemetry(&log).watch(Arc::new(move || assert!(Arc::strong_count(&held) > 0)));
     log.shutdown();
     telemetry(&log).advance_log_start(Offset(250));
     assert_eq!(telemetry(&log).log_start(), Offset(0));
     assert_eq!(read_all(telemetry(&log)).len(), 300);
-    // Watchers may hold partitions, which hold the watchers.
-    assert_eq!(Arc::strong_count(&watched), 1);
 }
 
 /// By the times in the segments, or by the monotonic clock while the wall clock cannot be trusted.

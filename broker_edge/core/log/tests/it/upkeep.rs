@@ -7,6 +7,7 @@ use crate::support::sim::{Fault, SimFiles};
 use crate::support::*;
 use headwater_log::{
     AppendError, Class, ClassConfig, LogConfig, Offset, Partition, PartitionState, SyncMode,
+    Watcher,
 };
 
 const TELEMETRY: &str = "/data/telemetry-0/00000000000000000000.seg";
@@ -342,10 +343,11 @@ fn a_watcher_may_drop_the_last_handle_of_a_log() {
     let log = open_with(with_room(), files.seams());
     let partition = telemetry(&log).clone();
     let last = parking_lot::Mutex::new(Some(log));
-    partition.watch(std::sync::Arc::new(move || {
+    let watcher: Watcher = std::sync::Arc::new(move || {
         let log = last.lock().take();
         drop(log);
-    }));
+    });
+    partition.watch(&watcher);
     partition.append(records(1, &["the last"])).expect("queued");
     await_that("the mark of a stop", || has(&files, "telemetry-0/mark"));
     assert_eq!(partition.high_watermark().0, 1);

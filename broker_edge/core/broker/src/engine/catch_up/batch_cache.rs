@@ -1,5 +1,5 @@
-//! Batches read from the files for sessions that are far behind, and the sessions that wait to read (`scheduler` does
-//! the reads).
+//! Batches read from the files for sessions and groups that are far behind, and those that wait to read (`scheduler`
+//! does the reads). What is said of sessions here holds for groups.
 //!
 //! A window takes a small part of a batch, so a session needs the same batch again with each acknowledgement, and many
 //! sessions that come back together need the same batches. Therefore the cache keeps the batches above the lowest
@@ -14,7 +14,7 @@ use headwater_log::{Batch, Offset};
 use rustc_hash::FxHashMap;
 
 use crate::engine::SessionKey;
-use crate::engine::ids::{PartitionIndex, PartitionOffset};
+use crate::engine::ids::{PartitionIndex, PartitionOffset, Waiter};
 
 /// Limit on the cached batches, for all sessions together.
 const KEPT_BYTES: usize = 32 << 20;
@@ -32,8 +32,13 @@ const SPARE_BYTES_MAX: u64 = 8 << 20;
 /// Some session reads at least this often, however much other work there is.
 const OVERDUE_MS: u64 = 100;
 
-/// A session and the offset at which it wants to continue.
-type WaitingRead = (PartitionIndex, Offset, SessionKey);
+/// A session or group, and the offset at which it wants to continue.
+type WaitingRead = (PartitionIndex, Offset, Waiter);
+
+/// The waiter that sorts first.
+fn least() -> Waiter {
+    Waiter::Session(SessionKey::from_bits(0))
+}
 
 #[derive(Debug)]
 struct CachedBatch {
@@ -59,9 +64,9 @@ pub struct BatchCache {
     bytes: usize,
     /// Batches in which a session stands.
     held: BTreeSet<PartitionOffset>,
-    stalled: FxHashMap<SessionKey, StalledReader>,
+    stalled: FxHashMap<Waiter, StalledReader>,
     /// When to check whether a session still stands where it stopped.
-    stalled_due: VecDeque<(u64, SessionKey)>,
+    stalled_due: VecDeque<(u64, Waiter)>,
     idle_ms: u64,
     waiting: BTreeSet<WaitingRead>,
     /// The position of the last rotating read.
@@ -71,7 +76,7 @@ pub struct BatchCache {
     spare_bytes: u64,
     spare_at_ms: u64,
     /// The session that may read now.
-    granted: Option<SessionKey>,
+    granted: Option<Waiter>,
     /// When a session was last granted a read.
     granted_at_ms: u64,
     /// Whether a timer is set to check again.
@@ -178,46 +183,51 @@ impl BatchCache {
     }
 
     /// A session has no room and stops in the batch that holds `offset`.
-    pub fn stop(&mut self, session: SessionKey, (partition, offset): PartitionOffset, now_ms: u64) {
+    pub fn stop(&mut self, waiter: Waiter, (partition, offset): PartitionOffset, now_ms: u64) {
         let Some((batch, _)) = self.kept_at(partition, offset) else {
-            return self.resume(session);
+            return self.resume(waiter);
         };
         let at_ms = now_ms;
-        if let Some(stop) = self.stalled.get_mut(&session)
+        if let Some(stop) = self.stalled.get_mut(&waiter)
             && stop.batch == batch
             && stop.holds
         {
             let took_ms = at_ms.saturating_sub(std::mem::replace(&mut stop.at_ms, at_ms));
             return self.learn(took_ms);
         }
-        self.resume_at(session, now_ms);
+        self.resume_at(waiter, now_ms);
         if let Some(kept) = self.kept.get_mut(&batch) {
             kept.holders += 1;
             self.held.insert(batch);
             let holds = true;
             self.stalled.insert(
-                session,
+                waiter,
                 StalledReader {
                     batch,
                     at_ms,
                     holds,
                 },
             );
-            self.stalled_due.push_back((now_ms + self.idle_ms, session));
+            self.stalled_due.push_back((now_ms + self.idle_ms, waiter));
         }
     }
 
+    #[cfg(test)]
+    pub fn stands(&self, waiter: Waiter) -> bool {
+        self.stalled.contains_key(&waiter) || self.granted == Some(waiter)
+    }
+
     /// A session continues from where it stopped.
-    pub fn resume_at(&mut self, session: SessionKey, now_ms: u64) {
-        if let Some(stop) = self.stalled.get(&session) {
+    pub fn resume_at(&mut self, waiter: Waiter, now_ms: u64) {
+        if let Some(stop) = self.stalled.get(&waiter) {
             self.learn(now_ms.saturating_sub(stop.at_ms));
-            self.resume(session);
+            self.resume(waiter);
         }
     }
 
     /// A session no longer stands where it stopped.
-    pub fn resume(&mut self, session: SessionKey) {
-        if let Some(stop) = self.stalled.remove(&session)
+    pub fn resume(&mut self, waiter: Waiter) {
+        if let Some(stop) = self.stalled.remove(&waiter)
             && stop.holds
         {
             self.release(stop.batch);
@@ -246,16 +256,16 @@ impl BatchCache {
 
     /// Sessions whose clients have acknowledged nothing for a while release their batches.
     pub fn release_idle(&mut self, now_ms: u64) {
-        while let Some((due_ms, session)) = self.stalled_due.front().copied()
+        while let Some((due_ms, waiter)) = self.stalled_due.front().copied()
             && due_ms <= now_ms
         {
             self.stalled_due.pop_front();
             let idle_ms = self.idle_ms;
-            let Some(stop) = self.stalled.get_mut(&session).filter(|stop| stop.holds) else {
+            let Some(stop) = self.stalled.get_mut(&waiter).filter(|stop| stop.holds) else {
                 continue;
             };
             if stop.at_ms + idle_ms > now_ms {
-                self.stalled_due.push_back((stop.at_ms + idle_ms, session));
+                self.stalled_due.push_back((stop.at_ms + idle_ms, waiter));
                 continue;
             }
             stop.holds = false;
@@ -267,19 +277,19 @@ impl BatchCache {
     }
 
     /// A session wants to continue at an offset and waits for a read there.
-    pub fn wait(&mut self, session: SessionKey, (partition, offset): PartitionOffset) {
-        self.waiting.insert((partition, offset, session));
+    pub fn wait(&mut self, waiter: Waiter, (partition, offset): PartitionOffset) {
+        self.waiting.insert((partition, offset, waiter));
     }
 
     /// The next session that may read.
-    pub fn next(&mut self, now_ms: u64) -> Option<SessionKey> {
+    pub fn next(&mut self, now_ms: u64) -> Option<Waiter> {
         let passed_ms = now_ms.saturating_sub(std::mem::replace(&mut self.spare_at_ms, now_ms));
         self.add_spare(passed_ms.saturating_mul(SPARE_BYTES_PER_MS));
         if self.has_no_room() {
             return None;
         }
         let (partition, offset) = self.rotation;
-        let from = (partition, offset, SessionKey::from_bits(0));
+        let from = (partition, offset, least());
         let waiting = &self.waiting;
         let lowest = *waiting.first()?;
         let goes_round = self.reads % ROUND_EVERY == ROUND_EVERY - 1 || self.is_full();
@@ -325,10 +335,8 @@ impl BatchCache {
     }
 
     /// Whether the session may read from the files now. The grant is used up.
-    pub fn take_grant(&mut self, session: SessionKey) -> bool {
-        self.granted
-            .take_if(|granted| *granted == session)
-            .is_some()
+    pub fn take_grant(&mut self, waiter: Waiter) -> bool {
+        self.granted.take_if(|granted| *granted == waiter).is_some()
     }
 
     pub fn revoke_grant(&mut self) {
@@ -341,14 +349,13 @@ impl BatchCache {
         partition: PartitionIndex,
         from: Offset,
         until: Offset,
-    ) -> Vec<SessionKey> {
-        let least = SessionKey::from_bits(0);
-        let range = (partition, from, least)..(partition, until, least);
+    ) -> Vec<Waiter> {
+        let range = (partition, from, least())..(partition, until, least());
         let found: Vec<WaitingRead> = self.waiting.range(range).copied().collect();
         for who in &found {
             self.waiting.remove(who);
         }
-        found.into_iter().map(|(_, _, session)| session).collect()
+        found.into_iter().map(|(_, _, waiter)| waiter).collect()
     }
 
     /// No session has read for a while, so one must, however much other work there is.
@@ -367,64 +374,5 @@ impl BatchCache {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const P: PartitionIndex = PartitionIndex(1);
-
-    fn session(number: u64) -> SessionKey {
-        SessionKey::from_bits(number)
-    }
-
-    #[test]
-    fn the_lowest_read_first_and_now_and_then_one_that_the_round_has_come_to() {
-        let mut cache = BatchCache::default();
-        for number in 1..=8 {
-            cache.wait(session(number), (P, Offset(100 * number)));
-        }
-        cache.rotation = (P, Offset(650));
-        let order: Vec<_> = (0..8).map(|_| cache.next(0)).collect();
-        let expected = [1, 2, 3, 7, 4, 5, 6, 8];
-        assert_eq!(order, expected.map(|number| Some(session(number))));
-        assert_eq!(cache.next(0), None);
-    }
-
-    #[test]
-    fn a_grant_is_for_one_session_and_one_read() {
-        let mut cache = BatchCache::default();
-        cache.wait(session(1), (P, Offset(5)));
-        assert_eq!(cache.next(0), Some(session(1)));
-        assert!(!cache.take_grant(session(2)));
-        assert!(cache.take_grant(session(1)) && !cache.take_grant(session(1)));
-        cache.wait(session(1), (P, Offset(5)));
-        assert_eq!(cache.next(0), Some(session(1)));
-        cache.revoke_grant();
-        assert!(!cache.take_grant(session(1)));
-    }
-
-    #[test]
-    fn how_long_a_batch_is_held_follows_how_long_clients_take() {
-        let mut cache = BatchCache::default();
-        for _ in 0..20 {
-            cache.learn(600);
-        }
-        assert!((1100..=1200).contains(&cache.idle_ms), "{}", cache.idle_ms);
-        for _ in 0..2000 {
-            cache.learn(1);
-        }
-        assert!(cache.idle_ms < 400, "{}", cache.idle_ms);
-    }
-
-    #[test]
-    fn those_that_wait_for_the_same_batch_are_found_together() {
-        let mut cache = BatchCache::default();
-        for (number, offset) in [(1, 99), (2, 100), (3, 149), (4, 150)] {
-            cache.wait(session(number), (P, Offset(offset)));
-        }
-        cache.wait(session(5), (PartitionIndex(2), Offset(120)));
-        let together = cache.take_waiting(P, Offset(100), Offset(150));
-        assert_eq!(together, [session(2), session(3)]);
-        assert_eq!(cache.lowest_waiting(), Some((P, Offset(99))));
-        assert_eq!(cache.waiting.len(), 3);
-    }
-}
+#[path = "batch_cache_tests.rs"]
+mod tests;

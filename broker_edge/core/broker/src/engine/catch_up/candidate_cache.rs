@@ -1,7 +1,7 @@
-//! The offset ranges that may hold records for a session that is behind, as the indexes reported them. Records outside
+//! The offset ranges that may hold records for a reader that is behind, as the indexes reported them. Records outside
 //! these ranges are skipped without being read.
 //!
-//! Only a cache: a lost entry costs another lookup. Bounded for all sessions together.
+//! Only a cache: a lost entry costs another lookup. Bounded for all readers together.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,15 +9,14 @@ use std::ops::Range;
 use headwater_log::{Offset, Partition, ReadError, TopicFilter, TopicSelection};
 use headwater_mqtt::filter_matches;
 
-use crate::engine::SessionKey;
-use crate::engine::ids::PartitionIndex;
+use crate::engine::ids::{PartitionIndex, Waiter};
 use crate::engine::session::Session;
 use crate::engine::session::window::Source;
 use crate::engine::shared_groups::is_shared;
 
 /// Ranges asked for at a time.
 const RANGES_MAX: usize = 16;
-/// Limit for all sessions together; the cache is cleared when it is exceeded.
+/// Limit for all readers together; the cache is cleared when it is exceeded.
 const KNOWN_BYTES: usize = 16 << 20;
 /// With more filters, or with a wildcard, topics are matched instead of looked up.
 const NAMES_MAX: usize = 256;
@@ -25,27 +24,32 @@ const NAMES_MAX: usize = 256;
 /// would block the loop longer than any read.
 const MATCHED_MAX: usize = 16;
 
-/// One read position of a session: its own cursor or that of a replay.
+/// One read position: that of a session or group in a partition, or of one of the session's replays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Reader {
-    session: SessionKey,
-    partition: PartitionIndex,
+pub struct ReaderId {
+    pub waiter: Waiter,
+    pub partition: PartitionIndex,
     /// Number of the replay, or `None`.
-    replay: Option<u16>,
+    pub replay: Option<u16>,
 }
 
-impl Reader {
-    pub fn new(session: SessionKey, partition: PartitionIndex, source: Source) -> Self {
-        let replay = match source {
-            Source::Replay(number) => Some(number),
-            _ => None,
-        };
-        Self {
-            session,
-            partition,
-            replay,
+impl ReaderId {
+    pub fn source(&self) -> Source {
+        match (self.waiter, self.replay) {
+            (Waiter::Group(id), _) => Source::Shared(id),
+            (Waiter::Session(_), Some(number)) => Source::Replay(number),
+            (Waiter::Session(_), None) => Source::Cursor,
         }
     }
+}
+
+/// The topics that a reader wants.
+#[derive(Clone, Copy)]
+pub enum Wanted<'a> {
+    /// Those of all subscriptions.
+    All(&'a Session),
+    /// Those of one filter: a replay or a group.
+    Filter(&'a str),
 }
 
 #[derive(Debug, Default)]
@@ -66,7 +70,7 @@ impl Candidates {
 
 #[derive(Debug, Default)]
 pub struct CandidateCache {
-    known: BTreeMap<Reader, Candidates>,
+    known: BTreeMap<ReaderId, Candidates>,
     bytes: usize,
 }
 
@@ -74,7 +78,7 @@ impl CandidateCache {
     /// The next range to read between two offsets. An empty range marks the offset below which nothing is wanted.
     pub fn find(
         &mut self,
-        reader: Reader,
+        reader: ReaderId,
         (from, until): (Offset, Offset),
         partition: &Partition,
         wanted: TopicFilter<'_>,
@@ -105,10 +109,15 @@ impl CandidateCache {
         Ok(first.unwrap_or(found.scanned..found.scanned))
     }
 
-    /// The session has caught up, is gone, or wants other topics.
-    pub fn forget(&mut self, session: SessionKey) {
-        let reader = |partition, replay| Reader {
-            session,
+    #[cfg(test)]
+    pub fn knows(&self, waiter: Waiter) -> bool {
+        self.known.keys().any(|reader| reader.waiter == waiter)
+    }
+
+    /// The session or group has caught up, is gone, or wants other topics.
+    pub fn forget(&mut self, waiter: Waiter) {
+        let reader = |partition, replay| ReaderId {
+            waiter,
             partition: PartitionIndex(partition),
             replay,
         };
@@ -122,29 +131,40 @@ impl CandidateCache {
     }
 }
 
-/// The names of the topics that a session reads, if none of its filters has a wildcard.
-pub fn names_of<'a>(session: &'a Session, only: Option<&'a str>) -> Option<Vec<&'a str>> {
-    let is_name = |filter: &&str| !filter.contains(['#', '+']);
-    if let Some(only) = only {
-        return is_name(&only).then(|| vec![only]);
+impl<'a> Wanted<'a> {
+    /// What a session or one of its replays wants.
+    pub fn of(session: &'a Session, replay: Option<u16>) -> Option<Self> {
+        Some(match replay {
+            Some(number) => Self::Filter(&session.replay(number)?.filter),
+            None => Self::All(session),
+        })
     }
-    if session.subscriptions.len() > NAMES_MAX {
-        return None;
-    }
-    let filters = session.subscriptions.iter().map(|held| &*held.filter);
-    let own = filters.filter(|filter| !is_shared(filter));
-    own.map(|filter| is_name(&filter).then_some(filter))
-        .collect()
-}
 
-/// Whether a session may read a topic.
-pub fn reads(session: &Session, only: Option<&str>, topic: &str) -> bool {
-    match only {
-        Some(filter) => filter_matches(filter, topic),
-        None if session.subscriptions.len() > MATCHED_MAX => true,
-        None => session
-            .subscriptions
-            .iter()
-            .any(|held| filter_matches(&held.filter, topic)),
+    /// The names of the topics, if no filter has a wildcard.
+    pub fn names(self) -> Option<Vec<&'a str>> {
+        let is_name = |filter: &&str| !filter.contains(['#', '+']);
+        let session = match self {
+            Self::Filter(filter) => return is_name(&filter).then(|| vec![filter]),
+            Self::All(session) => session,
+        };
+        if session.subscriptions.len() > NAMES_MAX {
+            return None;
+        }
+        let filters = session.subscriptions.iter().map(|held| &*held.filter);
+        let own = filters.filter(|filter| !is_shared(filter));
+        own.map(|filter| is_name(&filter).then_some(filter))
+            .collect()
+    }
+
+    /// Whether a topic may be among them.
+    pub fn has(self, topic: &str) -> bool {
+        match self {
+            Self::Filter(filter) => filter_matches(filter, topic),
+            Self::All(session) if session.subscriptions.len() > MATCHED_MAX => true,
+            Self::All(session) => session
+                .subscriptions
+                .iter()
+                .any(|held| filter_matches(&held.filter, topic)),
+        }
     }
 }

@@ -1,18 +1,34 @@
 //! Records that could not be read: after a temporary error the reader waits and reads again.
 
-use headwater_log::{Batch, Offset, ReadError};
+use headwater_log::{Batch, ReadError};
 
-use crate::engine::delivery::deliver::Delivered;
-use crate::engine::ids::PartitionIndex;
-use crate::engine::{Engine, SessionKey};
+use crate::engine::delivery::sender::Delivered;
+use crate::engine::ids::{PartitionIndex, PartitionOffset, Waiter};
 
-impl Engine {
-    /// The batch that holds an offset, and the record's index in it.
-    pub(in crate::engine) fn read_one(
+use super::CatchingUp;
+
+/// The batch read last: records that are sent one by one are often neighbours.
+#[derive(Default)]
+pub(super) struct Recent(Option<(PartitionIndex, Batch)>);
+
+impl Recent {
+    pub(super) fn holds(&self, (partition, offset): PartitionOffset) -> bool {
+        self.0.as_ref().is_some_and(|(of, batch)| {
+            *of == partition && (batch.base_offset()..batch.next_offset()).contains(&offset)
+        })
+    }
+}
+
+impl CatchingUp<'_> {
+    /// The batch that holds an offset: the one read last, if possible.
+    pub(super) fn read_one(
         &self,
-        partition: PartitionIndex,
-        offset: Offset,
-    ) -> Result<Option<(Batch, usize)>, ReadError> {
+        (partition, offset): PartitionOffset,
+        recent: &mut Recent,
+    ) -> Result<Option<Batch>, ReadError> {
+        if recent.holds((partition, offset)) {
+            return Ok(recent.0.clone().map(|(_, batch)| batch));
+        }
         let log = &self.env.partitions[partition.index()];
         let batches = match log.read_tail(offset, 1) {
             Some(batches) => batches,
@@ -21,38 +37,16 @@ impl Engine {
                 None => log.read(offset, 1)?,
             },
         };
-        let found = batches.into_iter().next().and_then(|batch| {
-            let index = usize::try_from(offset.0.checked_sub(batch.base_offset().0)?).ok()?;
-            (index < batch.len()).then_some((batch, index))
-        });
-        Ok(found)
+        *recent = Recent(batches.into_iter().next().map(|batch| (partition, batch)));
+        let found = recent.holds((partition, offset));
+        Ok(recent.0.clone().filter(|_| found).map(|(_, batch)| batch))
     }
 
-    /// The session continues from its current offset at the next checkpoint: nothing is skipped for lack of a file
+    /// The session or group continues where it is at the next checkpoint: nothing is skipped for lack of a file
     /// descriptor.
-    pub(super) fn retry_later(&mut self, key: SessionKey, error: &ReadError) -> Delivered {
-        tracing::error!(%error, "a session waits until records can be read");
-        self.catch_up.read_retries.push(key);
+    pub(super) fn retry_later(&mut self, waiter: Waiter, error: &ReadError) -> Delivered {
+        tracing::error!(%error, ?waiter, "a reader waits until records can be read");
+        self.catch_up.read_retries.push(waiter);
         Delivered::NoRoom
     }
-
-    pub(in crate::engine) fn read_again(&mut self) {
-        for key in std::mem::take(&mut self.catch_up.read_retries) {
-            self.wake_session(key);
-        }
-    }
-}
-
-/// How long to wait before repeating a read that failed temporarily.
-pub(in crate::engine) const RETRY_MS: u64 = 1000;
-
-/// Whether the same read may succeed later.
-pub(in crate::engine) fn is_passing(error: &ReadError) -> bool {
-    let ReadError::Io { source, .. } = error else {
-        return false;
-    };
-    matches!(
-        source.raw_os_error(),
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN)
-    )
 }

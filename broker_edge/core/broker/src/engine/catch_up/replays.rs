@@ -1,16 +1,15 @@
 //! Subscriptions that begin at a position in the past: each reads with a cursor of its own until it has caught up.
 
-use headwater_log::Offset;
-
-use crate::engine::ids::PartitionIndex;
+use crate::engine::effects::Effect;
+use crate::engine::ids::Waiter;
 use crate::engine::routing::router::Subscriber;
 use crate::engine::session::Session;
-use crate::engine::session::window::Source;
-use crate::engine::{ConnKey, Engine, SessionKey};
+use crate::engine::{ConnKey, SessionKey};
 
-use super::readers::{Progress, Reading};
+use super::CatchingUp;
+use super::readers::Progress;
 
-impl Engine {
+impl CatchingUp<'_> {
     /// Replays that had caught up before a restart go first: the records after them come from the session's own cursor.
     pub(super) fn end_replays(
         &mut self,
@@ -37,15 +36,20 @@ impl Engine {
         {
             return Progress::NoRoom;
         }
-        let count = self
-            .clients
-            .session(key)
-            .map_or(0, |session| session.replays.len());
-        for at in 0..count {
-            let progress = self.run_replay(key, conn, at, steps);
+        for at in 0.. {
+            let session = self.clients.session(key);
+            let Some(replay) = session.and_then(|session| session.replays.get(at)) else {
+                break;
+            };
+            if replay.joined {
+                continue;
+            }
+            let (number, goes_on) = (replay.number, replay.until.is_empty());
+            let progress = self.run_cursors(Waiter::Session(key), Some(number), steps);
             if progress != Progress::Finished {
                 return progress;
             }
+            self.join(key, at, goes_on);
         }
         if let Some(session) = self.clients.session_mut(key) {
             session.drop_finished_replays();
@@ -53,106 +57,29 @@ impl Engine {
         Progress::Finished
     }
 
-    fn run_replay(
-        &mut self,
-        key: SessionKey,
-        conn: ConnKey,
-        at: usize,
-        steps: &mut usize,
-    ) -> Progress {
-        let Some(replay) = self
-            .clients
-            .session(key)
-            .and_then(|session| session.replays.get(at))
-        else {
-            return Progress::Finished;
-        };
-        if replay.joined {
-            return Progress::Finished;
-        }
-        let (number, filter, cursors) =
-            (replay.number, replay.filter.clone(), replay.cursors.clone());
-        let until = replay.until.clone();
-        let mut unfinished = false;
-        for (place, (partition, next)) in cursors.into_iter().enumerate() {
-            let source = Source::Replay(number);
-            let mut reading = Reading {
-                partition,
-                next,
-                until: ends_at(&until, partition),
-                source,
-                qos0_from: Offset(0),
-                sheds_qos0: false,
-            };
-            let progress = self.read_on(key, conn, &mut reading, Some(&filter), steps);
-            let Some(session) = self.clients.session_mut(key) else {
-                return Progress::NoRoom;
-            };
-            if let Some(cursor) = session
-                .replays
-                .get_mut(at)
-                .and_then(|replay| replay.cursors.get_mut(place))
-            {
-                cursor.1 = reading.next;
-            }
-            match progress {
-                Progress::NoRoom => return Progress::NoRoom,
-                Progress::Unfinished => unfinished = true,
-                Progress::Finished => {}
-            }
-        }
-        if unfinished {
-            return Progress::Unfinished;
-        }
-        if until.is_empty() {
-            self.join(key, at, &filter);
-        } else if let Some(session) = self.clients.session_mut(key)
-            && let Some(replay) = session.replays.get_mut(at)
-        {
-            replay.joined = true;
-        }
-        Progress::Finished
-    }
-
-    /// A replay has caught up in every partition: from now on the session's own cursors serve the subscription.
-    fn join(&mut self, key: SessionKey, at: usize, filter: &str) {
-        let live_at = self.live_at(filter);
+    /// A replay has caught up in every partition. If it went on so far, from now on the session's own cursors serve the
+    /// subscription.
+    fn join(&mut self, key: SessionKey, at: usize, goes_on: bool) {
         let Some(session) = self.clients.session_mut(key) else {
             return;
         };
-        if let Some(replay) = session.replays.get_mut(at) {
-            replay.joined = true;
-        }
-        let Some(subscription) = session
-            .subscriptions
-            .iter_mut()
-            .find(|held| &*held.filter == filter)
-        else {
+        let Some(replay) = session.replays.get_mut(at) else {
             return;
         };
-        subscription.since = live_at.into();
-        let options = subscription.options;
-        let persistent = session.expiry_s > 0;
-        self.routing.router.insert(
-            filter,
-            Subscriber {
-                session: key,
-                options,
-                replaying: false,
-            },
-        );
-        if persistent {
-            self.store_session(key);
+        replay.joined = true;
+        let mut held = session.subscriptions.iter_mut();
+        let Some(held) = held.find(|held| goes_on && held.filter == replay.filter) else {
+            return;
+        };
+        held.since = self.env.live_at(&held.filter, self.delivery.live()).into();
+        let subscriber = Subscriber {
+            session: key,
+            options: held.options,
+            replaying: false,
+        };
+        self.routing.insert(&held.filter, subscriber);
+        if session.expiry_s > 0 {
+            self.effects.push(Effect::Joined(key));
         }
-    }
-}
-
-/// Where a replay ends in a partition; without an entry it goes on.
-fn ends_at(until: &[(PartitionIndex, Offset)], partition: PartitionIndex) -> Offset {
-    let end = until.iter().find(|(of, _)| *of == partition);
-    match end {
-        Some((_, end)) => *end,
-        None if until.is_empty() => Offset(u64::MAX),
-        None => Offset(0),
     }
 }

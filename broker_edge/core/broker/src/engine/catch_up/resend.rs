@@ -1,33 +1,31 @@
 //! Sends the deliveries in the window: those left unacknowledged by an earlier connection again, with DUP and the same
 //! packet ids, and those that were only assigned a packet id for the first time.
 
-use headwater_log::{Batch, Offset, ReadError, RecordView};
-use headwater_mqtt::{PacketId, QoS};
+use headwater_log::{Offset, RecordView};
+use headwater_mqtt::{PacketId, QoS, ReasonCode, encode};
 
 use crate::auth::Access;
-use crate::engine::delivery::deliver::{Delivered, extra_properties, format_offset, offset_topic};
-use crate::engine::delivery::encode::{self, Payload, PublishOptions};
-use crate::engine::ids::PartitionIndex;
+use crate::engine::delivery::encode::{Form, Written, write};
+use crate::engine::delivery::is_passing;
+use crate::engine::delivery::sender::Delivered;
+use crate::engine::ids::Waiter;
 use crate::engine::retained::RecordRef;
 use crate::engine::routing::topics::EffectiveOptions;
+use crate::engine::session::Session;
 use crate::engine::session::window::{Inflight, InflightState, Source};
-use crate::engine::session::{Command, Session};
 use crate::engine::shared_groups::Groups;
-use crate::engine::{ConnKey, Engine, SessionKey};
+use crate::engine::{ConnKey, SessionKey};
 
-use super::read_retry::is_passing;
-use super::readers::{Progress, effective_for};
+use super::CatchingUp;
+use super::read_retry::Recent;
+use super::readers::Progress;
 use super::send_retained::OwnedRecord;
+use super::session_reader::effective_for;
 
-impl Engine {
+impl CatchingUp<'_> {
     /// Sends the deliveries left unacknowledged by an earlier connection again, with the same packet ids.
-    pub(in crate::engine) fn resend(
-        &mut self,
-        key: SessionKey,
-        conn: ConnKey,
-        steps: &mut usize,
-    ) -> Progress {
-        let mut recent = None;
+    pub(super) fn resend(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
+        let mut recent = Recent::default();
         loop {
             let Some(session) = self.clients.session_mut(key) else {
                 return Progress::NoRoom;
@@ -52,34 +50,24 @@ impl Engine {
                 .unacked_from(packet_id)
                 .nth(1)
                 .map(|(id, _, _)| id);
-            match flight {
-                // Never sent. Later deliveries may need its room in the window, so it goes first.
-                InflightState::Assigned => {
-                    if !self.is_assigned_durably(key, packet_id) {
-                        // The commit wakes the session.
-                        return Progress::NoRoom;
-                    }
-                    let sent = self.send_first(key, conn, packet_id, &mut recent);
-                    if sent == Delivered::NoRoom {
-                        return Progress::NoRoom;
-                    }
+            let after = session.window.after(packet_id);
+            let delivered = match flight {
+                // Never sent; the commit wakes the session. Later deliveries may need its room in the window, so it
+                // goes first.
+                InflightState::Assigned if !self.is_assigned_durably(key, packet_id) => {
+                    Delivered::NoRoom
                 }
+                InflightState::Assigned => self.send_first(key, conn, packet_id, &mut recent),
                 InflightState::AwaitsPubcomp => {
-                    let waits = session
-                        .extras
-                        .releases
-                        .iter()
-                        .any(|(_, id)| *id == packet_id);
-                    if !waits {
-                        self.write_pubrel(conn, packet_id);
+                    if self.store.is_settled(after) {
+                        self.send_pubrel(conn, packet_id);
                     }
+                    Delivered::Sent
                 }
-                _ => {
-                    let sent = self.send_entry(key, conn, packet_id, sent, flight, &mut recent);
-                    if sent == Delivered::NoRoom {
-                        return Progress::NoRoom;
-                    }
-                }
+                _ => self.send_entry(key, conn, packet_id, sent, flight, &mut recent),
+            };
+            if delivered == Delivered::NoRoom {
+                return Progress::NoRoom;
             }
             if let Some(session) = self.clients.session_mut(key) {
                 session.resend = following;
@@ -87,20 +75,29 @@ impl Engine {
         }
     }
 
+    fn send_pubrel(&mut self, key: ConnKey, packet_id: u16) {
+        if let (Some(id), Some(conn)) = (PacketId::new(packet_id), self.clients.writer(key)) {
+            encode::pubrel(&mut conn.out, conn.version, id, ReasonCode::Success, &[]);
+            self.observe.turn_metrics.packets_sent += 1;
+        }
+    }
+
     /// Sends an entry of the window: for the first time if it was only assigned, otherwise with DUP.
-    pub(in crate::engine) fn send_entry(
+    pub(super) fn send_entry(
         &mut self,
         key: SessionKey,
         conn_key: ConnKey,
         packet_id: u16,
         sent: Inflight,
         flight: InflightState,
-        recent: &mut Option<(PartitionIndex, Batch)>,
+        recent: &mut Recent,
     ) -> Delivered {
-        let (batch, stored) = match self.batch_of(sent, recent) {
+        let (batch, stored) = match self.read_one((sent.partition, sent.offset), recent) {
             Ok(Some(batch)) => (Some(batch), None),
             Ok(None) => (None, self.stored_value_of(sent)),
-            Err(error) if is_passing(&error) => return self.retry_later(key, &error),
+            Err(error) if is_passing(&error) => {
+                return self.retry_later(Waiter::Session(key), &error);
+            }
             Err(_) => (None, self.stored_value_of(sent)),
         };
         let record = match (&batch, &stored) {
@@ -110,25 +107,7 @@ impl Engine {
             (None, Some(stored)) => Some(stored.view()),
             (None, None) => None,
         };
-        let delivered = self.send_record(key, conn_key, packet_id, sent, flight, record.as_ref());
-        *recent = batch.map(|batch| (sent.partition, batch));
-        delivered
-    }
-
-    /// The batch that holds a delivery's record: the one read last, if possible.
-    fn batch_of(
-        &self,
-        sent: Inflight,
-        recent: &mut Option<(PartitionIndex, Batch)>,
-    ) -> Result<Option<Batch>, ReadError> {
-        let offsets = |batch: &Batch| batch.base_offset()..batch.next_offset();
-        if let Some((_, batch)) = recent.take().filter(|(partition, batch)| {
-            *partition == sent.partition && offsets(batch).contains(&sent.offset)
-        }) {
-            return Ok(Some(batch));
-        }
-        let read = self.read_one(sent.partition, sent.offset)?;
-        Ok(read.map(|(batch, _)| batch))
+        self.send_record(key, conn_key, packet_id, sent, flight, record.as_ref())
     }
 
     /// A retained message whose segment is gone.
@@ -150,12 +129,10 @@ impl Engine {
         flight: InflightState,
         record: Option<&RecordView<'_>>,
     ) -> Delivered {
-        let now_us = self.env.now.wall_us;
         let Some((session, conn)) = self.clients.pair(key, conn_key) else {
             return Delivered::Skipped;
         };
-        if conn.out_len() >= self.env.settings.mqtt.out_buffer_bytes.as_usize() {
-            conn.wake_when_drained = true;
+        if conn.lacks_room(&self.env.settings) {
             return Delivered::NoRoom;
         }
         // The rights may have been revoked since the first sending.
@@ -164,19 +141,10 @@ impl Engine {
             _ => Access::Receive,
         };
         let record = record.filter(|record| session.may(access, record.topic));
-        let base = conn.out.len();
-        let stage = &self.ingest.stages[sent.partition.index()];
-        let packet = record.and_then(|record| {
-            let effective = effective_for_sent(session, &self.groups, key, record.topic, sent);
-            let place = format_offset(stage, record, &effective);
-            let extra = if conn.is_v5() {
-                extra_properties(record, &effective, &place)
-            } else {
-                Vec::new()
-            };
-            let at_topic = offset_topic(record, &effective, &place);
-            let form = PublishOptions {
-                version: conn.version,
+        let is_first = flight == InflightState::Assigned;
+        let written = record.map(|record| {
+            let effective = effective_for_sent(session, self.groups, key, record.topic, sent);
+            let form = Form {
                 qos: if flight.is_qos2() {
                     QoS::ExactlyOnce
                 } else {
@@ -184,37 +152,32 @@ impl Engine {
                 },
                 retain: sent.source == Source::Retained
                     || (effective.retain_as_published && record.retain),
-                dup: flight != InflightState::Assigned,
-                topic: at_topic.as_deref(),
-                extra: &extra,
+                dup: !is_first,
+                effective: &effective,
+                uses_aliases: false,
+                batch: None,
             };
-            encode::record(&mut conn.out, record, form, Payload::Copied, now_us)
+            write(conn, record, sent.partition, &form, self.env)
         });
-        match (packet, PacketId::new(packet_id)) {
-            (Some(packet), Some(id)) if packet.total_len <= conn.packet_max as usize => {
-                packet.set_packet_id(&mut conn.out[base..], id);
-                self.observe.turn_metrics.deliveries +=
-                    u64::from(flight != InflightState::Assigned);
-                // An entry restored from the state store does not have this flag yet.
-                if let Some(record) = record
-                    && !sent.receipt
-                    && session.is_commanded_by(record.topic)
-                {
-                    session.window.note_receipt(packet_id);
-                    session.extras.commands.push(Command::of(packet_id, record));
-                }
-                self.clients.touch(conn_key);
-                Delivered::Sent
+        if let (Some(record), Some(Written::Sent(packet, base))) = (record, written)
+            && let Some(id) = PacketId::new(packet_id)
+        {
+            packet.set_packet_id(&mut conn.out[base..], id);
+            self.observe.turn_metrics.deliveries += u64::from(!is_first);
+            // An entry restored from the state store does not have this flag yet.
+            if !sent.receipt && session.is_commanded_by(record.topic) {
+                session.window.note_receipt(packet_id);
+                let receipt = true;
+                session.note_command(packet_id, Inflight { receipt, ..sent }, record);
             }
-            // Expired, removed or too large: it will never be acknowledged.
-            _ => {
-                conn.out.truncate(base);
-                session.window.finish(packet_id);
-                session.outbound_changed |= session.stored && flight.is_qos2();
-                self.settle_shared(sent, flight.is_qos2());
-                Delivered::Skipped
-            }
+            self.clients.touch(conn_key);
+            return Delivered::Sent;
         }
+        // Expired, removed or too large: it will never be acknowledged.
+        session.window.finish(packet_id);
+        session.outbound_changed |= session.stored && flight.is_qos2();
+        self.groups.settle(sent, flight.is_qos2());
+        Delivered::Skipped
     }
 }
 
@@ -226,24 +189,17 @@ fn effective_for_sent(
     topic: &str,
     sent: Inflight,
 ) -> EffectiveOptions {
-    let (only, at) = match sent.source {
-        Source::Cursor => (None, sent.offset),
-        Source::Retained => (None, Offset(u64::MAX)),
-        Source::Shared(id) => {
-            let effective = groups.get(id).and_then(|group| group.effective_of(key));
-            return effective
-                .cloned()
-                .unwrap_or_else(|| EffectiveOptions::of(std::iter::empty()));
-        }
-        Source::Moved | Source::Unattached => return EffectiveOptions::of(std::iter::empty()),
-        Source::Replay(number) => {
-            let replay = session
-                .replays
-                .iter()
-                .find(|replay| replay.number == number);
-            (replay.map(|replay| &*replay.filter), sent.offset)
-        }
+    let of = |at, replay| effective_for(session, topic, sent.partition, at, replay);
+    let effective = match sent.source {
+        Source::Cursor => of(sent.offset, None),
+        Source::Retained => of(Offset(u64::MAX), None),
+        // A replay that was dropped: the subscription goes on with the session's own cursor.
+        Source::Replay(number) => of(sent.offset, session.replay(number).map(|_| number)),
+        Source::Shared(id) => groups
+            .get(id)
+            .and_then(|group| group.effective_of(key))
+            .cloned(),
+        Source::Moved | Source::Unattached => None,
     };
-    effective_for(session, topic, sent.partition, at, only)
-        .unwrap_or_else(|| EffectiveOptions::of(std::iter::empty()))
+    effective.unwrap_or_else(|| EffectiveOptions::of(std::iter::empty()))
 }

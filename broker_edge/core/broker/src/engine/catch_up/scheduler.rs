@@ -1,16 +1,18 @@
-//! Reads from the files for sessions that are far behind: one read at a time, lowest offset first, and each read serves
-//! all sessions that wait for it.
+//! Reads from the files for readers that are far behind: one read at a time, lowest offset first, and each read serves
+//! all sessions and groups that wait for it.
 //!
-//! The session whose turn it is makes the read, so that a read error is its own; the other sessions waiting for the
-//! same batch find it in the cache. The bytes read in a turn are limited, so that the live stream does not wait.
+//! The reader whose turn it is makes the read, so that a read error is its own; the others waiting for the same batch
+//! find it in the cache. The bytes read in a turn are limited, so that the live stream does not wait.
 
 use headwater_log::{Batch, Offset, ReadError, TopicFilter};
 
+use crate::engine::clients::Clients;
 use crate::engine::clients::timers::Timer;
-use crate::engine::ids::PartitionIndex;
-use crate::engine::{Engine, SessionKey};
+use crate::engine::ids::{PartitionIndex, Waiter};
+use crate::engine::shared_groups::Groups;
 
-use super::candidate_cache::{self, Reader};
+use super::CatchingUp;
+use super::candidate_cache::{ReaderId, Wanted};
 use super::readers::{READ_BYTES, READ_STEPS, Reading, STEP_BYTES};
 
 /// With this many sessions that have something to send, nothing more is read: a read would evict what they need.
@@ -24,7 +26,7 @@ const READ_AHEAD_BYTES: u64 = 2 << 20;
 const LOOKS_MAX: usize = 8;
 
 /// What a reader continues with.
-pub(in crate::engine) enum Next {
+pub(super) enum Next {
     /// These batches.
     Batches(Vec<Batch>),
     /// Nothing for it below this offset.
@@ -33,8 +35,8 @@ pub(in crate::engine) enum Next {
     Waits,
 }
 
-impl Engine {
-    /// Grants reads from the files to waiting sessions. The first read of a turn is made whatever other work there was.
+impl CatchingUp<'_> {
+    /// Grants reads from the files to those that wait. The first read of a turn is made whatever other work there was.
     pub(super) fn schedule_reads(&mut self, steps: &mut usize) {
         if !self.catch_up.batch_cache.has_waiting() {
             return;
@@ -43,9 +45,12 @@ impl Engine {
         while *steps > 0
             && (self.catch_up.runnable.len() < WOKEN_MAX
                 || self.catch_up.batch_cache.is_overdue(self.env.now.mono_ms))
-            && let Some(key) = self.catch_up.batch_cache.next(self.env.now.mono_ms)
+            && let Some(waiter) = self.catch_up.batch_cache.next(self.env.now.mono_ms)
         {
-            self.run_awake(key, steps);
+            match waiter {
+                Waiter::Session(key) => self.run_awake(key, steps),
+                Waiter::Group(id) => self.run_group_awake(id, steps),
+            }
             self.catch_up.batch_cache.revoke_grant();
             if let Some((partition, offset)) = self.catch_up.batch_cache.lowest_waiting() {
                 self.will_read(partition, offset);
@@ -54,54 +59,49 @@ impl Engine {
         if self.catch_up.batch_cache.has_no_room() && !self.catch_up.batch_cache.watched {
             self.catch_up.batch_cache.watched = true;
             let due_ms = self.env.now.mono_ms + LOOK_AGAIN_MS;
-            self.clients.timers.set(due_ms, Timer::ScheduleReads);
+            self.clients.set_timer(due_ms, Timer::ScheduleReads);
         }
-    }
-
-    /// Whether a session waits for a read and the cache has room for it.
-    pub(in crate::engine) fn may_schedule_reads(&self) -> bool {
-        self.catch_up.batch_cache.has_waiting() && !self.catch_up.batch_cache.has_no_room()
     }
 
     /// Moves a reader to the next batch that may concern it, and returns the batch from memory if possible, otherwise
-    /// from the files if it is the session's turn.
+    /// from the files if it is the reader's turn.
     pub(super) fn read_for(
         &mut self,
-        key: SessionKey,
         reading: &mut Reading,
         until: Offset,
-        only: Option<&str>,
         steps: &mut usize,
     ) -> Result<Next, ReadError> {
-        let range = self.find_candidates(key, reading, until, only, steps)?;
+        let range = self.find_candidates(reading, until, steps)?;
         if range.start >= until || range.is_empty() {
             return Ok(Next::Nothing(range.start.min(until)));
         }
-        reading.next = range.start;
-        let place = (reading.partition, reading.next);
-        let log = &self.env.partitions[reading.partition.index()];
-        if let Some(batches) = log.read_tail(reading.next, READ_BYTES) {
+        let from = range.start;
+        reading.cursor.next = from;
+        let ReaderId {
+            waiter, partition, ..
+        } = reading.id;
+        let log = &self.env.partitions[partition.index()];
+        if let Some(batches) = log.read_tail(from, READ_BYTES) {
             return Ok(Next::Batches(batches));
         }
-        if let Some(batch) = self
-            .catch_up
-            .batch_cache
-            .batch_at(reading.partition, reading.next)
-        {
+        let cache = &mut self.catch_up.batch_cache;
+        if let Some(batch) = cache.batch_at(partition, from) {
             return Ok(Next::Batches(vec![batch]));
         }
-        if !self.catch_up.batch_cache.take_grant(key) {
-            self.catch_up.batch_cache.wait(key, place);
+        if !cache.take_grant(waiter) {
+            cache.wait(waiter, (partition, from));
             return Ok(Next::Waits);
         }
         let batches = log.read_range(range, READ_BYTES)?;
         let bytes: usize = batches.iter().map(Batch::bytes_len).sum();
         *steps = steps.saturating_sub(READ_STEPS + bytes / STEP_BYTES);
-        self.catch_up.batch_cache.note_read(bytes);
-        self.keep_batches(reading.partition, &batches);
-        self.wake_waiting(reading.partition, &batches);
+        self.observe.turn_metrics.catch_up_read_bytes += bytes as u64;
+        self.clients.note_read(bytes);
+        cache.note_read(bytes);
+        cache.keep(partition, &batches);
+        self.wake_waiting(partition, &batches);
         if let Some(last) = batches.last() {
-            self.will_read(reading.partition, last.next_offset());
+            self.will_read(partition, last.next_offset());
         }
         Ok(Next::Batches(batches))
     }
@@ -114,33 +114,27 @@ impl Engine {
     /// The next range of offsets that may concern a reader.
     fn find_candidates(
         &mut self,
-        key: SessionKey,
         reading: &Reading,
         until: Offset,
-        only: Option<&str>,
         steps: &mut usize,
     ) -> Result<std::ops::Range<Offset>, ReadError> {
-        let nothing = reading.next..reading.next;
-        let Some(session) = self.clients.session(key) else {
-            return Ok(nothing);
+        let mut range = reading.cursor.next..reading.cursor.next;
+        let Some(wanted) = wanted_by(self.clients, self.groups, reading.id) else {
+            return Ok(range);
         };
-        let log = &self.env.partitions[reading.partition.index()];
-        let reader = Reader::new(key, reading.partition, reading.source);
-        let names = candidate_cache::names_of(session, only);
-        let matching = |topic: &str| candidate_cache::reads(session, only, topic);
-        let wanted = match &names {
+        let log = &self.env.partitions[reading.id.partition.index()];
+        let names = wanted.names();
+        let matching = |topic: &str| wanted.has(topic);
+        let topics = match &names {
             Some(names) => TopicFilter::Topics(names),
             None => TopicFilter::Matching(&matching),
         };
-        let mut range = nothing;
         for _ in 0..LOOKS_MAX {
             if range.start >= until || *steps == 0 {
                 break;
             }
-            range =
-                self.catch_up
-                    .candidate_cache
-                    .find(reader, (range.start, until), log, wanted)?;
+            let cache = &mut self.catch_up.candidate_cache;
+            range = cache.find(reading.id, (range.start, until), log, topics)?;
             if !range.is_empty() {
                 break;
             }
@@ -149,30 +143,25 @@ impl Engine {
         Ok(range)
     }
 
-    /// Caches batches read from the files for the next sessions that need them.
-    pub(in crate::engine) fn keep_batches(&mut self, partition: PartitionIndex, batches: &[Batch]) {
-        let bytes: usize = batches.iter().map(Batch::bytes_len).sum();
-        self.observe.turn_metrics.catch_up_read_bytes += bytes as u64;
-        self.clients.payload_holders.note_read(bytes);
-        self.catch_up.batch_cache.keep(partition, batches);
-    }
-
     fn wake_waiting(&mut self, partition: PartitionIndex, batches: &[Batch]) {
         for batch in batches {
             let (from, until) = (batch.base_offset(), batch.next_offset());
-            for session in self
-                .catch_up
-                .batch_cache
-                .take_waiting(partition, from, until)
-            {
-                self.wake_session(session);
+            let cache = &mut self.catch_up.batch_cache;
+            for waiter in cache.take_waiting(partition, from, until) {
+                self.wake(waiter);
             }
         }
     }
 
-    /// Forgets the cached state of a session that has caught up or is gone.
-    pub(super) fn end_catch_up_reads(&mut self, key: SessionKey) {
-        self.catch_up.batch_cache.resume(key);
-        self.catch_up.candidate_cache.forget(key);
+    pub(super) fn wake(&mut self, waiter: Waiter) {
+        self.catch_up.wake(waiter, self.clients, self.groups);
+    }
+}
+
+/// The topics of a reader; `None` if it is gone.
+fn wanted_by<'a>(clients: &'a Clients, groups: &'a Groups, id: ReaderId) -> Option<Wanted<'a>> {
+    match id.waiter {
+        Waiter::Group(id) => Some(Wanted::Filter(groups.get(id)?.filter())),
+        Waiter::Session(key) => Wanted::of(clients.session(key)?, id.replay),
     }
 }

@@ -5,23 +5,26 @@
 
 use std::sync::Arc;
 
-use headwater_log::{Batch, Epoch, Headers, Offset, RecordView};
+use headwater_log::{Epoch, Headers, Offset, RecordView};
 
 use crate::auth::Access;
-use crate::engine::delivery::deliver::{Delivered, Delivery};
-use crate::engine::ids::PartitionIndex;
-use crate::engine::retained::retained_cursor::{NextValue, RetainedCursor};
-use crate::engine::retained::{RecordRef, StoredValue, from_hex, state_key};
+use crate::engine::delivery::is_passing;
+use crate::engine::delivery::sender::{Delivered, Packet, Sender};
+use crate::engine::ids::Waiter;
+use crate::engine::retained::RecordRef;
+use crate::engine::retained::retained_cursor::{NextValue, RetainedCursor, Value};
 use crate::engine::routing::topics::EffectiveOptions;
 use crate::engine::session::window::Source;
-use crate::engine::{ConnKey, Engine, SessionKey};
+use crate::engine::stored::{self, decode, from_hex};
+use crate::engine::{ConnKey, SessionKey};
 
-use super::read_retry::is_passing;
+use super::CatchingUp;
+use super::read_retry::Recent;
 use super::readers::Progress;
 
-impl Engine {
+impl CatchingUp<'_> {
     /// Sends the retained messages that new subscriptions wait for.
-    pub(in crate::engine) fn send_retained(
+    pub(super) fn send_retained(
         &mut self,
         key: SessionKey,
         conn: ConnKey,
@@ -33,7 +36,7 @@ impl Engine {
         if !session.has_pending_retained() {
             return Progress::Finished;
         }
-        let is_answered = |engine: &Self| Some(engine.clients.conn(conn)?.subacks_pending == 0);
+        let is_answered = |this: &Self| Some(this.clients.conn(conn)?.subacks_pending == 0);
         if is_answered(self) != Some(true) {
             return Progress::NoRoom;
         }
@@ -81,7 +84,7 @@ impl Engine {
             no_local: false,
             ..EffectiveOptions::of(std::iter::once(held.options))
         };
-        let mut recent = None;
+        let mut recent = Recent::default();
         loop {
             let Some(session) = self.clients.session(key) else {
                 return Progress::NoRoom;
@@ -110,11 +113,11 @@ impl Engine {
         conn: ConnKey,
         value: &Value,
         effective: &EffectiveOptions,
-        recent: &mut Option<(PartitionIndex, Batch)>,
+        recent: &mut Recent,
         steps: &mut usize,
     ) -> Delivered {
         let RecordRef { partition, offset } = value.at;
-        let delivery_of = |record| Delivery {
+        let packet_of = |record| Packet {
             record,
             batch: None,
             partition,
@@ -127,31 +130,31 @@ impl Engine {
             let Some(stored) = self.stored_retained(&value.topic) else {
                 return Delivered::Skipped;
             };
-            return self.deliver(key, conn, &delivery_of(&stored.view()));
+            return lend!(self => Sender: groups, clients, store, observe).deliver(
+                key,
+                conn,
+                &packet_of(&stored.view()),
+            );
         }
-        let has_it = |(of, batch): &(PartitionIndex, Batch)| {
-            *of == partition && (batch.base_offset()..batch.next_offset()).contains(&offset)
-        };
-        let batch = match recent.take().filter(has_it) {
-            Some((_, batch)) => batch,
-            None => {
-                *steps = steps.saturating_sub(1);
-                match self.read_one(partition, offset) {
-                    Ok(Some((batch, _))) => batch,
-                    Err(error) if is_passing(&error) => return self.retry_later(key, &error),
-                    Ok(None) | Err(_) => return Delivered::Skipped,
-                }
+        *steps = steps.saturating_sub(usize::from(!recent.holds((partition, offset))));
+        let batch = match self.read_one((partition, offset), recent) {
+            Ok(Some(batch)) => batch,
+            Err(error) if is_passing(&error) => {
+                return self.retry_later(Waiter::Session(key), &error);
             }
+            Ok(None) | Err(_) => return Delivered::Skipped,
         };
         let record = batch.record((offset.0 - batch.base_offset().0) as usize);
-        let delivered = self.deliver(key, conn, &delivery_of(&record));
-        *recent = Some((partition, batch));
-        delivered
+        lend!(self => Sender: groups, clients, store, observe).deliver(
+            key,
+            conn,
+            &packet_of(&record),
+        )
     }
 
     pub(super) fn stored_retained(&self, topic: &Arc<str>) -> Option<OwnedRecord> {
-        let text = self.store.state.get(&state_key(topic))?;
-        let value: StoredValue = serde_json::from_slice(&text).ok()?;
+        let value = self.store.state.get(&stored::retained::key(topic))?;
+        let value: stored::retained::Value = decode(&value).ok()?;
         Some(OwnedRecord {
             topic: Arc::clone(topic),
             properties: from_hex(&value.properties)?,
@@ -161,25 +164,16 @@ impl Engine {
     }
 }
 
-/// The retained message of a topic, as found for a subscriber.
-#[derive(Debug, PartialEq, Eq)]
-pub(in crate::engine) struct Value {
-    pub topic: Arc<str>,
-    pub at: RecordRef,
-    /// The state store has the value.
-    pub stored: bool,
-}
-
 /// A retained message read from the state store.
 pub(super) struct OwnedRecord {
     topic: Arc<str>,
-    value: StoredValue,
+    value: stored::retained::Value,
     properties: Vec<u8>,
     payload: Vec<u8>,
 }
 
 impl OwnedRecord {
-    pub(in crate::engine) fn view(&self) -> RecordView<'_> {
+    pub(super) fn view(&self) -> RecordView<'_> {
         RecordView {
             offset: Offset(self.value.offset),
             epoch: Epoch(0),

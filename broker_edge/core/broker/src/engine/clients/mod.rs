@@ -1,19 +1,27 @@
 //! Connections and sessions, and the lists of those with work to do.
 
+pub mod charges;
+mod out;
 pub mod timers;
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::rc::Rc;
 
 use headwater_mqtt::{Property, encode};
 
+use crate::audit::Refused;
+use crate::auth::Rights;
+
 use super::containers::lazy_box::LazyBox;
+use super::containers::once_queue::OnceQueue;
 use super::effects::{Cause, Effect, Effects};
 use super::env::Env;
 use super::session::connection::Phase;
-use super::session::out::PayloadHolders;
+use super::session::pauses::Pause;
 use super::{ConnKey, Connection, Session, SessionKey, Slab};
 
+use out::PayloadHolders;
 use timers::Timers;
 
 #[derive(Default)]
@@ -21,20 +29,16 @@ pub struct Clients {
     pub(super) conns: Slab<Connection>,
     pub(super) sessions: Slab<Session>,
     /// Ordered, so that clients can be listed page by page.
-    pub(super) by_client: BTreeMap<Rc<str>, SessionKey>,
-    pub(super) timers: Timers,
+    by_client: BTreeMap<Rc<str>, SessionKey>,
+    timers: Timers,
     /// Connections with bytes to write.
-    pub(super) touched: Vec<ConnKey>,
+    pub(super) touched: OnceQueue<Connection, 0>,
     /// Connections closed in this turn.
-    pub(super) closed: Vec<ConnKey>,
+    closed: Vec<ConnKey>,
     /// Connections that may be read again because their pause has ended.
-    pub(super) resumed: Vec<ConnKey>,
+    resumed: Vec<ConnKey>,
     pub(super) pool: Vec<LazyBox<Vec<u8>>>,
-    pub(super) payload_holders: PayloadHolders,
-    /// Sessions created since the start.
-    pub(super) lives: u64,
-    /// Source of assigned client ids.
-    pub(super) assigned: u64,
+    payload_holders: PayloadHolders,
 }
 
 impl Clients {
@@ -86,7 +90,34 @@ impl Clients {
 
     /// The session of a client.
     pub(super) fn by_id(&self, client_id: &str) -> Option<&Session> {
-        self.session(*self.by_client.get(client_id)?)
+        self.session(self.key_by_id(client_id)?)
+    }
+
+    pub(super) fn key_by_id(&self, client_id: &str) -> Option<SessionKey> {
+        self.by_client.get(client_id).copied()
+    }
+
+    /// The clients after an id, in the order of their ids.
+    pub(super) fn after(&self, id: Option<&str>) -> impl Iterator<Item = (&Rc<str>, &Session)> {
+        let after = id.map_or(Bound::Unbounded, Bound::Excluded);
+        let keys = self.by_client.range::<str, _>((after, Bound::Unbounded));
+        keys.filter_map(|(id, key)| Some((id, self.session(*key)?)))
+    }
+
+    /// Adds a session under its client id.
+    pub(super) fn insert(&mut self, session: Session) -> SessionKey {
+        let client_id = Rc::clone(&session.client_id);
+        let key = self.sessions.insert(session);
+        self.by_client.insert(client_id, key);
+        key
+    }
+
+    pub(super) fn remove_session(&mut self, key: SessionKey) -> Option<Session> {
+        let session = self.sessions.remove(key)?;
+        if self.key_by_id(&session.client_id) == Some(key) {
+            self.by_client.remove(&session.client_id);
+        }
+        Some(session)
     }
 
     /// The connection of a session.
@@ -97,32 +128,89 @@ impl Clients {
 
     /// Adds a connection to the list of connections to write.
     pub(super) fn touch(&mut self, key: ConnKey) {
-        if let Some(conn) = self.conns.get_mut(key)
-            && !conn.touched
-        {
-            conn.touched = true;
-            self.touched.push(key);
+        if let Some((_, marks)) = self.conns.get_marked(key) {
+            self.touched.push(key, marks);
         }
     }
 
     /// The connection and a buffer to append to, which is written at the end of the turn.
     pub(super) fn writer(&mut self, key: ConnKey) -> Option<&mut Connection> {
-        let conn = self.conns.get_mut(key)?;
+        let (conn, marks) = self.conns.get_marked(key)?;
         if conn.out.capacity() == 0
             && let Some(buffer) = self.pool.pop()
         {
             conn.out = buffer;
         }
-        if !conn.touched {
-            conn.touched = true;
-            self.touched.push(key);
-        }
+        self.touched.push(key, marks);
         Some(conn)
+    }
+
+    /// Ends a pause of reading. It was no silence of the client.
+    pub(super) fn resume(&mut self, key: ConnKey, pause: Pause, env: &Env) {
+        if let Some(conn) = self.conns.get_mut(key)
+            && conn.pauses.end(pause)
+        {
+            conn.last_read_ms = env.now.mono_ms;
+            self.resumed.push(key);
+        }
+    }
+
+    /// The same for all connections that have this pause.
+    pub(super) fn resume_all(&mut self, pause: Pause, env: &Env) {
+        let conns = self.conns.iter();
+        let paused = conns.filter(|(_, conn)| conn.pauses.has(pause));
+        let keys: Vec<ConnKey> = paused.map(|(key, _)| key).collect();
+        for key in keys {
+            self.resume(key, pause, env);
+        }
+    }
+
+    pub(super) fn has_resumed(&self) -> bool {
+        !self.resumed.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(super) fn closed(&self) -> &[ConnKey] {
+        &self.closed
+    }
+
+    /// Connections closed in this turn.
+    pub(super) fn take_closed(&mut self) -> Vec<ConnKey> {
+        std::mem::take(&mut self.closed)
+    }
+
+    /// Connections whose pause has ended: they may be read again.
+    pub(super) fn take_resumed(&mut self) -> Vec<ConnKey> {
+        std::mem::take(&mut self.resumed)
     }
 
     /// Whether the CONNACK of an open connection has left.
     pub(super) fn has_connack(&self, key: ConnKey) -> bool {
         self.session_of(key).is_some_and(|session| session.active)
+    }
+
+    /// Audits what a client was refused. `who` names a client that has no session yet.
+    pub(super) fn refused(
+        &self,
+        key: ConnKey,
+        who: Option<(&str, Option<&Rights>)>,
+        (act, reason): (&'static str, &'static str),
+        env: &Env,
+    ) {
+        let session = || {
+            let session = self.session_of(key)?;
+            Some((&*session.client_id, session.rights.as_deref()))
+        };
+        if let (Some(conn), Some((client_id, rights))) = (self.conn(key), who.or_else(session)) {
+            env.metrics.audit.refuse(&Refused {
+                door: conn.peer.transport.interface(),
+                act,
+                reason,
+                user: rights.and_then(Rights::user).map(|user| &**user),
+                address: Some(conn.peer.address().ip()),
+                client_id: Some(client_id),
+            });
+        }
     }
 
     /// Marks a connection as closed and tells an MQTT 5 client why, unless it waits for its CONNACK. Nothing is read or

@@ -6,7 +6,13 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::engine::session::connection::Phase;
 use crate::engine::{ConnKey, SessionKey};
+
+use super::Clients;
+
+/// Below this count, skip the removal of stale timers.
+const TIMERS_KEPT: usize = 1024;
 
 /// What is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +43,7 @@ pub struct Timers {
 }
 
 impl Timers {
-    pub fn set(&mut self, due_ms: u64, timer: Timer) {
+    fn set(&mut self, due_ms: u64, timer: Timer) {
         if self.heap.len() == self.heap.capacity() {
             // Grow by an eighth: every connection has a timer, and doubling would exceed the memory budget of an idle
             // connection.
@@ -46,29 +52,60 @@ impl Timers {
         self.heap.push(Reverse((due_ms, timer)));
     }
 
-    pub fn len(&self) -> usize {
-        self.heap.len()
-    }
-
-    /// Drops the timers that are no longer wanted.
-    pub fn retain(&mut self, mut is_wanted: impl FnMut(u64, Timer) -> bool) {
-        self.heap
-            .retain(|Reverse((due_ms, timer))| is_wanted(*due_ms, *timer));
-    }
-
-    pub fn next_due_ms(&self) -> Option<u64> {
+    fn next_due_ms(&self) -> Option<u64> {
         self.heap.peek().map(|Reverse((due, _))| *due)
     }
 
-    pub fn is_due(&self, now_ms: u64) -> bool {
-        self.next_due_ms().is_some_and(|due_ms| due_ms <= now_ms)
-    }
-
-    pub fn pop_due(&mut self, now_ms: u64) -> Option<Timer> {
+    fn pop_due(&mut self, now_ms: u64) -> Option<Timer> {
         if self.next_due_ms()? > now_ms {
             return None;
         }
         self.heap.pop().map(|Reverse((_, timer))| timer)
+    }
+}
+
+impl Clients {
+    pub(in crate::engine) fn set_timer(&mut self, due_ms: u64, timer: Timer) {
+        self.timers.set(due_ms, timer);
+    }
+
+    pub(in crate::engine) fn next_due_ms(&self) -> Option<u64> {
+        self.timers.next_due_ms()
+    }
+
+    pub(in crate::engine) fn pop_due(&mut self, now_ms: u64) -> Option<Timer> {
+        self.timers.pop_due(now_ms)
+    }
+
+    #[cfg(test)]
+    pub(in crate::engine) fn timers_len(&self) -> usize {
+        self.timers.heap.len()
+    }
+
+    /// Clients that connect and disconnect leave timers behind that may not be due for weeks.
+    pub(in crate::engine) fn drop_stale_timers(&mut self) {
+        let (conns, sessions) = (&self.conns, &self.sessions);
+        if self.timers.heap.len() < 4 * (conns.len() + sessions.len()) + TIMERS_KEPT {
+            return;
+        }
+        self.timers
+            .heap
+            .retain(|Reverse((due_ms, timer))| match *timer {
+                Timer::Credentials(key) => conns.get(key).is_some(),
+                Timer::Checkpoint | Timer::Cursors | Timer::Sys | Timer::ScheduleReads => true,
+                Timer::Pace(key) => conns.get(key).is_some_and(|conn| conn.pauses.has_rate()),
+                Timer::Silence(key) => conns.get(key).is_some_and(|conn| {
+                    conn.phase != Phase::Open || conn.silence_due_ms == *due_ms
+                }),
+                Timer::Will(key) => sessions
+                    .get(key)
+                    .and_then(|session| session.offline.as_ref()?.will.as_ref())
+                    .is_some_and(|(at, _)| at == due_ms),
+                Timer::Expiry(key) => sessions
+                    .get(key)
+                    .and_then(|session| session.offline.as_ref())
+                    .is_some_and(|away| away.expiry_due_ms == *due_ms),
+            });
     }
 }
 

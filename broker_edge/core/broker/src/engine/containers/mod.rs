@@ -2,4 +2,5 @@
 
 pub mod inline_vec;
 pub mod lazy_box;
+pub mod once_queue;
 pub mod slab;

@@ -73,8 +73,28 @@ impl<T> fmt::Debug for Key<T> {
     }
 }
 
+/// Bits that say in which lists the key of a slot is; they fill bytes that the generation leaves unused.
+#[derive(Debug, Default)]
+pub struct Marks(u8);
+
+impl Marks {
+    /// Returns whether the bit was clear.
+    #[inline]
+    pub fn set(&mut self, bit: u8) -> bool {
+        let was_clear = self.0 & 1 << bit == 0;
+        self.0 |= 1 << bit;
+        was_clear
+    }
+
+    #[inline]
+    pub fn clear(&mut self, bit: u8) {
+        self.0 &= !(1 << bit);
+    }
+}
+
 struct Slot<T> {
     generation: u32,
+    marks: Marks,
     value: Option<T>,
 }
 
@@ -119,6 +139,7 @@ impl<T> Slab<T> {
             if self.used == self.blocks.len() * BLOCK {
                 let empty = || Slot {
                     generation: 0,
+                    marks: Marks::default(),
                     value: None,
                 };
                 self.blocks
@@ -146,6 +167,7 @@ impl<T> Slab<T> {
         }
         let value = slot.value.take()?;
         slot.generation = slot.generation.wrapping_add(1);
+        slot.marks = Marks::default();
         self.free.push(key.index);
         Some(value)
     }
@@ -162,9 +184,15 @@ impl<T> Slab<T> {
 
     #[inline]
     pub fn get_mut(&mut self, key: Key<T>) -> Option<&mut T> {
+        self.get_marked(key).map(|(value, _)| value)
+    }
+
+    /// The value, and the marks of its slot.
+    #[inline]
+    pub fn get_marked(&mut self, key: Key<T>) -> Option<(&mut T, &mut Marks)> {
         let slot = self.slot_mut(key.index())?;
         if slot.generation == key.generation {
-            slot.value.as_mut()
+            Some((slot.value.as_mut()?, &mut slot.marks))
         } else {
             None
         }
@@ -190,6 +218,11 @@ impl<T> Slab<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn marks_take_no_memory() {
+        assert_eq!(size_of::<Slot<Box<u8>>>(), 16);
+    }
 
     #[test]
     fn a_key_of_a_removed_value_finds_nothing_in_the_reused_slot() {

@@ -3,23 +3,18 @@
 //! Decides which parts of a record are sent (remaining expiry, headers of producers, offsets); the mqtt crate writes
 //! the bytes.
 
-use headwater_log::RecordView;
+use headwater_log::{Batch, RecordView};
 use headwater_mqtt::encode::{PublishFields, PublishLayout};
 use headwater_mqtt::property::set_message_expiry;
-use headwater_mqtt::{Properties, Property, PropertyId, QoS, Version, text};
+use headwater_mqtt::{Properties, Property, PropertyId, QoS, text};
 
-/// How one subscriber gets a record.
-#[derive(Debug, Clone, Copy)]
-pub struct PublishOptions<'a> {
-    pub version: Version,
-    pub qos: QoS,
-    pub retain: bool,
-    pub dup: bool,
-    /// Replaces the record's topic.
-    pub topic: Option<&'a str>,
-    /// Encoded properties of only this delivery.
-    pub extra: &'a [u8],
-}
+use crate::engine::env::Env;
+use crate::engine::ids::PartitionIndex;
+use crate::engine::routing::topics::EffectiveOptions;
+use crate::engine::session::aliases::AliasUse;
+use crate::engine::session::connection::Connection;
+
+use super::template::payload_of;
 
 /// Whether the payload is copied behind the header, or sent from its batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,13 +23,13 @@ pub enum Payload {
     Shared,
 }
 
-/// Appends the PUBLISH, without its payload if that is shared. `None` if the record is not delivered: expired, purged,
+/// Appends the PUBLISH with the record's properties, without its payload if that is shared. `None` if the record is not delivered: expired, purged,
 /// or too large to encode.
 #[inline]
 pub fn record(
     out: &mut Vec<u8>,
     record: &RecordView<'_>,
-    form: PublishOptions<'_>,
+    fields: PublishFields<'_>,
     payload: Payload,
     now_us: i64,
 ) -> Option<PublishLayout> {
@@ -42,7 +37,7 @@ pub fn record(
         return None;
     }
     if record.properties.is_empty() && record.headers.is_empty() {
-        return put(out, record, form, &[], payload);
+        return put(out, record, fields, payload);
     }
     let mut properties = record.properties.to_vec();
     if let Some(expiry_s) = message_expiry_s(record.properties) {
@@ -59,7 +54,16 @@ pub fn record(
             Property::UserProperty { key, value }.encode(&mut properties);
         }
     }
-    put(out, record, form, &properties, payload)
+    let properties = &properties;
+    put(
+        out,
+        record,
+        PublishFields {
+            properties,
+            ..fields
+        },
+        payload,
+    )
 }
 
 /// The bytes as an MQTT string, if they are a valid one.
@@ -71,23 +75,114 @@ fn text(bytes: &[u8]) -> Option<&str> {
 fn put(
     out: &mut Vec<u8>,
     record: &RecordView<'_>,
-    form: PublishOptions<'_>,
-    properties: &[u8],
+    fields: PublishFields<'_>,
     payload: Payload,
 ) -> Option<PublishLayout> {
-    let fields = PublishFields {
-        version: form.version,
-        dup: form.dup,
-        qos: form.qos,
-        retain: form.retain,
-        topic: form.topic.unwrap_or(record.topic),
-        packet_id: None,
-        properties,
-        extra: form.extra,
-    };
     match payload {
         Payload::Copied => fields.encode(out, record.payload).ok(),
         Payload::Shared => fields.encode_head(out, record.payload.len()).ok(),
+    }
+}
+
+/// How one session gets one record.
+pub struct Form<'a> {
+    pub qos: QoS,
+    pub retain: bool,
+    pub dup: bool,
+    pub effective: &'a EffectiveOptions,
+    /// The topic may be replaced by an alias. Packets that are sent again have their full topics.
+    pub uses_aliases: bool,
+    /// The batch that holds the record, if a large payload may be sent from there.
+    pub batch: Option<&'a Batch>,
+}
+
+pub enum Written {
+    /// The packet, and where it begins in the buffer.
+    Sent(PublishLayout, usize),
+    TooLarge,
+    /// Or purged.
+    Expired,
+}
+
+/// Appends one record to the buffer of one connection, without its packet id.
+pub fn write(
+    conn: &mut Connection,
+    of: &RecordView<'_>,
+    partition: PartitionIndex,
+    form: &Form<'_>,
+    env: &Env,
+) -> Written {
+    let effective = form.effective;
+    let place = if effective.offsets || effective.offset_topics {
+        let name = env.partitions[partition.index()].name();
+        format!("{name}:{}", of.offset)
+    } else {
+        String::new()
+    };
+    let mut extra = Vec::new();
+    if conn.version.is_v5() {
+        put_extra(&mut extra, of, effective, &place);
+    }
+    let at_topic = effective
+        .offset_topics
+        .then(|| format!("$at/{place}/{}", of.topic));
+    let alias_use = match &conn.extras.out_aliases {
+        Some(aliases) if form.uses_aliases && at_topic.is_none() => aliases.alias_use(of.topic),
+        _ => AliasUse::Plain,
+    };
+    if let AliasUse::New(number) | AliasUse::Known(number) = alias_use {
+        Property::TopicAlias(number).encode(&mut extra);
+    }
+    let fields = PublishFields {
+        version: conn.version,
+        qos: form.qos,
+        retain: form.retain,
+        dup: form.dup,
+        topic: match alias_use {
+            AliasUse::Known(_) => "",
+            _ => at_topic.as_deref().unwrap_or(of.topic),
+        },
+        packet_id: None,
+        properties: &[],
+        extra: &extra,
+    };
+    let base = conn.out.len();
+    let shared = form.batch.filter(|_| payload_of(of) == Payload::Shared);
+    let payload = shared.map_or(Payload::Copied, |_| Payload::Shared);
+    let Some(packet) = record(&mut conn.out, of, fields, payload, env.now.wall_us) else {
+        return Written::Expired;
+    };
+    if packet.total_len > conn.packet_max as usize {
+        conn.out.truncate(base);
+        return Written::TooLarge;
+    }
+    if let AliasUse::New(number) = alias_use
+        && let Some(aliases) = &mut conn.extras.out_aliases
+    {
+        aliases.learn(of.topic, number);
+    }
+    if let Some(batch) = shared {
+        let index = (of.offset.0 - batch.base_offset().0) as usize;
+        conn.shares.push(conn.out.len(), batch, index);
+    }
+    Written::Sent(packet, base)
+}
+
+/// The properties of only this delivery: identifiers of subscriptions, offset and time.
+fn put_extra(
+    extra: &mut Vec<u8>,
+    record: &RecordView<'_>,
+    effective: &EffectiveOptions,
+    place: &str,
+) {
+    for id in effective.ids.iter().flatten() {
+        Property::SubscriptionIdentifier(*id).encode(extra);
+    }
+    if effective.offsets {
+        let time = record.time_us.to_string();
+        for (key, value) in [("stream-offset", place), ("ts", &time)] {
+            Property::UserProperty { key, value }.encode(extra);
+        }
     }
 }
 

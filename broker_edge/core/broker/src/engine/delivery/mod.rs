@@ -1,16 +1,69 @@
 //! The live stream.
 
-pub mod deliver;
+pub mod dispatch;
 pub mod encode;
-pub mod template;
+pub mod give;
+pub mod matches;
+pub mod sender;
+mod template;
 
-use headwater_log::Offset;
+use headwater_log::{Class, Offset, Partition, ReadError};
+
+use super::env::Env;
+use super::ids::PartitionIndex;
 
 use template::Templates;
 
-#[derive(Default)]
+/// How long to wait before repeating a read that failed temporarily.
+pub const RETRY_MS: u64 = 1000;
+
 pub struct Delivery {
-    /// Per partition, the end of what was dispatched to the live sessions.
-    pub(super) dispatched: Vec<Offset>,
-    pub(super) templates: Templates,
+    /// Per partition, the end of what was sent to the live sessions.
+    live: Vec<Offset>,
+    /// Per partition, when records that could not be read are read again.
+    retry_at_ms: Vec<u64>,
+    templates: Templates,
+}
+
+impl Delivery {
+    pub fn new(partitions: &[Partition]) -> Self {
+        Self {
+            live: partitions.iter().map(Partition::high_watermark).collect(),
+            retry_at_ms: vec![0; partitions.len()],
+            templates: Templates::default(),
+        }
+    }
+
+    /// The live offsets of all partitions.
+    pub fn live(&self) -> &[Offset] {
+        &self.live
+    }
+
+    #[inline]
+    pub fn live_at(&self, partition: PartitionIndex) -> Offset {
+        self.live[partition.index()]
+    }
+
+    /// Whether a partition has records to send now.
+    fn is_due(&self, partition: &Partition, index: PartitionIndex, env: &Env) -> bool {
+        partition.class() != Class::Internal
+            && partition.high_watermark() > self.live_at(index)
+            && self.retry_at_ms[index.index()] <= env.now.mono_ms
+    }
+
+    pub fn has_due(&self, env: &Env) -> bool {
+        let mut partitions = env.partitions.iter().zip(0..);
+        partitions.any(|(partition, index)| self.is_due(partition, PartitionIndex(index), env))
+    }
+}
+
+/// Whether the same read may succeed later.
+pub fn is_passing(error: &ReadError) -> bool {
+    let ReadError::Io { source, .. } = error else {
+        return false;
+    };
+    matches!(
+        source.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN)
+    )
 }

@@ -4,13 +4,14 @@
 //! granted QoS, retain as published. Per subscriber only the packet ids are written.
 
 use headwater_log::{Batch, Offset, RecordView};
+use headwater_mqtt::encode::PublishFields;
 use headwater_mqtt::{QoS, Version};
 
 use crate::engine::ids::PartitionIndex;
 use crate::engine::routing::topics::EffectiveOptions;
 use crate::engine::session::out::SHARED_BYTES_MIN;
 
-use super::encode::{self, Payload, PublishOptions};
+use super::encode::{self, Payload};
 
 /// A QoS 0 delivery in a template has no packet id.
 pub const NO_PACKET_ID: u32 = u32::MAX;
@@ -18,7 +19,7 @@ pub const NO_PACKET_ID: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     pub packet_id_at: u32,
-    pub is_qos2: bool,
+    pub qos: QoS,
     pub offset: Offset,
 }
 
@@ -115,17 +116,19 @@ impl Template {
             let record = run.batch.record(index);
             let qos = QoS::from_u8(record.qos.min(granted)).unwrap_or(QoS::ExactlyOnce);
             let retain = layout & 0b001 != 0 && record.retain;
-            let form = PublishOptions {
+            let fields = PublishFields {
                 version,
                 qos,
                 retain,
                 dup: false,
-                topic: None,
+                topic: record.topic,
+                packet_id: None,
+                properties: &[],
                 extra: &[],
             };
             let at = self.bytes.len();
             let payload = payload_of(&record);
-            let Some(packet) = encode::record(&mut self.bytes, &record, form, payload, now_us)
+            let Some(packet) = encode::record(&mut self.bytes, &record, fields, payload, now_us)
             else {
                 continue;
             };
@@ -139,11 +142,10 @@ impl Template {
                 .map_or(NO_PACKET_ID, |place| (at + place) as u32);
             self.with_id += usize::from(packet_id_at != NO_PACKET_ID);
             self.largest = self.largest.max(packet.total_len);
-            let is_qos2 = qos == QoS::ExactlyOnce;
-            self.has_qos2 |= is_qos2;
+            self.has_qos2 |= qos == QoS::ExactlyOnce;
             self.entries.push(Entry {
                 packet_id_at,
-                is_qos2,
+                qos,
                 offset: record.offset,
             });
         }

@@ -1,10 +1,8 @@
 //! Moves records from a turn into the log, one stage per partition.
 //!
-//! A record gets a *ticket* when it is staged and an offset when its append is accepted. The stage remembers which
-//! tickets got which offsets until they are below the high watermark, and which connections wait for them. It sends no
-//! acknowledgements; it reports which connections may send theirs.
+//! What is staged gets the number of the next append, and an offset when that is accepted. The stage also counts how
+//! long the disk has been full.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Instant;
 
@@ -13,67 +11,60 @@ use headwater_log::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::engine::ids::Ticket;
+use crate::engine::ids::{Commit, CommitSeq, PartitionIndex};
 use crate::engine::{ConnKey, SessionKey};
 
+use super::commits::{Commits, Published};
 use super::inline_commit_policy::InlineCommitPolicy;
 
-/// An accepted append whose records are not durable yet.
+/// The result of an append that was not put off.
 #[derive(Debug)]
-struct Appended {
-    tickets: Range<u64>,
-    base: Offset,
-    end: Offset,
-    /// Some of them are QoS 2 publishes.
-    has_qos2: bool,
-    conns: Vec<ConnKey>,
+pub struct Outcome {
+    pub commit: Commit,
+    /// The offset of the first record.
+    pub result: Result<Offset, Box<Refused>>,
+    /// Publishers may have been paused since the queue was full.
+    pub was_stalled: bool,
 }
 
-/// The result of an append.
+/// Records that will never be in the log.
 #[derive(Debug)]
-pub enum Outcome {
-    Nothing,
-    Accepted {
-        first: Ticket,
-        base: Offset,
-    },
-    /// The queue is full: the records stay staged, and no more may be staged until they are accepted.
-    Stalled,
-    /// The records from this ticket on will never be in the log.
-    Refused {
-        first: Ticket,
-        conns: Vec<ConnKey>,
-        /// How many of the records were publishes of clients.
-        publishes: u64,
-        /// The QoS 2 publishes among them.
-        exactly_once: Vec<(SessionKey, u16)>,
-        error: AppendError,
-    },
+pub struct Refused {
+    pub conns: Vec<ConnKey>,
+    /// How many of them were publishes of clients.
+    pub publishes: u64,
+    /// The QoS 2 publishes among them.
+    pub exactly_once: Vec<(SessionKey, u16)>,
+    /// The sessions of the receipts among them.
+    pub receipts: Vec<SessionKey>,
+    pub error: AppendError,
+}
+
+/// A record that was staged.
+#[derive(Debug, Clone, Copy)]
+pub struct Staged {
+    pub after: Commit,
+    /// Its place in the append.
+    pub index: u32,
 }
 
 pub struct Stage {
     pub partition: Partition,
+    index: PartitionIndex,
     pub records: Records,
-    /// Indexes into `records` are valid for this stamp; it changes with every append and is unique over all partitions.
-    pub stamp: u64,
+    pub commits: Commits<ConnKey>,
+    /// Everything below may be acknowledged in this turn.
+    pub mark: Offset,
     /// The staged records could not be appended yet.
     pub stalled: bool,
     /// The last append was refused; this is logged once, not in every turn.
-    pub refusing: bool,
-    /// The partition's records could not be read: the live stream waits until then.
-    pub pull_after_ms: u64,
+    refusing: bool,
     /// Sessions and packet ids of the QoS 2 publishes in `records`.
     pub exactly_once: Vec<(SessionKey, u16)>,
-    /// The partition's size at the last mark of the packet ids in use.
-    pub marked_bytes: u64,
+    /// The sessions of the receipts in `records`.
+    pub receipts: Vec<SessionKey>,
     /// When accepted records began to wait for disk space.
     full_since_ms: Option<u64>,
-    first: u64,
-    next: u64,
-    settled: u64,
-    appended: VecDeque<Appended>,
-    /// Connections with records in `records`; one may be there more than once.
-    conns: Vec<ConnKey>,
     /// How many of `records` are publishes of clients.
     publishes: u64,
     clients: FxHashMap<ConnKey, ClientIndex>,
@@ -82,45 +73,48 @@ pub struct Stage {
 }
 
 impl Stage {
-    pub fn new(partition: Partition, stamp: u64) -> Self {
+    pub fn new(partition: Partition, open: CommitSeq) -> Self {
         Self {
+            index: PartitionIndex::of(partition.id()),
             partition,
             records: Records::new(),
-            stamp,
+            commits: Commits::new(open),
+            mark: Offset(0),
             stalled: false,
             refusing: false,
-            pull_after_ms: 0,
             exactly_once: Vec::new(),
-            marked_bytes: 0,
+            receipts: Vec::new(),
             full_since_ms: None,
-            first: 0,
-            next: 0,
-            settled: 0,
-            appended: VecDeque::new(),
-            conns: Vec::new(),
             publishes: 0,
             clients: FxHashMap::default(),
             inline_commits: InlineCommitPolicy::default(),
         }
     }
 
-    /// The ticket of the next record.
-    pub fn next_ticket(&self) -> Ticket {
-        Ticket(self.next)
+    /// Indexes into `records` are valid for this stamp; it changes with every append and is unique over all partitions.
+    #[inline]
+    pub fn stamp(&self) -> u64 {
+        self.commits.open().0
     }
 
-    /// Issues the ticket of the record that the caller has just pushed to `records`.
+    fn commit(&self) -> Commit {
+        Commit {
+            partition: self.index,
+            seq: self.commits.open(),
+        }
+    }
+
+    /// Notes the record that the caller has just pushed to `records`; one without a connection is the broker's own.
     #[inline]
-    pub fn ticket(&mut self, conn: Option<ConnKey>) -> Ticket {
-        let ticket = Ticket(self.next);
-        self.next += 1;
+    pub fn note(&mut self, conn: Option<ConnKey>) -> Staged {
         if let Some(conn) = conn {
             self.publishes += 1;
-            if self.conns.last() != Some(&conn) {
-                self.conns.push(conn);
-            }
+            self.commits.wait(conn);
         }
-        ticket
+        Staged {
+            after: self.commit(),
+            index: self.records.len() as u32 - 1,
+        }
     }
 
     /// The index of a connection's client id in `records`. Connections remember their last one; this table serves those
@@ -134,101 +128,65 @@ impl Stage {
         Ok(index)
     }
 
-    /// Connections that staged records since the last append.
-    pub fn publishers(&self) -> &[ConnKey] {
-        &self.conns
-    }
-
-    /// Connections of the newest accepted append.
-    pub fn last_publishers(&self) -> &[ConnKey] {
-        self.appended.back().map_or(&[], |appended| &appended.conns)
-    }
-
-    /// Everything below this ticket is durable, or was refused.
-    #[inline]
-    pub fn settled(&self) -> Ticket {
-        Ticket(self.settled)
-    }
-
-    /// Whether [`Stage::settle`] would settle anything.
-    pub fn is_settleable(&self, mark: Offset) -> bool {
-        self.appended.front().is_some_and(|front| front.end <= mark)
-    }
-
-    /// Whether the next records to settle include QoS 2 publishes.
-    pub fn settles_qos2(&self) -> bool {
-        self.appended.front().is_some_and(|front| front.has_qos2)
-    }
-
-    /// Whether accepted records wait for the high watermark.
-    pub fn waits(&self) -> bool {
-        !self.appended.is_empty()
-    }
-
-    /// Appends the staged records to the log. `inline` allows the commit to happen on this thread.
-    pub fn append(&mut self, inline: bool, stamp: u64) -> Outcome {
+    /// Appends the staged records to the log; `next` is the number of the append behind them, and `since` is when the
+    /// turn began. `inline` allows the commit to happen on this thread. If the queue is full, the records stay staged,
+    /// and no more may be staged until they are accepted.
+    pub fn append(&mut self, inline: bool, next: CommitSeq, since: Instant) -> Option<Outcome> {
         if self.records.is_empty() {
-            return Outcome::Nothing;
+            return None;
         }
         let records = std::mem::replace(&mut self.records, self.partition.take_records());
-        let first = Ticket(self.first);
-        match self.hand_over(records, inline) {
-            Ok(offsets) => {
-                self.stamp = stamp;
-                self.clients.clear();
-                self.stalled = false;
-                let has_qos2 = !self.exactly_once.is_empty();
-                self.exactly_once.clear();
-                self.publishes = 0;
-                self.appended.push_back(Appended {
-                    has_qos2,
-                    tickets: self.first..self.next,
-                    base: offsets.start,
-                    end: offsets.end,
-                    conns: std::mem::take(&mut self.conns),
-                });
-                self.first = self.next;
-                Outcome::Accepted {
-                    first,
-                    base: offsets.start,
-                }
-            }
+        let commit = self.commit();
+        let result = match self.hand_over(records, inline) {
             Err(AppendError::QueueFull { records, .. }) => {
                 self.records = *records;
                 self.stalled = true;
-                Outcome::Stalled
+                return None;
             }
-            Err(error) => {
-                self.stamp = stamp;
-                self.clients.clear();
-                self.stalled = false;
-                self.first = self.next;
-                let conns = std::mem::take(&mut self.conns);
-                self.settle_refused();
-                Outcome::Refused {
-                    first,
-                    conns,
-                    publishes: std::mem::take(&mut self.publishes),
-                    exactly_once: std::mem::take(&mut self.exactly_once),
-                    error,
-                }
+            result => result,
+        };
+        self.clients.clear();
+        self.note_refusing(result.as_ref().err());
+        let publishes = std::mem::take(&mut self.publishes);
+        let result = match result {
+            Ok(offsets) => {
+                let published = Published {
+                    count: publishes,
+                    since,
+                    has_qos2: !self.exactly_once.is_empty(),
+                };
+                self.exactly_once.clear();
+                self.receipts.clear();
+                let base = offsets.start;
+                let published = (publishes > 0).then_some(published);
+                self.commits.accept(offsets, published, next);
+                Ok(base)
             }
-        }
+            Err(error) => Err(Box::new(Refused {
+                conns: self.commits.refuse(next),
+                publishes,
+                exactly_once: std::mem::take(&mut self.exactly_once),
+                receipts: std::mem::take(&mut self.receipts),
+                error,
+            })),
+        };
+        Some(Outcome {
+            commit,
+            result,
+            was_stalled: std::mem::take(&mut self.stalled),
+        })
     }
 
-    /// Makes a connection wait for a ticket issued to another one.
-    pub fn watch(&mut self, ticket: Ticket, conn: ConnKey) {
-        if ticket.0 >= self.first {
-            self.conns.push(conn);
-        } else if let Some(last) = self.appended.back_mut() {
-            last.conns.push(conn);
+    fn note_refusing(&mut self, error: Option<&AppendError>) {
+        let was_refusing = std::mem::replace(&mut self.refusing, error.is_some());
+        match error {
+            Some(error) if !was_refusing => tracing::warn!(%error, "publishes are refused"),
+            None if was_refusing => tracing::info!(
+                partition = self.partition.name(),
+                "publishes are accepted again"
+            ),
+            _ => {}
         }
-    }
-
-    /// Every ticket with an offset below this one is settled; `mark` is the log's own mark.
-    pub fn settled_below(&self, mark: Offset) -> Offset {
-        let first = self.appended.front().map(|appended| appended.base);
-        first.map_or(mark, |base| base.min(mark))
     }
 
     /// Only the log decides whether the queue has room, when it takes the records: other threads append as well.
@@ -243,31 +201,9 @@ impl Stage {
         result
     }
 
-    /// Refused tickets count as settled, after those that still wait.
-    fn settle_refused(&mut self) {
-        match self.appended.back_mut() {
-            Some(last) => last.tickets.end = self.next,
-            None => self.settled = self.next,
-        }
-    }
-
-    /// Settles the records below `mark` and adds the connections that waited for them to `waiting`. Returns whether
-    /// there were any.
-    pub fn settle(&mut self, mark: Offset, waiting: &mut Vec<ConnKey>) -> bool {
-        let before = self.settled;
-        while let Some(front) = self.appended.front()
-            && front.end <= mark
-        {
-            self.settled = front.tickets.end;
-            waiting.extend_from_slice(&front.conns);
-            self.appended.pop_front();
-        }
-        self.settled > before
-    }
-
     /// Whether accepted records have waited for disk space for at least `limit_ms`. Called now and then.
     pub fn has_waited_on_full(&mut self, now_ms: u64, limit_ms: u64) -> bool {
-        if !self.waits() || self.partition.state() != PartitionState::Full {
+        if !self.commits.waits() || self.partition.state() != PartitionState::Full {
             self.full_since_ms = None;
             return false;
         }
@@ -279,19 +215,6 @@ impl Stage {
     /// these stay unsettled; their QoS 2 packet ids are acknowledged once the records are settled.
     pub fn release_waiting(&mut self) -> Vec<ConnKey> {
         self.full_since_ms = None;
-        let mut conns = std::mem::take(&mut self.conns);
-        for appended in &mut self.appended {
-            conns.append(&mut appended.conns);
-        }
-        conns
-    }
-
-    /// All connections that wait for this partition, when it has stopped for good.
-    pub fn abandon(&mut self) -> Vec<ConnKey> {
-        let mut conns = std::mem::take(&mut self.conns);
-        for appended in self.appended.drain(..) {
-            conns.extend(appended.conns);
-        }
-        conns
+        self.commits.release()
     }
 }

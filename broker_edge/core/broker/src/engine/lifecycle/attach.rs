@@ -1,12 +1,10 @@
 //! Attaches a client to its session: an existing one or a new one.
 
-use std::rc::Rc;
-
-use headwater_log::Offset;
 use headwater_mqtt::{Connect, ReasonCode};
 
 use crate::engine::effects::Cause;
 use crate::engine::routing::router::Subscriber;
+use crate::engine::session::cursors::Cursor;
 use crate::engine::session::{Offline, Session};
 use crate::engine::shared_groups::is_shared;
 use crate::engine::{ConnKey, Engine, SessionKey};
@@ -36,7 +34,7 @@ impl Engine {
         if let (Some(session), Some(away)) = (self.clients.session_mut(key), before.offline) {
             session.offline = Some(away);
         }
-        self.recount_bytes(key);
+        self.clients.recount_bytes(key, &mut self.quotas);
     }
 
     /// The session of a connecting client, and its previous state if it existed. An earlier connection of the client is
@@ -53,8 +51,7 @@ impl Engine {
             .receive_maximum()
             .unwrap_or(u16::MAX)
             .min(self.env.settings.mqtt.max_inflight);
-        let partitions = self.data_partitions();
-        let mut found = self.clients.by_client.get(client_id).copied();
+        let mut found = self.clients.key_by_id(client_id);
         if let Some(session) = found {
             let old = self.clients.conn_of(session);
             if let Some(old) = old {
@@ -63,16 +60,13 @@ impl Engine {
             if connect.clean_start {
                 self.end_session(session);
             }
-            found = self.clients.by_client.get(client_id).copied();
+            found = self.clients.key_by_id(client_id);
         }
         let was_there = found.is_some();
         let session_key = found.unwrap_or_else(|| {
-            let client_id: Rc<str> = client_id.into();
-            let life = self.next_life();
-            let session = Session::new(Rc::clone(&client_id), connect.version, life);
-            let session = self.clients.sessions.insert(session);
-            self.clients.by_client.insert(client_id, session);
-            session
+            let life = self.store.state.unique_number();
+            let session = Session::new(client_id.into(), connect.version, life);
+            self.clients.insert(session)
         });
         let mut before = None;
         if let Some(session) = self.clients.session_mut(session_key) {
@@ -95,17 +89,15 @@ impl Engine {
                         options: held.options,
                         replaying: session.is_replaying(&held.filter),
                     };
-                    self.routing.router.relist(&held.filter, subscriber);
+                    self.routing.relist(&held.filter, subscriber);
                 }
             }
             session.resend = session.window.front();
-            for behind in session.behind.iter_mut() {
-                behind.qos0_from = self.delivery.dispatched[behind.partition.index()];
-            }
+            session.behind.skip_qos0(self.delivery.live());
             // The cursors start at the live offsets now, even if the CONNACK has to wait for the disk.
-            for partition in partitions {
-                let live_at = self.delivery.dispatched[partition.index()];
-                session.fall_behind(partition, live_at, Offset(0));
+            for partition in self.env.data_partitions() {
+                let live_at = self.delivery.live_at(partition);
+                session.behind.fall_behind(Cursor::new(partition, live_at));
             }
         }
         (session_key, before)

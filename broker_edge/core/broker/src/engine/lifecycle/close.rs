@@ -7,11 +7,14 @@ use headwater_mqtt::ReasonCode;
 use headwater_mqtt::packet::disconnect::Disconnect;
 
 use crate::auth::Access;
+use crate::engine::clients::charges::discharge;
 use crate::engine::clients::timers::Timer;
 use crate::engine::effects::Cause;
-use crate::engine::protocol::publish::OwnRecord;
+use crate::engine::ids::Waiter;
+use crate::engine::ingest::own::OwnRecord;
+use crate::engine::quotas::Kind;
 use crate::engine::session::connection::Will;
-use crate::engine::session::out::{POOL_BUFFER_MAX, POOL_MAX};
+use crate::engine::session::cursors::Cursor;
 use crate::engine::session::{NEVER_EXPIRES, Offline};
 use crate::engine::shared_groups::is_shared;
 use crate::engine::{ConnKey, Engine, SessionKey};
@@ -38,8 +41,8 @@ impl Engine {
         let keeps_will = !matches!(cause, Cause::Goodbye);
         let will = conn.extras.take().will.filter(|_| keeps_will);
         let (session, transport, version) = (conn.session, conn.peer.transport, conn.version);
-        self.discharge_connection(account);
-        self.give_back(reserved);
+        self.quotas.remove(account, Kind::Connections, 1);
+        self.protocol.budget.give_back(reserved);
         if let Some(reason) = cause.reason() {
             self.observe.turn_metrics.refuse("disconnect", reason);
         }
@@ -47,7 +50,10 @@ impl Engine {
         if let Some(session) = session {
             let gauges = &mut self.observe.connection_gauges;
             gauges.leave(transport.name(), version);
-            self.log_disconnected(key, cause);
+            if let Some(conn) = self.clients.conn(key) {
+                let (now_ms, session) = (self.env.now.mono_ms, self.clients.session_of(key));
+                self.observe.log_disconnected(now_ms, conn, session, cause);
+            }
             self.detach(session, key, will);
         }
     }
@@ -55,14 +61,7 @@ impl Engine {
     /// Forgets a connection whose socket is closed.
     pub fn remove(&mut self, key: ConnKey) {
         self.close_now(key, Cause::Lost);
-        if let Some(mut conn) = self.clients.conns.remove(key)
-            && conn.out.capacity() > 0
-            && conn.out.capacity() <= POOL_BUFFER_MAX
-            && self.clients.pool.len() < POOL_MAX
-        {
-            conn.out.clear();
-            self.clients.pool.push(conn.out);
-        }
+        self.clients.remove(key);
     }
 
     /// Closes every connection and tells MQTT 5 clients that the server is shutting down. Wills are published; delayed
@@ -76,7 +75,6 @@ impl Engine {
 
     /// The session loses its connection: it ends, or it falls behind in all partitions until the client is back.
     pub(super) fn detach(&mut self, key: SessionKey, conn: ConnKey, will: Option<Box<Will>>) {
-        let partitions = self.data_partitions();
         let now = self.env.now;
         let Some(session) = self.clients.session_mut(key) else {
             return;
@@ -86,8 +84,7 @@ impl Engine {
         }
         session.conn = None;
         session.active = false;
-        self.catch_up.batch_cache.resume(key);
-        self.catch_up.candidate_cache.forget(key);
+        self.catch_up.forget(Waiter::Session(key));
         if let Some(extras) = session.extras.present_mut() {
             extras.retained = VecDeque::new();
             session.extras.trim();
@@ -100,7 +97,7 @@ impl Engine {
         let expiry_due_ms = away.expiry_due_ms;
         session.offline = Some(away);
         if !session.subscriptions.is_empty() {
-            self.routing.router.advance();
+            self.routing.advance();
         }
         if session.expiry_s == 0 {
             if let Some(will) = will {
@@ -109,9 +106,12 @@ impl Engine {
             self.end_session(key);
             return;
         }
-        for partition in partitions {
-            let live_at = self.delivery.dispatched[partition.index()];
-            session.fall_behind(partition, live_at, live_at);
+        for partition in self.env.data_partitions() {
+            let live_at = self.delivery.live_at(partition);
+            session.behind.fall_behind(Cursor {
+                qos0_from: live_at,
+                ..Cursor::new(partition, live_at)
+            });
         }
         session.is_unlisted = true;
         for held in session
@@ -119,20 +119,20 @@ impl Engine {
             .iter()
             .filter(|held| !is_shared(&held.filter))
         {
-            self.routing.router.unlist(&held.filter, key);
+            self.routing.unlist(&held.filter, key);
         }
         let is_member = session.is_member();
         if session.expiry_s != NEVER_EXPIRES {
-            self.clients.timers.set(expiry_due_ms, Timer::Expiry(key));
+            self.clients.set_timer(expiry_due_ms, Timer::Expiry(key));
         }
         match will {
             Some(will) if will.delay_s > 0 => self.await_will(key, will),
             Some(will) => self.publish_will(key, &will),
             None => {}
         }
-        self.recount_bytes(key);
+        self.clients.recount_bytes(key, &mut self.quotas);
         if is_member {
-            self.give_back_shared(key, false);
+            self.membership().give_back(key, false);
         }
         self.store_session(key);
     }
@@ -149,27 +149,24 @@ impl Engine {
                 session.will_stored = false;
             }
         }
-        self.leave_all_groups(key);
-        let Some(session) = self.clients.sessions.remove(key) else {
+        self.membership().leave_all(key);
+        let Some(session) = self.clients.remove_session(key) else {
             return;
         };
         for subscription in &session.subscriptions {
             if is_shared(&subscription.filter) {
                 continue;
             } else if session.is_unlisted {
-                self.routing.router.remove_away(&subscription.filter);
+                self.routing.remove_away(&subscription.filter);
             } else {
-                self.routing.router.remove(&subscription.filter, key);
+                self.routing.remove(&subscription.filter, key);
             }
         }
         self.forget_received(&session);
-        if self.clients.by_client.get(&session.client_id) == Some(&key) {
-            self.clients.by_client.remove(&session.client_id);
-        }
         if session.stored {
             self.forget_stored(&session);
         }
-        self.discharge_session(&session);
+        discharge(&session, &mut self.quotas);
     }
 
     pub(super) fn publish_will(&mut self, key: SessionKey, will: &Will) {

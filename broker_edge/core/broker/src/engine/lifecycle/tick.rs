@@ -6,14 +6,13 @@ use crate::engine::clients::timers::Timer;
 use crate::engine::effects::Cause;
 use crate::engine::session::NEVER_EXPIRES;
 use crate::engine::session::connection::Phase;
+use crate::engine::session::pauses::Pause;
 use crate::engine::{ConnKey, Engine, SessionKey};
 
 /// Cursors are checkpointed this often.
 pub const CHECKPOINT_MS: u64 = 1000;
 /// Limit on timers per turn, so that timers of very many clients due at once do not block the loop.
 pub(in crate::engine) const DUE_MAX: usize = 256;
-/// Below this count, skip the removal of stale timers.
-const TIMERS_KEPT: usize = 1024;
 
 impl Engine {
     /// Does the work that is due. Called before [`Engine::commit`], so that wills are appended in the same turn.
@@ -21,10 +20,11 @@ impl Engine {
         for done in 0.. {
             if done == DUE_MAX {
                 // The remaining timers run in the next turn.
-                self.effects.more |= self.clients.timers.is_due(self.env.now.mono_ms);
+                let next = self.clients.next_due_ms();
+                self.effects.more |= next.is_some_and(|due_ms| due_ms <= self.env.now.mono_ms);
                 return;
             }
-            let Some(timer) = self.clients.timers.pop_due(self.env.now.mono_ms) else {
+            let Some(timer) = self.clients.pop_due(self.env.now.mono_ms) else {
                 return;
             };
             match timer {
@@ -32,13 +32,17 @@ impl Engine {
                 Timer::Will(key) => self.check_will(key),
                 Timer::Expiry(key) => self.check_expiry(key),
                 Timer::Credentials(key) => self.check_credentials(key),
-                Timer::Pace(key) => self.end_pause_of_rate(key),
+                Timer::Pace(key) => {
+                    for pause in [Pause::MessageRate, Pause::ByteRate] {
+                        self.clients.resume(key, pause, &self.env);
+                    }
+                }
                 Timer::Sys => self.publish_sys(),
                 // The catch-up of this turn checks which sessions may read.
-                Timer::ScheduleReads => self.catch_up.batch_cache.watched = false,
+                Timer::ScheduleReads => self.catch_up.look_again(),
                 Timer::Cursors => self.checkpoint_some(),
                 Timer::Checkpoint => {
-                    self.take_from_silent();
+                    self.membership().take_from_silent();
                     self.begin_checkpoint();
                     self.forget_published_wills();
                     self.observe
@@ -47,13 +51,12 @@ impl Engine {
                     self.mark_qos2_inbound(false);
                     self.end_slow_packets();
                     self.close_waits_on_full();
-                    self.read_again();
-                    self.groups.read_again();
+                    self.catch_up
+                        .read_again(&mut self.clients, &mut self.groups);
                     self.quotas.forget_claims(self.env.now.mono_ms);
-                    self.drop_stale_timers();
+                    self.clients.drop_stale_timers();
                     self.clients
-                        .timers
-                        .set(self.env.now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);
+                        .set_timer(self.env.now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);
                 }
             }
             self.drain();
@@ -62,33 +65,7 @@ impl Engine {
 
     /// When the next turn is due at the latest, on the monotonic clock.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        self.clients.timers.next_due_ms()
-    }
-
-    /// Clients that connect and disconnect leave timers behind that may not be due for weeks.
-    fn drop_stale_timers(&mut self) {
-        if self.clients.timers.len()
-            < 4 * (self.clients.conns.len() + self.clients.sessions.len()) + TIMERS_KEPT
-        {
-            return;
-        }
-        let (conns, sessions) = (&self.clients.conns, &self.clients.sessions);
-        self.clients.timers.retain(|due_ms, timer| match timer {
-            Timer::Credentials(key) => conns.get(key).is_some(),
-            Timer::Checkpoint | Timer::Cursors | Timer::Sys | Timer::ScheduleReads => true,
-            Timer::Pace(key) => conns.get(key).is_some_and(|conn| conn.paused_on_rate),
-            Timer::Silence(key) => conns
-                .get(key)
-                .is_some_and(|conn| conn.phase != Phase::Open || conn.silence_due_ms == due_ms),
-            Timer::Will(key) => sessions
-                .get(key)
-                .and_then(|session| session.offline.as_ref()?.will.as_ref())
-                .is_some_and(|(at, _)| *at == due_ms),
-            Timer::Expiry(key) => sessions
-                .get(key)
-                .and_then(|session| session.offline.as_ref())
-                .is_some_and(|away| away.expiry_due_ms == due_ms),
-        });
+        self.clients.next_due_ms()
     }
 
     fn check_silence(&mut self, key: ConnKey) {
@@ -100,37 +77,32 @@ impl Engine {
             // The deadline has moved, and a timer was set for it.
             return;
         }
-        match conn.phase {
+        let due_ms = match conn.phase {
             // The broker has not checked the credentials yet.
-            Phase::New if conn.paused_on_auth => {
-                conn.silence_due_ms = now_ms + self.env.settings.mqtt.connect_timeout.as_ms();
-                self.clients
-                    .timers
-                    .set(conn.silence_due_ms, Timer::Silence(key));
+            Phase::New if conn.pauses.has(Pause::Auth) => {
+                now_ms + self.env.settings.mqtt.connect_timeout.as_ms()
             }
-            Phase::New | Phase::Authenticating => self.close(key, Cause::Lost),
-            Phase::Closed => {}
+            Phase::New | Phase::Authenticating => return self.close(key, Cause::Lost),
+            Phase::Closed => return,
             Phase::Open => {
                 let silence_ms = u64::from(conn.keep_alive_s) * 1500;
-                if silence_ms == 0 {
-                    return;
-                }
                 // Pauses caused by the broker do not count as silence of the client.
-                let heard_ms = if conn.is_held_back() {
+                let heard_ms = if conn.pauses.is_held_back() {
                     now_ms
                 } else {
                     conn.last_read_ms
                 };
-                if heard_ms + silence_ms <= now_ms {
-                    self.close(key, Cause::Reason(ReasonCode::KeepAliveTimeout));
-                } else {
-                    conn.silence_due_ms = heard_ms + silence_ms;
-                    self.clients
-                        .timers
-                        .set(conn.silence_due_ms, Timer::Silence(key));
+                if silence_ms == 0 {
+                    return;
                 }
+                if heard_ms + silence_ms <= now_ms {
+                    return self.close(key, Cause::Reason(ReasonCode::KeepAliveTimeout));
+                }
+                heard_ms + silence_ms
             }
-        }
+        };
+        conn.silence_due_ms = due_ms;
+        self.clients.set_timer(due_ms, Timer::Silence(key));
     }
 
     fn check_expiry(&mut self, key: SessionKey) {
@@ -157,10 +129,9 @@ impl Engine {
             self.observe.turn_metrics.sessions_expired += 1;
             self.end_session(key);
         } else {
-            away.expiry_due_ms = now.mono_ms + left_ms;
-            self.clients
-                .timers
-                .set(away.expiry_due_ms, Timer::Expiry(key));
+            let due_ms = now.mono_ms + left_ms;
+            away.expiry_due_ms = due_ms;
+            self.clients.set_timer(due_ms, Timer::Expiry(key));
         }
     }
 }

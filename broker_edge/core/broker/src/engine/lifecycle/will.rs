@@ -9,88 +9,18 @@
 
 use std::rc::Rc;
 
-use headwater_log::{AppendError, Offset, RecordMeta};
-use serde::{Deserialize, Serialize};
+use headwater_log::{AppendError, RecordMeta};
 
 use crate::auth::Access;
 use crate::engine::clients::timers::Timer;
-use crate::engine::ids::PartitionIndex;
 use crate::engine::quotas::AccountId;
-use crate::engine::retained::{from_hex, to_hex};
-use crate::engine::session::Session;
 use crate::engine::session::connection::Will;
-use crate::engine::session_store::persist::to_json;
+use crate::engine::session_store::PublishedWill;
+use crate::engine::stored::{self, decode, from_hex};
 use crate::engine::{Engine, SessionKey};
 
-const PREFIX: &str = "will/";
 /// When to retry a will that the log did not accept.
 const RETRY_MS: u64 = 100;
-
-pub fn will_key(client_id: &str) -> String {
-    format!("{PREFIX}{client_id}")
-}
-
-/// Value of `will/<client id>`.
-#[derive(Debug, Serialize, Deserialize, PartialEq)]
-struct StoredWill {
-    /// Unix microseconds.
-    due_us: i64,
-    /// Idempotency key of its record.
-    token: String,
-    topic: String,
-    qos: u8,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    retain: bool,
-    /// Both in hexadecimal.
-    properties: String,
-    payload: String,
-}
-
-/// A will whose record is not durable yet.
-#[derive(Debug)]
-pub struct Published {
-    client_id: Rc<str>,
-    partition: PartitionIndex,
-    offset: Offset,
-}
-
-impl StoredWill {
-    fn into_will(self) -> Option<Will> {
-        Some(Will {
-            topic: self.topic.into(),
-            payload: from_hex(&self.payload)?.into(),
-            properties: from_hex(&self.properties)?.into(),
-            qos: self.qos,
-            retain: self.retain,
-            delay_s: 0,
-            waits: Some((self.due_us, self.token.into())),
-        })
-    }
-}
-
-/// The value of the session's will for the state store, if it has changed; an empty value removes it.
-pub fn will_change(session: &Session) -> Option<(String, Vec<u8>)> {
-    let away = session.offline.as_ref();
-    let waiting = away
-        .and_then(|away| away.will.as_ref())
-        .and_then(|(_, will)| {
-            let (due_us, token) = will.waits.as_ref()?;
-            Some(StoredWill {
-                due_us: *due_us,
-                token: token.to_string(),
-                topic: will.topic.to_string(),
-                qos: will.qos,
-                retain: will.retain,
-                properties: to_hex(&will.properties),
-                payload: to_hex(&will.payload),
-            })
-        });
-    match (waiting, session.will_stored) {
-        (Some(will), false) => Some((will_key(&session.client_id), to_json(&will))),
-        (None, true) => Some((will_key(&session.client_id), Vec::new())),
-        _ => None,
-    }
-}
 
 impl Engine {
     /// Whether a will may be published to a topic: the same rules as for a publish of the client.
@@ -116,7 +46,7 @@ impl Engine {
         if let Some(away) = &mut session.offline {
             away.will = Some((due_ms, will));
         }
-        self.clients.timers.set(due_ms, Timer::Will(key));
+        self.clients.set_timer(due_ms, Timer::Will(key));
     }
 
     /// The will of a session is due, by its delay or by the session's end. Returns the will if the log accepts nothing
@@ -162,9 +92,25 @@ impl Engine {
         {
             let due_ms = now_ms + RETRY_MS;
             away.will = Some((due_ms, will));
-            self.clients.timers.set(due_ms, Timer::Will(key));
+            self.clients.set_timer(due_ms, Timer::Will(key));
         }
-        self.recount_bytes(key);
+        self.clients.recount_bytes(key, &mut self.quotas);
+    }
+
+    /// Whether a will is published with its retain flag: over a quota it is published without it.
+    pub(super) fn may_retain(&mut self, account: Option<AccountId>, will: &Will) -> bool {
+        if account.is_none() || !will.retain || will.payload.is_empty() {
+            return will.retain;
+        }
+        let (message, now_ms) = ((&*will.topic, will.payload.len()), self.env.now.mono_ms);
+        let retained = self.retained.lock();
+        let over = retained.over_quota(&self.quotas, account, message);
+        if over.is_some() {
+            self.observe.turn_metrics.retained_refused += 1;
+        } else {
+            retained.claim(&mut self.quotas, account, message, now_ms);
+        }
+        over.is_none()
     }
 
     /// Appends a stored will, unless this was done before a restart. Returns false if the log accepts nothing now.
@@ -183,8 +129,8 @@ impl Engine {
             return true;
         }
         let retain = self.may_retain(account, will);
-        let id = self.routing.topics.intern(&will.topic, &self.env.log);
-        let Some(topic) = self.routing.topics.get(id) else {
+        let id = self.routing.intern(&will.topic, &self.env.log);
+        let Some(topic) = self.routing.topic(id) else {
             return true;
         };
         let index = topic.partition;
@@ -210,7 +156,7 @@ impl Engine {
             Ok(placed) => {
                 self.store
                     .published_wills
-                    .extend(placed.first().map(|placed| Published {
+                    .extend(placed.first().map(|placed| PublishedWill {
                         client_id,
                         partition: index,
                         offset: placed.offset,
@@ -227,12 +173,9 @@ impl Engine {
 
     /// Removes the stored wills whose records are durable. Called with each checkpoint and at the clean stop.
     pub(in crate::engine) fn forget_published_wills(&mut self) {
-        let stages = &self.ingest.stages;
-        let is_durable = |published: &Published| {
-            stages[published.partition.index()]
-                .partition
-                .high_watermark()
-                > published.offset
+        let partitions = &self.env.partitions;
+        let is_durable = |published: &PublishedWill| {
+            partitions[published.partition.index()].high_watermark() > published.offset
         };
         if !self.store.published_wills.iter().any(is_durable) {
             return;
@@ -240,16 +183,16 @@ impl Engine {
         let all = std::mem::take(&mut self.store.published_wills);
         let (durable, waiting): (Vec<_>, Vec<_>) = all.into_iter().partition(is_durable);
         self.store.published_wills = waiting;
-        let mut removed: Vec<(String, Vec<u8>)> = Vec::new();
+        let mut removed: Vec<stored::KeyValue> = Vec::new();
         for published in &durable {
             let session = self.clients.by_id(&published.client_id);
             // The client may have left another will since, which has replaced it.
             if session.is_none_or(|session| !session.will_stored) {
-                removed.push((will_key(&published.client_id), Vec::new()));
+                removed.push((stored::will::key(&published.client_id), Vec::new()));
             }
         }
-        if let Err(error) = self.write_values(&removed) {
-            tracing::warn!(%error, "published wills cannot be removed from the state store now");
+        let failure = "published wills cannot be removed from the state store now";
+        if !self.store.try_write(&removed, failure) {
             self.store.published_wills.extend(durable);
         }
     }
@@ -260,7 +203,7 @@ impl Engine {
         let Some(session) = self.clients.session_mut(key) else {
             return;
         };
-        let Some(value) = self.store.state.get(&will_key(&session.client_id)) else {
+        let Some(value) = self.store.state.get(&stored::will::key(&session.client_id)) else {
             return;
         };
         session.will_stored = true;
@@ -272,19 +215,21 @@ impl Engine {
         if let Some(away) = &mut session.offline {
             away.will = Some((due_ms, Box::new(will)));
         }
-        self.clients.timers.set(due_ms, Timer::Will(key));
+        self.clients.set_timer(due_ms, Timer::Will(key));
     }
 
     /// Publishes the wills of sessions that ended together with the broker.
     pub(in crate::engine) fn publish_left_wills(&mut self) {
         let mut left = Vec::new();
-        let by_client = &self.clients.by_client;
-        self.store.state.for_each_prefix(PREFIX, |key, value| {
-            let client_id = &key[PREFIX.len()..];
-            if !by_client.contains_key(client_id) {
-                left.push((Rc::<str>::from(client_id), std::sync::Arc::clone(value)));
-            }
-        });
+        let clients = &self.clients;
+        self.store
+            .state
+            .for_each_prefix(stored::will::PREFIX, |key, value| {
+                let client_id = &key[stored::will::PREFIX.len()..];
+                if clients.key_by_id(client_id).is_none() {
+                    left.push((Rc::<str>::from(client_id), std::sync::Arc::clone(value)));
+                }
+            });
         for (client_id, value) in left {
             if let Some((_, will)) = read_will(&value, &client_id)
                 && !self.publish_once(Rc::clone(&client_id), None, &will)
@@ -298,13 +243,22 @@ impl Engine {
     }
 }
 
+/// A stored will, and when it is due.
 fn read_will(value: &[u8], client_id: &str) -> Option<(i64, Will)> {
-    let stored = serde_json::from_slice::<StoredWill>(value);
-    let read = stored
-        .ok()
-        .and_then(|stored| Some((stored.due_us, stored.into_will()?)));
-    if read.is_none() {
+    let read = decode::<stored::will::Will>(value).ok().and_then(|stored| {
+        Some(Will {
+            topic: stored.topic.into(),
+            payload: from_hex(&stored.payload)?.into(),
+            properties: from_hex(&stored.properties)?.into(),
+            qos: stored.qos,
+            retain: stored.retain,
+            delay_s: 0,
+            waits: Some((stored.due_us, stored.token.into())),
+        })
+    });
+    let Some(will) = read else {
         tracing::error!(client_id, "a stored will cannot be read and is lost");
-    }
-    read
+        return None;
+    };
+    Some((will.waits.as_ref()?.0, will))
 }

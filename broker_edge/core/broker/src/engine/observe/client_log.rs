@@ -6,7 +6,9 @@
 use headwater_mqtt::ReasonCode;
 
 use crate::engine::effects::Cause;
-use crate::engine::{ConnKey, Engine, Session};
+use crate::engine::{Connection, Session};
+
+use super::{Observe, connection_gauges};
 
 /// Limit on lines in one time window.
 const LINES_MAX: u32 = 100;
@@ -35,10 +37,10 @@ impl ClientLog {
     }
 }
 
-impl Engine {
+impl Observe {
     /// Whether a line caused by a client may be written.
-    pub(in crate::engine) fn may_log_client(&mut self) -> bool {
-        let (may, left_out) = self.observe.client_log.ask(self.env.now.mono_ms);
+    pub fn may_log_client(&mut self, now_ms: u64) -> bool {
+        let (may, left_out) = self.client_log.ask(now_ms);
         if left_out > 0 {
             tracing::info!(
                 left_out,
@@ -46,77 +48,73 @@ impl Engine {
             );
         }
         if !may {
-            self.env.metrics.detail.client_log_lines_dropped.inc();
+            self.metrics.detail.client_log_lines_dropped.inc();
         }
         may
     }
 
-    pub(in crate::engine) fn log_connected(&mut self, key: ConnKey, present: bool) {
-        if !self.may_log_client() {
+    pub fn log_connected(
+        &mut self,
+        now_ms: u64,
+        conn: &Connection,
+        session: Option<&Session>,
+        present: bool,
+    ) {
+        if !self.may_log_client(now_ms) {
             return;
         }
-        let Some(conn) = self.clients.conn(key) else {
-            return;
-        };
-        let session = self.clients.session_of(key);
-        let client_id = session.map_or("", |session| &*session.client_id);
         let (address, transport) = (conn.peer.address(), conn.peer.transport.name());
-        let version = super::connection_gauges::name_of(conn.version);
-        let user = session.and_then(user_of);
+        let (client_id, user) = name_of(session);
+        let version = connection_gauges::name_of(conn.version);
         tracing::info!(client_id, user, %address, transport, version, session_present = present, "connected");
     }
 
-    pub(in crate::engine) fn log_disconnected(&mut self, key: ConnKey, cause: &Cause) {
-        if !self.may_log_client() {
+    pub fn log_disconnected(
+        &mut self,
+        now_ms: u64,
+        conn: &Connection,
+        session: Option<&Session>,
+        cause: &Cause,
+    ) {
+        if !self.may_log_client(now_ms) {
             return;
         }
-        let Some(conn) = self.clients.conn(key) else {
-            return;
-        };
-        let session = self.clients.session_of(key);
-        let client_id = session.map_or("", |session| &*session.client_id);
         let address = conn.peer.address();
-        let user = session.and_then(user_of);
-        match cause {
-            Cause::Goodbye => {
-                tracing::info!(client_id, user, %address, reason = "the client sent DISCONNECT", "disconnected");
-            }
-            Cause::GoodbyeWithWill => {
-                tracing::info!(client_id, user, %address, reason = "the client sent DISCONNECT and asked for its will", "disconnected");
-            }
-            Cause::Lost => {
-                tracing::info!(client_id, user, %address, reason = "the connection was lost", "disconnected");
-            }
+        let (client_id, user) = name_of(session);
+        let reason = match cause {
+            Cause::Goodbye => "the client sent DISCONNECT",
+            Cause::GoodbyeWithWill => "the client sent DISCONNECT and asked for its will",
+            Cause::Lost => "the connection was lost",
             Cause::Reason(code) => {
-                tracing::info!(client_id, user, %address, reason = ?code, "disconnected by the broker");
+                return tracing::info!(client_id, user, %address, reason = ?code, "disconnected by the broker");
             }
             Cause::Protocol(error) => {
-                tracing::info!(client_id, user, %address, reason = %error, "disconnected by the broker");
+                return tracing::info!(client_id, user, %address, reason = %error, "disconnected by the broker");
             }
-            Cause::Refused => {}
-        }
+            Cause::Refused => return,
+        };
+        tracing::info!(client_id, user, %address, reason, "disconnected");
     }
 
-    pub(in crate::engine) fn log_refused(
+    pub fn log_refused(
         &mut self,
-        key: ConnKey,
+        now_ms: u64,
+        conn: &Connection,
         client_id: &str,
         reason: ReasonCode,
     ) {
-        if !self.may_log_client() {
-            return;
-        }
-        if let Some(conn) = self.clients.conn(key) {
+        if self.may_log_client(now_ms) {
             let address = conn.peer.address();
             tracing::info!(client_id, %address, ?reason, "a CONNECT was refused");
         }
     }
 }
 
-/// The user's name, if the client was authenticated.
-fn user_of(session: &Session) -> Option<&str> {
-    let rights = session.rights.as_ref()?;
-    rights.user().map(|user| &**user)
+/// The client id, and the user's name if the client was authenticated.
+fn name_of(session: Option<&Session>) -> (&str, Option<&str>) {
+    let user = || session?.rights.as_ref()?.user();
+    let client_id = session.map_or("", |session| &*session.client_id);
+    (client_id, user().map(|user| &**user))
 }
 
 #[cfg(test)]

@@ -7,10 +7,19 @@ use crate::metrics::Metrics;
 /// Updated when a client is admitted and when its connection ends. There are few kinds.
 #[derive(Debug, Default)]
 pub struct ConnectionGauges {
-    kinds: Vec<(&'static str, Version, i64)>,
+    kinds: Vec<Kind>,
     connected: usize,
     connected_max: usize,
     changed: bool,
+}
+
+#[derive(Debug)]
+struct Kind {
+    transport: &'static str,
+    version: Version,
+    connected: i64,
+    /// The part of the gauge that is of this engine.
+    told: i64,
 }
 
 impl ConnectionGauges {
@@ -27,11 +36,15 @@ impl ConnectionGauges {
 
     fn add(&mut self, transport: &'static str, version: Version, count: i64) {
         self.changed = true;
-        let of_kind =
-            |(of, with, _): &&mut (&str, Version, i64)| *of == transport && *with == version;
-        match self.kinds.iter_mut().find(of_kind) {
-            Some((_, _, held)) => *held += count,
-            None => self.kinds.push((transport, version, count)),
+        let same = |kind: &&mut Kind| kind.transport == transport && kind.version == version;
+        match self.kinds.iter_mut().find(same) {
+            Some(kind) => kind.connected += count,
+            None => self.kinds.push(Kind {
+                transport,
+                version,
+                connected: count,
+                told: 0,
+            }),
         }
     }
 
@@ -43,14 +56,24 @@ impl ConnectionGauges {
         self.connected_max
     }
 
-    /// Sets the gauges if anything changed.
+    /// Adds what has changed to the gauges, which engines share.
     pub fn publish(&mut self, metrics: &Metrics) {
         if std::mem::take(&mut self.changed) {
-            for (transport, version, count) in &self.kinds {
-                let version = name_of(*version);
-                metrics.detail.set_clients(transport, version, *count);
+            for kind in &mut self.kinds {
+                let more = kind.connected - std::mem::replace(&mut kind.told, kind.connected);
+                let version = name_of(kind.version);
+                metrics.detail.add_clients(kind.transport, version, more);
             }
         }
+    }
+
+    /// The engine is gone.
+    pub fn take_back(&mut self, metrics: &Metrics) {
+        for kind in &mut self.kinds {
+            kind.connected = 0;
+        }
+        self.changed = true;
+        self.publish(metrics);
     }
 }
 

@@ -7,26 +7,8 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::engine::containers::slab::Slab;
+use crate::engine::session::connection::{Phase, Traffic};
 use crate::engine::{ConnKey, Connection};
-
-/// Totals of one connection.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Traffic {
-    pub received_bytes: u64,
-    pub sent_bytes: u64,
-    /// Publishes.
-    pub received_messages: u64,
-    pub sent_messages: u64,
-}
-
-impl Traffic {
-    /// Whether any message was transferred. Before the first one no rate is worth keeping: connecting, subscribing and
-    /// pings transfer next to nothing, and thousands of clients may do so at once.
-    #[inline]
-    pub fn has_messages(&self) -> bool {
-        self.received_messages | self.sent_messages != 0
-    }
-}
 
 /// Per second, over the last seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -51,22 +33,31 @@ pub struct ActiveRates {
     looked_at_ms: u64,
 }
 
+/// The mark of a connection in this list.
+const ACTIVE: u8 = 2;
 /// A rate below this counts as zero.
 const SILENCE: f64 = 0.05;
 /// Weight of the last second in a rate; the rest is the previous rate.
 const WEIGHT: f64 = 0.5;
 
 impl ActiveRates {
-    /// Adds a connection that was idle; `before` is its total so far.
-    pub fn start(&mut self, key: ConnKey, before: Traffic) {
-        let rates = Rates::default();
-        self.active_rates.insert(
-            key,
-            ActiveRate {
-                seen: before,
-                rates,
-            },
-        );
+    /// Counts bytes and messages of a connection.
+    #[inline]
+    pub fn count(
+        &mut self,
+        conns: &mut Slab<Connection>,
+        key: ConnKey,
+        add: impl FnOnce(&mut Traffic),
+    ) {
+        let Some((conn, marks)) = conns.get_marked(key) else {
+            return;
+        };
+        let seen = conn.traffic;
+        add(&mut conn.traffic);
+        if conn.traffic.has_messages() && conn.phase == Phase::Open && marks.set(ACTIVE) {
+            let rates = Rates::default();
+            self.active_rates.insert(key, ActiveRate { seen, rates });
+        }
     }
 
     pub fn rates(&self, key: ConnKey) -> Rates {
@@ -83,13 +74,15 @@ impl ActiveRates {
         }
         self.looked_at_ms = now_ms;
         self.active_rates.retain(|key, mover| {
-            let Some(conn) = conns.get_mut(*key) else {
+            let Some((conn, marks)) = conns.get_marked(*key) else {
                 return false;
             };
             mover.rates.take(&mover.seen, &conn.traffic, seconds);
             let is_still = mover.seen == conn.traffic && mover.rates.is_silent();
             mover.seen = conn.traffic;
-            conn.is_active = !is_still;
+            if is_still {
+                marks.clear(ACTIVE);
+            }
             !is_still
         });
         if self.active_rates.is_empty() {
@@ -144,12 +137,15 @@ mod tests {
         let mut conns = Slab::default();
         let key = conns.insert(Connection::new(Peer::nobody(), 0));
         let mut active_rates = ActiveRates::default();
-        active_rates.start(key, Traffic::default());
+        let add = |traffic: &mut Traffic| {
+            traffic.received_bytes += 1000;
+            traffic.received_messages += 10;
+        };
+        if let Some(conn) = conns.get_mut(key) {
+            conn.phase = Phase::Open;
+        }
         for second in 1..=10 {
-            if let Some(conn) = conns.get_mut(key) {
-                conn.traffic.received_bytes += 1000;
-                conn.traffic.received_messages += 10;
-            }
+            active_rates.count(&mut conns, key, add);
             active_rates.look(&mut conns, second * 1000);
         }
         let rates = active_rates.rates(key);
@@ -160,6 +156,7 @@ mod tests {
         }
         assert!(active_rates.active_rates.is_empty());
         assert_eq!(active_rates.rates(key), Rates::default());
-        assert!(conns.get(key).is_some_and(|conn| !conn.is_active));
+        active_rates.count(&mut conns, key, add);
+        assert_eq!(active_rates.active_rates.len(), 1, "it counts again");
     }
 }

@@ -2,77 +2,62 @@
 
 use headwater_mqtt::ReasonCode;
 
+use crate::engine::Connection;
+use crate::engine::session::pauses::Pause;
 use crate::metrics::Metrics;
 
-#[derive(Debug, Default)]
-pub struct TurnMetrics {
-    pub opened: u64,
-    pub refused: u64,
-    pub packets_received: u64,
-    pub packets_sent: u64,
-    pub bytes_received: u64,
-    pub bytes_sent: u64,
-    pub publishes_received: u64,
-    pub publishes_acknowledged: u64,
-    pub publishes_refused: u64,
-    pub publishes_repeated: u64,
-    pub sessions_refused: u64,
-    pub retained_refused: u64,
-    pub deliveries: u64,
-    pub deliveries_dropped: u64,
-    pub shared_returned: u64,
-    pub shared_rights_checks: u64,
-    pub catch_up_read_bytes: u64,
-    pub receipts: u64,
-    pub clients_accepted: u64,
-    pub sessions_expired: u64,
-    pub topics_refused: u64,
-    pub publish_received_bytes: u64,
-    pub publish_sent_bytes: u64,
-    /// By packet and code; few kinds occur in a turn.
-    refusals: Vec<(&'static str, ReasonCode, u64)>,
-    pauses: [u64; PauseCause::ALL.len()],
+/// The counts, each with the metric that it is added to.
+macro_rules! counts {
+    ($($count:ident: $part:ident,)*) => {
+        #[derive(Debug, Default)]
+        pub struct TurnMetrics {
+            $(pub $count: u64,)*
+            /// By packet and code; few kinds occur in a turn.
+            refusals: Vec<(&'static str, ReasonCode, u64)>,
+            pauses: [u64; Pause::CAUSES.len()],
+        }
+
+        impl TurnMetrics {
+            fn publish_counts(&mut self, metrics: &Metrics) {
+                $(if self.$count > 0 {
+                    metrics.$part.$count.inc_by(std::mem::take(&mut self.$count));
+                })*
+            }
+        }
+    };
 }
 
-/// Why reading of a connection is paused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PauseCause {
-    /// Too many acknowledgements are pending.
-    Acks,
-    /// The client does not read what it is sent.
-    Out,
-    /// The budget for large packets is used up.
-    Budget,
-    /// The append queue of a partition is full.
-    Queue,
-    MessageRate,
-    ByteRate,
-}
-
-impl PauseCause {
-    pub const ALL: [(Self, &'static str); 6] = [
-        (Self::Acks, "acks"),
-        (Self::Out, "out"),
-        (Self::Budget, "budget"),
-        (Self::Queue, "queue"),
-        (Self::MessageRate, "message_rate"),
-        (Self::ByteRate, "byte_rate"),
-    ];
-}
-
-/// Current values, set once per turn.
-#[derive(Debug, Clone, Copy)]
-pub struct Gauges {
-    pub connections: usize,
-    pub sessions: usize,
-    pub session_bytes: u64,
-    pub subscriptions: usize,
-    pub shared_groups: usize,
+counts! {
+    connections_opened: mqtt,
+    connections_refused: mqtt,
+    packets_received: mqtt,
+    packets_sent: mqtt,
+    bytes_received: mqtt,
+    bytes_sent: mqtt,
+    publishes_received: mqtt,
+    publishes_acknowledged: mqtt,
+    publishes_refused: mqtt,
+    publishes_repeated: mqtt,
+    sessions_refused: mqtt,
+    retained_refused: mqtt,
+    deliveries: mqtt,
+    deliveries_dropped: mqtt,
+    shared_returned: mqtt,
+    shared_rights_checks: mqtt,
+    catch_up_read_bytes: mqtt,
+    receipts: mqtt,
+    clients_accepted: detail,
+    sessions_expired: detail,
+    topics_refused: detail,
+    publish_received_bytes: detail,
+    publish_sent_bytes: detail,
 }
 
 impl TurnMetrics {
-    pub fn paused(&mut self, cause: PauseCause) {
-        self.pauses[cause as usize] += 1;
+    /// Begins a pause of reading.
+    pub fn pause(&mut self, conn: &mut Connection, pause: Pause) {
+        conn.pauses.begin(pause);
+        self.pauses[pause.number()] += 1;
     }
 
     /// Counts a reason code if it is an error.
@@ -92,61 +77,16 @@ impl TurnMetrics {
     }
 
     /// Adds the counts to the metrics and resets them.
-    pub fn publish(&mut self, metrics: &Metrics, present: Gauges) {
-        let mqtt = &metrics.mqtt;
-        let counters = [
-            (&mqtt.connections_opened, self.opened),
-            (&mqtt.connections_refused, self.refused),
-            (&mqtt.packets_received, self.packets_received),
-            (&mqtt.packets_sent, self.packets_sent),
-            (&mqtt.bytes_received, self.bytes_received),
-            (&mqtt.bytes_sent, self.bytes_sent),
-            (&mqtt.publishes_received, self.publishes_received),
-            (&mqtt.publishes_acknowledged, self.publishes_acknowledged),
-            (&mqtt.publishes_refused, self.publishes_refused),
-            (&mqtt.publishes_repeated, self.publishes_repeated),
-            (&mqtt.sessions_refused, self.sessions_refused),
-            (&mqtt.retained_refused, self.retained_refused),
-            (&mqtt.deliveries, self.deliveries),
-            (&mqtt.deliveries_dropped, self.deliveries_dropped),
-            (&mqtt.shared_returned, self.shared_returned),
-            (&mqtt.shared_rights_checks, self.shared_rights_checks),
-            (&mqtt.catch_up_read_bytes, self.catch_up_read_bytes),
-            (&mqtt.receipts, self.receipts),
-            (&metrics.detail.clients_accepted, self.clients_accepted),
-            (&metrics.detail.sessions_expired, self.sessions_expired),
-            (&metrics.detail.topics_refused, self.topics_refused),
-            (
-                &metrics.detail.publish_received_bytes,
-                self.publish_received_bytes,
-            ),
-            (&metrics.detail.publish_sent_bytes, self.publish_sent_bytes),
-        ];
-        for (counter, count) in counters {
-            if count > 0 {
-                counter.inc_by(count);
-            }
-        }
+    pub fn publish(&mut self, metrics: &Metrics) {
+        self.publish_counts(metrics);
         for (packet, reason, count) in self.refusals.drain(..) {
             metrics.detail.refused(packet, reason, count);
         }
-        for ((_, cause), count) in PauseCause::ALL.into_iter().zip(self.pauses) {
-            if count > 0 {
-                metrics.detail.paused(cause, count);
+        for (cause, count) in Pause::CAUSES.into_iter().zip(&mut self.pauses) {
+            if *count > 0 {
+                metrics.detail.paused(cause, std::mem::take(count));
             }
         }
-        mqtt.turns.inc();
-        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        mqtt.connections.set(gauge(present.connections));
-        mqtt.shared_groups.set(gauge(present.shared_groups));
-        mqtt.sessions.set(gauge(present.sessions));
-        let bytes = i64::try_from(present.session_bytes);
-        mqtt.session_bytes.set(bytes.unwrap_or(i64::MAX));
-        mqtt.subscriptions.set(gauge(present.subscriptions));
-        let refusals = std::mem::take(&mut self.refusals);
-        *self = Self {
-            refusals,
-            ..Self::default()
-        };
+        metrics.mqtt.turns.inc();
     }
 }

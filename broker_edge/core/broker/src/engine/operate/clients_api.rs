@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::ops::Bound;
 
 use headwater_mqtt::ReasonCode;
 use serde::Serialize;
@@ -14,13 +13,13 @@ use tokio::sync::oneshot::Sender;
 use crate::engine::effects::Cause;
 use crate::engine::ids::PartitionIndex;
 use crate::engine::observe::connection_gauges::name_of;
-use crate::engine::observe::rates::{Rates, Traffic};
-use crate::engine::session::connection::Phase;
+use crate::engine::observe::rates::Rates;
+use crate::engine::session::connection::Traffic;
 use crate::engine::session::{NEVER_EXPIRES, Session};
 use crate::engine::shared_groups::is_shared;
 use crate::engine::{Engine, SessionKey};
 
-use super::sys::is_sys;
+use crate::engine::observe::sys_tree::is_sys;
 
 /// Clients and subscriptions examined for one page.
 const STEPS_MAX: usize = 4096;
@@ -143,7 +142,7 @@ impl Engine {
         match request {
             ClientsRequest::List { query, answer } => drop(answer.send(self.page(&query))),
             ClientsRequest::Show { client_id, answer } => {
-                let detail = self.clients.by_client.get(client_id.as_str()).copied();
+                let detail = self.clients.key_by_id(&client_id);
                 drop(answer.send(detail.and_then(|key| self.detail(key))));
             }
             ClientsRequest::Kick {
@@ -156,22 +155,12 @@ impl Engine {
 
     fn page(&self, query: &PageQuery) -> Page {
         let limit = query.limit.clamp(1, PAGE_MAX);
-        let after = query
-            .after
-            .as_deref()
-            .map_or(Bound::Unbounded, Bound::Excluded);
         let mut clients = Vec::new();
         let mut steps = 0;
-        let mut rest = self
-            .clients
-            .by_client
-            .range::<str, _>((after, Bound::Unbounded))
-            .peekable();
-        while let Some((client_id, key)) = rest.next() {
+        let mut rest = self.clients.after(query.after.as_deref()).peekable();
+        while let Some((client_id, session)) = rest.next() {
             steps += 1;
-            if let Some(session) = self.clients.session(*key)
-                && query.wants(session)
-            {
+            if query.wants(session) {
                 steps += session.subscriptions.len();
                 clients.push(self.row(session));
             }
@@ -233,13 +222,13 @@ impl Engine {
         });
         let cursors = self.reached(session).into_iter().map(|partition| {
             let stage = &self.env.partitions[partition.index()];
-            let live_at = self.delivery.dispatched[partition.index()];
+            let live_at = self.delivery.live_at(partition);
             CursorRow {
                 partition: stage.id().0,
                 name: stage.name().to_owned(),
                 next: session.cursor(partition, live_at).0,
                 high_watermark: stage.high_watermark().0,
-                live: session.is_live(partition),
+                live: session.behind.is_live(partition),
             }
         });
         Some(ClientDetail {
@@ -265,7 +254,7 @@ impl Engine {
             if is_shared(filter) || is_sys(filter) {
                 continue;
             }
-            reached.extend(self.partitions_of(filter));
+            reached.extend(self.env.partitions_of(filter));
             if filter.contains(['+', '#']) {
                 break;
             }
@@ -275,13 +264,11 @@ impl Engine {
 
     fn lag(&self, session: &Session) -> u64 {
         let lag_of = |partition: PartitionIndex| {
-            let offset =
-                session.read_offset(partition, self.delivery.dispatched[partition.index()]);
+            let own = session.behind.next(partition);
+            let offset = own.unwrap_or(self.delivery.live_at(partition));
             let replays = session.replays.iter().filter(|replay| !replay.joined);
             let oldest = replays
-                .flat_map(|replay| &replay.cursors)
-                .filter(|(of, _)| *of == partition)
-                .map(|(_, next)| *next)
+                .filter_map(|replay| replay.cursors.next(partition))
                 .fold(offset, Ord::min);
             let end = self.env.partitions[partition.index()].high_watermark();
             end.0.saturating_sub(oldest.0)
@@ -291,7 +278,7 @@ impl Engine {
 
     /// Closes the client's connection, and ends its session if requested.
     fn kick(&mut self, client_id: &str, ends_session: bool) -> Option<Kicked> {
-        let key = *self.clients.by_client.get(client_id)?;
+        let key = self.clients.key_by_id(client_id)?;
         let conn = self.clients.session(key)?.conn;
         if let Some(conn) = conn {
             self.close_now(conn, Cause::Reason(ReasonCode::AdministrativeAction));
@@ -306,23 +293,6 @@ impl Engine {
             was_connected: conn.is_some(),
             session_ended,
         })
-    }
-
-    /// Counts bytes and messages read from a connection.
-    #[inline]
-    pub(in crate::engine) fn count_traffic(&mut self, key: crate::engine::ConnKey, moved: Traffic) {
-        let Some(conn) = self.clients.conn_mut(key) else {
-            return;
-        };
-        let before = conn.traffic;
-        conn.traffic.received_bytes += moved.received_bytes;
-        conn.traffic.sent_bytes += moved.sent_bytes;
-        conn.traffic.received_messages += moved.received_messages;
-        conn.traffic.sent_messages += moved.sent_messages;
-        if !conn.is_active && conn.traffic.has_messages() && conn.phase == Phase::Open {
-            conn.is_active = true;
-            self.observe.active_rates.start(key, before);
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::sync::oneshot::Sender;
 
 use crate::auth::Rights;
 use crate::engine::Engine;
-use crate::engine::retained::bytes_of;
+use crate::engine::quotas::Kind;
 
 /// Limit on the messages of one request, which is answered within a turn.
 pub const MESSAGES_MAX: usize = 256;
@@ -34,22 +34,18 @@ impl Engine {
         rights: &Arc<Rights>,
         messages: &[(String, usize)],
     ) -> Result<(), &'static str> {
-        let account = self.quotas.open(rights.user(), rights.tenant());
+        let account = self.quotas.open(Some(rights));
         let now_ms = self.env.now.mono_ms;
+        let retained = self.retained.lock();
         let mut result = Ok(());
         for (topic, payload_bytes) in messages {
-            let retained = self.retained.lock();
-            let is_full = retained.is_full_for(topic, *payload_bytes);
-            let entry = retained.entry_of(topic);
-            drop(retained);
-            let held = entry.and_then(|entry| Some((entry.account?, entry.bytes)));
-            let bytes = bytes_of(topic, *payload_bytes);
-            let over = self.quotas.refuses_retained(account, topic, bytes, held);
-            if is_full || over.is_some() {
-                result = Err(over.map_or("mqtt.max_retained", crate::engine::quotas::Kind::reason));
+            let message = (&**topic, *payload_bytes);
+            let over = retained.over_quota(&self.quotas, account, message);
+            if over.is_some() || retained.is_full_for(topic, *payload_bytes) {
+                result = Err(over.map_or("mqtt.max_retained", Kind::reason));
                 break;
             }
-            self.quotas.claim(account, topic, bytes, held, now_ms);
+            retained.claim(&mut self.quotas, account, message, now_ms);
         }
         // The claims keep it open.
         self.quotas.close(account);

@@ -11,53 +11,21 @@ use headwater_mqtt::{Property, QoS, filter_matches};
 use crate::VERSION;
 use crate::auth::Access;
 use crate::engine::clients::timers::Timer;
+use crate::engine::delivery::matches::matches;
+use crate::engine::observe::sys_tree::Total;
 use crate::engine::routing::topics::EffectiveOptions;
 use crate::engine::{ConnKey, Engine, SessionKey};
 
 const ROOT: &str = "$SYS/broker/";
-/// Limit on new subscriptions whose values wait for their SUBACK, over all connections. Beyond it a subscription only
-/// gets the values that change, at the next interval.
-const PENDING_MAX: usize = 4096;
 /// New subscriptions that are sent their values in one turn.
 const PENDING_PER_TURN: usize = 64;
-
-/// A total that is averaged over one, five and fifteen minutes, and its name.
-type Total = (&'static str, u64);
-
-/// Per minute, over these minutes.
-const SPANS: [(&str, f64); 3] = [("1min", 60.0), ("5min", 300.0), ("15min", 900.0)];
-
-#[derive(Debug, Default)]
-pub struct SysTree {
-    started_ms: u64,
-    averaged_ms: u64,
-    loads: Vec<LoadAverage>,
-    /// The values sent last, in the order of the topics.
-    sent: Vec<String>,
-    /// New subscriptions.
-    pending: Vec<(ConnKey, Box<str>)>,
-}
-
-#[derive(Debug)]
-struct LoadAverage {
-    name: &'static str,
-    seen: u64,
-    averages: [f64; 3],
-}
-
-/// Whether a filter can match `$SYS` topics.
-pub fn is_sys(filter: &str) -> bool {
-    filter == "$SYS" || filter.starts_with("$SYS/")
-}
 
 impl Engine {
     /// Starts the interval timer.
     pub(in crate::engine) fn start_sys(&mut self) {
-        self.observe.sys.started_ms = self.env.now.mono_ms;
-        self.observe.sys.averaged_ms = self.env.now.mono_ms;
         if self.env.settings.sys_interval_ms > 0 {
             let due_ms = self.env.now.mono_ms + self.env.settings.sys_interval_ms;
-            self.clients.timers.set(due_ms, Timer::Sys);
+            self.clients.set_timer(due_ms, Timer::Sys);
         }
     }
 
@@ -65,37 +33,23 @@ impl Engine {
     pub(in crate::engine) fn publish_sys(&mut self) {
         let interval_ms = self.env.settings.sys_interval_ms;
         self.clients
-            .timers
-            .set(self.env.now.mono_ms + interval_ms, Timer::Sys);
+            .set_timer(self.env.now.mono_ms + interval_ms, Timer::Sys);
         let totals = self.totals();
         self.observe.sys.average(&totals, self.env.now.mono_ms);
         let values = self.sys_values();
         let mut wanted = false;
         for (topic, _) in &values {
-            self.routing
-                .router
-                .for_each_match(topic, &mut |_| wanted = true);
+            self.routing.for_each_match(topic, &mut |_| wanted = true);
         }
-        if !wanted {
-            self.observe.sys.sent.clear();
-            return;
+        let sent = if wanted { values } else { Vec::new() };
+        for (topic, value) in self.observe.sys.take_changed(sent) {
+            self.send_sys_live(&topic, &value);
         }
-        for (index, (topic, value)) in values.iter().enumerate() {
-            if self.observe.sys.sent.get(index) != Some(value) {
-                self.send_sys_live(topic, value);
-            }
-        }
-        self.observe.sys.sent = values.into_iter().map(|(_, value)| value).collect();
     }
 
     fn send_sys_live(&mut self, topic: &str, value: &str) {
-        let id = self.routing.topics.intern(topic, &self.env.log);
-        let matches = self.routing.topics.matches(
-            id,
-            &self.routing.router,
-            &self.clients.sessions,
-            &self.groups,
-        );
+        let id = self.routing.intern(topic, &self.env.log);
+        let matches = matches(&mut self.routing, id, &self.clients.sessions, &self.groups);
         for target in &matches.targets {
             let retain = target.effective.retain_as_published;
             self.send_sys(target.conn, topic, value, retain, &target.effective);
@@ -107,18 +61,17 @@ impl Engine {
         let conn = self.clients.conn_of(session);
         if let Some(conn) = conn
             && self.env.settings.sys_interval_ms > 0
-            && self.observe.sys.pending.len() < PENDING_MAX
         {
-            self.observe.sys.pending.push((conn, filter.into()));
+            self.observe.sys.await_suback(conn, filter);
         }
     }
 
     /// Sends their values to new subscriptions whose SUBACK has left.
     pub(in crate::engine) fn send_pending_sys(&mut self) {
-        if self.observe.sys.pending.is_empty() {
+        let mut pending = self.observe.sys.take_pending();
+        if pending.is_empty() {
             return;
         }
-        let mut pending = std::mem::take(&mut self.observe.sys.pending);
         let values = self.sys_values();
         let mut left = PENDING_PER_TURN;
         pending.retain(|(key, filter)| {
@@ -147,7 +100,7 @@ impl Engine {
             false
         });
         self.effects.more |= left == 0;
-        self.observe.sys.pending = pending;
+        self.observe.sys.put_back(pending);
     }
 
     fn send_sys(
@@ -217,7 +170,7 @@ impl Engine {
         let total = self.clients.sessions.len();
         let (retained, retained_bytes) = self.retained.lock().held();
         let (records, record_bytes) = self.stored();
-        let uptime_s = (self.env.now.mono_ms - self.observe.sys.started_ms) / 1000;
+        let uptime_s = self.observe.sys.uptime_s(self.env.now.mono_ms);
         let mut values: Vec<(String, String)> = Vec::with_capacity(64);
         let mut put = |topic: &str, value: String| values.push((format!("{ROOT}{topic}"), value));
         put("version", format!("headwater version {VERSION}"));
@@ -249,20 +202,15 @@ impl Engine {
             ("bytes/sent", mqtt.bytes_sent.get()),
             ("retained messages/count", retained as u64),
             ("retained messages/bytes", retained_bytes),
-            ("subscriptions/count", self.routing.router.len() as u64),
+            ("subscriptions/count", self.routing.subscriptions() as u64),
             ("shared_subscriptions/count", self.groups.members() as u64),
             ("store/messages/count", records),
             ("store/messages/bytes", record_bytes),
         ] {
             put(topic, count.to_string());
         }
-        for load in &self.observe.sys.loads {
-            for ((span, _), average) in SPANS.iter().zip(load.averages) {
-                put(
-                    &format!("load/{}/{span}", load.name),
-                    format!("{average:.2}"),
-                );
-            }
+        for (name, span, average) in self.observe.sys.averages() {
+            put(&format!("load/{name}/{span}"), format!("{average:.2}"));
         }
         values
     }
@@ -282,56 +230,5 @@ impl Engine {
             .fold((0, 0), |(records, bytes), of| {
                 (records + of.0, bytes + of.1)
             })
-    }
-}
-
-impl SysTree {
-    /// Mosquitto's averages: per minute, exponentially weighted.
-    fn average(&mut self, totals: &[Total], now_ms: u64) {
-        let seconds = now_ms.saturating_sub(self.averaged_ms) as f64 / 1000.0;
-        self.averaged_ms = now_ms;
-        if self.loads.is_empty() {
-            self.loads = totals
-                .iter()
-                .map(|(name, _)| LoadAverage {
-                    name,
-                    seen: 0,
-                    averages: [0.0; 3],
-                })
-                .collect();
-        }
-        if seconds <= 0.0 {
-            return;
-        }
-        for (load, (_, total)) in self.loads.iter_mut().zip(totals) {
-            let per_minute = total.saturating_sub(load.seen) as f64 * 60.0 / seconds;
-            load.seen = *total;
-            for (average, (_, span_s)) in load.averages.iter_mut().zip(SPANS) {
-                let keeps = (-seconds / span_s).exp();
-                *average = per_minute + keeps * (*average - per_minute);
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn averages_come_to_a_steady_rate_and_fall_when_it_ends() {
-        let mut tree = SysTree::default();
-        let mut total = 0;
-        for step in 1..=60 {
-            total += 100;
-            tree.average(&[("x", total)], step * 10_000);
-        }
-        let [one, five, fifteen] = tree.loads[0].averages;
-        assert!((one - 600.0).abs() < 1.0, "{one}");
-        assert!(five < one && fifteen < five, "{five} {fifteen}");
-        for step in 61..=120 {
-            tree.average(&[("x", total)], step * 10_000);
-        }
-        assert!(tree.loads[0].averages[0] < 1.0);
     }
 }

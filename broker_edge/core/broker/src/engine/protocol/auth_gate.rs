@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use crate::auth::{Answer, AuthService, Authority, Identity, ListenerKind, Rights};
+use crate::auth::{Answer, AuthService, Authority, Identity, ListenerKind, Rights, Watcher};
 use crate::engine::ConnKey;
 use crate::engine::routing::topics::TopicId;
 
@@ -16,7 +16,7 @@ use crate::engine::routing::topics::TopicId;
 const VERDICTS_MAX: usize = 8192;
 
 /// Wakes the loop from another thread.
-pub type Wake = Arc<dyn Fn() + Send + Sync>;
+pub type Wake = Watcher;
 
 pub(in crate::engine) struct AuthGate {
     /// `None` for an engine that always admits everybody.
@@ -49,8 +49,7 @@ impl Default for AuthGate {
 impl AuthGate {
     pub fn new(auth_service: Option<Arc<AuthService>>, wake: Wake) -> Self {
         if let Some(auth_service) = &auth_service {
-            let wake = Arc::clone(&wake);
-            auth_service.watch(move || wake());
+            auth_service.watch(&wake);
         }
         let mut gate = Self {
             auth_service,

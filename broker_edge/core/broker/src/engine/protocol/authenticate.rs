@@ -1,78 +1,41 @@
 //! Authenticates a connecting client. Quick checks are decided at once. Slow checks run on another thread; meanwhile
 //! the connection keeps its CONNECT and is not read.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use headwater_mqtt::{Connect, ReasonCode};
 
-use crate::auth::{Admission, Answer, Credentials, Denied, Identity, Rights};
+use crate::auth::{Admission, Credentials, Denied, Identity, Rights};
+use crate::engine::clients::Clients;
 use crate::engine::clients::timers::Timer;
 use crate::engine::effects::Cause;
-use crate::engine::{ConnKey, Engine};
+use crate::engine::env::Env;
+use crate::engine::session::auth::{AuthStep, Charge};
+use crate::engine::session::pauses::Pause;
+use crate::engine::{ConnKey, Connection, Engine};
 
-use super::enhanced::Exchanging;
+use super::Protocol;
 
 /// Wall clocks jump, so expiry is checked at least this often.
 const EXPIRY_CHECK_MS_MAX: u64 = 60 * 60 * 1000;
 
-/// The authentication state of a connection. Most connections store none.
-#[derive(Debug)]
-pub enum AuthStep {
-    /// A thread checks the credentials. The connection is not read, and the bytes it has sent are kept.
-    Checking(Option<Charge>),
-    Answered(Answer),
-    /// Enhanced authentication, in progress or done.
-    Enhanced(Exchanging),
-}
-
-/// Bytes kept for a client that is not admitted yet, counted against one limit for all such clients.
-#[derive(Debug)]
-pub struct Charge {
-    bytes: usize,
-    total: Rc<Cell<usize>>,
-}
-
-impl Charge {
-    /// `None` if the limit would be exceeded.
-    pub fn take(total: &Rc<Cell<usize>>, bytes: usize, bytes_max: usize) -> Option<Self> {
-        let sum = total.get() + bytes;
-        (sum <= bytes_max).then(|| {
-            total.set(sum);
-            Self {
-                bytes,
-                total: Rc::clone(total),
-            }
-        })
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.total.set(self.total.get() - self.bytes);
-    }
-}
-
 /// The result of authenticating a CONNECT.
-pub(in crate::engine) enum Authenticated {
+pub enum Authenticated {
     As(Option<Arc<Rights>>),
     /// The CONNECT is handled again when there is an answer.
     Waits,
     Refused(Denied),
 }
 
-impl Engine {
-    pub(in crate::engine) fn authenticate(
-        &mut self,
-        key: ConnKey,
+impl Protocol {
+    pub(super) fn authenticate(
+        &self,
+        (key, conn): (ConnKey, &mut Connection),
         connect: &Connect<'_>,
+        now_us: i64,
     ) -> Authenticated {
-        let Some(conn) = self.clients.conn_mut(key) else {
-            return Authenticated::Refused(Denied::NoCredentials);
-        };
         let is_foreign = conn.peer.foreign_origin;
-        if self.protocol.auth_gate.authority.is_open() {
+        if self.auth_gate.authority.is_open() {
             return if is_foreign {
                 Authenticated::Refused(Denied::Origin)
             } else {
@@ -81,7 +44,7 @@ impl Engine {
         }
         if let Some(AuthStep::Answered(answer)) = conn.take_auth() {
             return match answer {
-                Ok(identity) => self.authenticated(identity, connect),
+                Ok(identity) => self.authenticated(identity, connect, now_us),
                 Err(denied) => Authenticated::Refused(denied),
             };
         }
@@ -91,17 +54,17 @@ impl Engine {
             // A browser presents the certificate for any page.
             certificate: conn.peer.certificate.as_ref().filter(|_| !is_foreign),
         };
-        match self.protocol.auth_gate.authority.admit(&shown) {
+        match self.auth_gate.authority.admit(&shown) {
             Admission::In(identity) if is_foreign && !identity.proof.is_shown() => {
                 Authenticated::Refused(Denied::Origin)
             }
-            Admission::In(identity) => self.authenticated(identity, connect),
+            Admission::In(identity) => self.authenticated(identity, connect, now_us),
             Admission::Out(denied) => Authenticated::Refused(denied),
             Admission::Check(check) => {
                 conn.extras.auth = Some(Box::new(AuthStep::Checking(None)));
-                conn.paused_on_auth = true;
+                conn.pauses.begin(Pause::Auth);
                 let address = conn.peer.address().ip();
-                match self.protocol.auth_gate.check(key, address, check) {
+                match self.auth_gate.check(key, address, check) {
                     Ok(()) => Authenticated::Waits,
                     Err(_) => Authenticated::Refused(Denied::Busy),
                 }
@@ -110,13 +73,14 @@ impl Engine {
     }
 
     /// The checks that remain once the credentials are valid.
-    pub(in crate::engine) fn authenticated(
+    pub(super) fn authenticated(
         &self,
         identity: Arc<Identity>,
         connect: &Connect<'_>,
+        now_us: i64,
     ) -> Authenticated {
-        let authority = &self.protocol.auth_gate.authority;
-        if identity.is_expired(self.env.now.wall_us) {
+        let authority = &self.auth_gate.authority;
+        if identity.is_expired(now_us) {
             return Authenticated::Refused(Denied::ExpiredToken);
         }
         if !authority.still_admits(&identity) {
@@ -128,43 +92,39 @@ impl Engine {
         {
             return Authenticated::Refused(Denied::ClientId);
         }
-        Authenticated::As(self.protocol.auth_gate.rights(identity))
+        Authenticated::As(self.auth_gate.rights(identity))
     }
 
-    /// A thread has checked the credentials of a connection: its CONNECT is handled again.
-    pub(super) fn take_answer(&mut self, key: ConnKey, answer: Answer) {
-        let Some(conn) = self.clients.conn_mut(key) else {
-            return;
-        };
-        if !matches!(conn.extras.auth.as_deref(), Some(AuthStep::Checking(_))) {
-            return;
+    /// Threads have checked credentials: the CONNECTs of these connections are handled again.
+    pub(super) fn take_answers(&mut self, clients: &mut Clients, env: &Env) {
+        for (key, answer) in self.auth_gate.take_answers() {
+            if let Some(conn) = clients.conn_mut(key)
+                && let Some(AuthStep::Checking(_)) = conn.extras.auth.as_deref()
+            {
+                conn.extras.auth = Some(Box::new(AuthStep::Answered(answer)));
+                clients.resume(key, Pause::Auth, env);
+            }
         }
-        conn.extras.auth = Some(Box::new(AuthStep::Answered(answer)));
-        conn.paused_on_auth = false;
-        self.clients.resumed.push(key);
     }
 
-    /// Charges the bytes that a connection has sent behind its waiting CONNECT. Over the limit, the CONNECT is refused
-    /// as busy.
-    pub(super) fn charge_waiting(&mut self, key: ConnKey) {
-        let bytes_max = self.env.settings.mqtt.receive_budget_bytes.as_usize();
-        let Some(conn) = self.clients.conn_mut(key) else {
-            return;
+    /// Charges the bytes that a connection has sent behind its waiting CONNECT. Returns false over the limit.
+    pub(super) fn charge_waiting(&self, clients: &mut Clients, key: ConnKey, env: &Env) -> bool {
+        let bytes_max = env.settings.mqtt.receive_budget_bytes.as_usize();
+        let Some(conn) = clients.conn_mut(key) else {
+            return true;
         };
         let held_bytes = conn.unparsed.bytes.len();
-        let auth = conn
-            .extras
-            .present_mut()
-            .and_then(|extras| extras.auth.as_deref_mut());
-        let Some(AuthStep::Checking(charge)) = auth else {
-            return;
+        let extras = conn.extras.present_mut();
+        let Some(AuthStep::Checking(charge)) = extras.and_then(|extras| extras.auth.as_deref_mut())
+        else {
+            return true;
         };
-        *charge = Charge::take(&self.protocol.unknown_bytes, held_bytes, bytes_max);
-        if charge.is_none() {
-            self.deny_connect(key, "", Denied::Busy);
-        }
+        *charge = Charge::take(&self.unknown_bytes, held_bytes, bytes_max);
+        charge.is_some()
     }
+}
 
+impl Engine {
     /// Counts and audits a client that is refused. `rights` is set if the credentials were valid.
     pub(super) fn note_denied(
         &self,
@@ -174,7 +134,9 @@ impl Engine {
         rights: Option<&Arc<Rights>>,
     ) {
         self.env.metrics.auth.deny(denied);
-        self.audit_connect(key, client_id, rights, denied.label());
+        let who = Some((client_id, rights.map(|rights| &**rights)));
+        self.clients
+            .refused(key, who, ("connect", denied.label()), &self.env);
     }
 
     /// Sets a timer to check the credentials again when they expire.
@@ -182,7 +144,7 @@ impl Engine {
         if let Some(expires_us) = rights.and_then(|rights| rights.identity().expires_us) {
             let left_ms = u64::try_from(expires_us - self.env.now.wall_us).unwrap_or(0) / 1000 + 1;
             let due_ms = self.env.now.mono_ms + left_ms.min(EXPIRY_CHECK_MS_MAX);
-            self.clients.timers.set(due_ms, Timer::Credentials(key));
+            self.clients.set_timer(due_ms, Timer::Credentials(key));
         }
     }
 

@@ -1,6 +1,5 @@
 //! CONNECT: identifies the client, handles an earlier connection and session of that client, and sends the CONNACK.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use headwater_log::Offset;
@@ -16,6 +15,7 @@ use crate::engine::session::NEVER_EXPIRES;
 use crate::engine::session::ack::PacketKind;
 use crate::engine::session::aliases::OutAliases;
 use crate::engine::session::connection::{Phase, Will};
+use crate::engine::session_store::persist::stored_keys;
 use crate::engine::{ConnKey, Engine, SessionKey};
 
 use super::authenticate::Authenticated;
@@ -34,12 +34,16 @@ impl Engine {
                 if connect.client_id.len() > CLIENT_ID_BYTES_MAX {
                     self.refuse_connect(key, ReasonCode::ClientIdentifierNotValid);
                 } else if let Some(reason) = self.refusal_by_limits(&connect) {
-                    self.log_refused(key, connect.client_id, reason);
-                    self.refuse_connect(key, reason);
+                    self.refuse_and_log(key, connect.client_id, reason);
                 } else if connect.properties.authentication_method().is_some() {
                     self.begin_exchange(key, &connect, body);
                 } else {
-                    match self.authenticate(key, &connect) {
+                    let now_us = self.env.now.wall_us;
+                    let Some(conn) = self.clients.conn_mut(key) else {
+                        return true;
+                    };
+                    let protocol = &self.protocol;
+                    match protocol.authenticate((key, conn), &connect, now_us) {
                         Authenticated::As(rights) => self.admit_client(key, &connect, rights, None),
                         Authenticated::Waits => return false,
                         Authenticated::Refused(denied) => {
@@ -50,7 +54,7 @@ impl Engine {
             }
             Err(error) => {
                 tracing::debug!(%error, "a CONNECT was refused");
-                self.observe.turn_metrics.refused += 1;
+                self.observe.turn_metrics.connections_refused += 1;
                 if let Some(conn) = self.clients.writer(key) {
                     encode::refusal(&mut conn.out, error.refusal);
                 }
@@ -79,32 +83,18 @@ impl Engine {
             self.note_denied(key, connect.client_id, denied, rights.as_ref());
             return self.refuse_with(key, denied.reason(), denied.return_code());
         }
-        let over = self.refusal_of_session(connect);
-        let over = over
-            .or_else(|| self.refusal_by_quotas(key, connect, rights.as_ref()))
-            .or_else(|| self.refusal_by_bytes(key, connect, rights.as_ref()));
-        match over {
-            Some(reason) => {
-                self.log_refused(key, connect.client_id, reason);
-                self.refuse_connect(key, reason);
-            }
+        match self.refusal_by_quotas(key, connect, rights.as_ref()) {
+            Some(reason) => self.refuse_and_log(key, connect.client_id, reason),
             None => self.accept(key, connect, rights, proof),
         }
     }
 
-    /// Reason code when the session limit is reached.
-    fn refusal_of_session(&mut self, connect: &Connect<'_>) -> Option<ReasonCode> {
-        if self.expiry_of(connect) == 0
-            || self.quotas.stored_sessions < self.env.settings.mqtt.max_sessions as usize
-        {
-            return None;
+    fn refuse_and_log(&mut self, key: ConnKey, client_id: &str, reason: ReasonCode) {
+        if let Some(conn) = self.clients.conn(key) {
+            let now_ms = self.env.now.mono_ms;
+            self.observe.log_refused(now_ms, conn, client_id, reason);
         }
-        let held = self.clients.by_id(connect.client_id);
-        if held.is_some_and(|session| session.stored) {
-            return None;
-        }
-        self.observe.turn_metrics.sessions_refused += 1;
-        Some(ReasonCode::QuotaExceeded)
+        self.refuse_connect(key, reason);
     }
 
     fn refuse_connect(&mut self, key: ConnKey, reason: ReasonCode) {
@@ -116,7 +106,7 @@ impl Engine {
     }
 
     fn refuse_with(&mut self, key: ConnKey, reason: ReasonCode, code: ConnectReturnCode) {
-        self.observe.turn_metrics.refused += 1;
+        self.observe.turn_metrics.connections_refused += 1;
         self.observe.turn_metrics.refuse("connack", reason);
         let reference = self.env.settings.reference_for(reason);
         if let Some(conn) = self.clients.writer(key) {
@@ -145,16 +135,20 @@ impl Engine {
         let (session_key, before) = self.session_for(key, connect, client_id);
         let present = before.is_some();
         self.watch_expiry(key, rights.as_deref());
-        self.log_unproved(rights.as_ref(), client_id);
-        self.charge_session(session_key, rights.as_ref());
+        let now_ms = self.env.now.mono_ms;
+        self.protocol
+            .unproved
+            .log(rights.as_ref(), client_id, now_ms);
+        self.clients
+            .charge(session_key, rights.as_ref(), &mut self.quotas);
         if let Some(session) = self.clients.session_mut(session_key) {
             session.rights = rights;
+            self.groups.update_rights(session_key, session);
         }
-        self.update_group_rights(session_key);
         let after = match self.settle_state_of(session_key) {
             Ok(after) => after,
             Err(error) => {
-                if self.may_log_client() {
+                if self.observe.may_log_client(self.env.now.mono_ms) {
                     tracing::warn!(%error, client_id, "a session cannot be stored, its CONNECT is refused");
                 }
                 self.undo_attach(session_key, key, before);
@@ -162,7 +156,10 @@ impl Engine {
             }
         };
         self.open_connection(key, connect, session_key);
-        self.log_connected(key, present);
+        if let Some(conn) = self.clients.conn(key) {
+            let (now_ms, session) = (self.env.now.mono_ms, self.clients.session(session_key));
+            self.observe.log_connected(now_ms, conn, session, present);
+        }
         let mut bytes = Vec::new();
         if connect.version.is_v5() {
             self.encode_connack(
@@ -177,7 +174,7 @@ impl Engine {
             if size_max.is_some_and(|size_max| bytes.len() > size_max as usize) {
                 // The client accepts no packet as large as its CONNACK: its connection is closed without one, and its
                 // will is dropped.
-                self.observe.turn_metrics.refused += 1;
+                self.observe.turn_metrics.connections_refused += 1;
                 return self.close(key, Cause::Goodbye);
             }
         } else {
@@ -193,17 +190,17 @@ impl Engine {
         // A will that may not be published is not kept. The rights are checked again when it is due.
         let wanted = connect.will.as_ref();
         let will = wanted.filter(|will| self.may(session, Access::Publish, will.topic));
-        if wanted.is_some() && will.is_none() {
+        let is_denied = wanted.is_some() && will.is_none();
+        if is_denied {
             self.env.metrics.auth.publishes_denied.inc();
-            self.audit_session(key, session, "will", "acl");
-            if self.may_log_client() {
+            if self.observe.may_log_client(self.env.now.mono_ms) {
                 tracing::warn!(
                     client_id = connect.client_id,
                     "the will of a client is dropped: it may not publish to that topic"
                 );
             }
         }
-        let will = will.map(|will| Box::new(own_will(will)));
+        let will = will.map(|will| Box::new(Will::of(will)));
         let keep_alive_s = self.keep_alive_of(connect);
         let account = self
             .clients
@@ -242,10 +239,13 @@ impl Engine {
             // Otherwise the timer already set is the first to check.
             if due_ms < conn.silence_due_ms {
                 conn.silence_due_ms = due_ms;
-                self.clients.timers.set(due_ms, Timer::Silence(key));
+                self.clients.set_timer(due_ms, Timer::Silence(key));
             }
         }
-        self.recount_bytes(session);
+        if is_denied {
+            self.clients.refused(key, None, ("will", "acl"), &self.env);
+        }
+        self.clients.recount_bytes(session, &mut self.quotas);
     }
 
     pub(in crate::engine) fn expiry_of(&self, connect: &Connect<'_>) -> u32 {
@@ -313,26 +313,13 @@ impl Engine {
         }
     }
 
-    /// Identifies a session in the records of its QoS 2 publishes. No two sessions of a log have the same number,
-    /// because each start uses a new epoch.
-    pub(in crate::engine) fn next_life(&mut self) -> u64 {
-        let epoch = self
-            .state_partition()
-            .map_or(0, |partition| partition.epoch().0);
-        self.clients.lives += 1;
-        epoch << 40 | self.clients.lives
-    }
-
-    /// A client id that no session has.
-    fn assign_client_id(&mut self) -> String {
+    /// A client id that no session has. With the time it also differs from those of a lost log, which clients may still
+    /// use.
+    fn assign_client_id(&self) -> String {
         loop {
-            self.clients.assigned = self
-                .clients
-                .assigned
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            let client_id = format!("auto-{:016x}", self.clients.assigned);
-            if !self.clients.by_client.contains_key(client_id.as_str()) {
+            let number = self.store.state.unique_number();
+            let client_id = format!("auto-{:x}-{number:x}", self.env.now.wall_us);
+            if self.clients.key_by_id(&client_id).is_none() {
                 return client_id;
             }
         }
@@ -346,16 +333,14 @@ impl Engine {
         session.active = true;
         // Retransmissions go before anything new.
         if session.resend.is_none() && !session.ends_replays() {
-            let dispatched = &self.delivery.dispatched;
-            session
-                .behind
-                .retain(|behind| behind.next < dispatched[behind.partition.index()]);
-            session.behind.trim();
+            session.behind.join_live(self.delivery.live());
         }
+        let now_ms = self.env.now.mono_ms;
+        self.groups
+            .arrive(session_key, session, self.delivery.live(), now_ms);
         if !session.subscriptions.is_empty() {
-            self.routing.router.advance();
+            self.routing.advance();
         }
-        self.activate_member(session_key);
         self.wake_session(session_key);
     }
 
@@ -368,56 +353,23 @@ impl Engine {
         let Some(session) = self.clients.session(key) else {
             return Ok(None);
         };
-        let (client_id, stored, persistent) = (
-            Rc::clone(&session.client_id),
-            session.stored,
-            session.expiry_s > 0,
-        );
-        match (persistent, stored) {
-            (true, _) => self.try_store_session(key).map(Some),
-            (false, true) => {
-                let keys = crate::engine::session_store::persist::stored_keys(session);
-                let offset = self.write_values(&keys)?;
-                if let Some(session) = self.clients.session_mut(key) {
-                    session.stored = false;
-                    let account = session.account;
-                    if session.qos2_inbound.is_stored {
-                        session.qos2_inbound.is_stored = false;
-                    }
-                    session.outbound_stored = false;
-                    session.will_stored = false;
-                    self.note_stored(account, false);
-                }
-                Ok(Some(offset))
-            }
-            // A clean start may have deleted a stored session just now: the removal must be durable as well.
-            (false, false) => Ok(self.removal_pending(&client_id)),
+        if session.expiry_s > 0 {
+            return self.try_store_session(key).map(Some);
         }
-    }
-
-    /// The end of the state log, if a stored session of this client was removed and the removal is not durable yet.
-    fn removal_pending(&self, client_id: &str) -> Option<Offset> {
-        let is_removed = self.store.last_removed.as_deref() == Some(client_id);
-        self.state_pending().filter(|_| is_removed)
-    }
-
-    /// The end of the state log, if it is not durable yet.
-    pub(super) fn state_pending(&self) -> Option<Offset> {
-        let end = self.store.state.end();
-        (end > self.store.state.durable()).then_some(end)
-    }
-}
-
-fn own_will(will: &connect::Will<'_>) -> Will {
-    let mut properties = Vec::new();
-    will.properties.copy_forwardable(&mut properties);
-    Will {
-        topic: will.topic.into(),
-        payload: will.payload.into(),
-        properties: properties.into(),
-        qos: will.qos.as_u8(),
-        retain: will.retain,
-        delay_s: will.properties.will_delay_interval().unwrap_or(0),
-        waits: None,
+        if !session.stored {
+            // A clean start may have deleted a stored session just now: the removal must be durable as well.
+            return Ok(self.store.pending_removal(&session.client_id));
+        }
+        let offset = self.store.write(&stored_keys(session))?;
+        if let Some(session) = self.clients.session_mut(key) {
+            session.stored = false;
+            if session.qos2_inbound.is_stored {
+                session.qos2_inbound.is_stored = false;
+            }
+            session.outbound_stored = false;
+            session.will_stored = false;
+            self.quotas.note_stored(session.account, false);
+        }
+        Ok(Some(offset))
     }
 }

@@ -8,37 +8,13 @@ use headwater_mqtt::packet::connect;
 use headwater_mqtt::{Connect, Property, ReasonCode, encode};
 
 use crate::auth::scram::{Exchange, METHOD};
-use crate::auth::users::Fingerprint;
 use crate::auth::{Authority, Denied};
 use crate::engine::effects::Cause;
+use crate::engine::session::auth::{AuthStep, Charge, Exchanging, Pending};
 use crate::engine::session::connection::{Connection, Phase};
 use crate::engine::{ConnKey, Engine};
 
-use super::authenticate::{AuthStep, Authenticated, Charge};
-
-/// The exchange of one connection.
-#[derive(Debug)]
-pub enum Exchanging {
-    /// A CONNECT waits for it.
-    Connecting {
-        pending: Pending,
-        connect: Box<[u8]>,
-        _charge: Charge,
-    },
-    /// The exchange has ended; the client may start another.
-    Done,
-    Again {
-        pending: Pending,
-    },
-}
-
-/// A running exchange, and the stored keys it uses.
-#[derive(Debug)]
-pub struct Pending {
-    exchange: Exchange,
-    /// `None` for a user that does not exist: no proof will be accepted.
-    keys: Option<Fingerprint>,
-}
+use super::authenticate::Authenticated;
 
 /// The first byte of a CONNECT packet.
 const CONNECT_BYTE: u8 = 0x10;
@@ -121,7 +97,8 @@ impl Engine {
             return self.deny_connect(key, connect.client_id, Denied::BadCredentials);
         };
         let identity = Authority::scram_identity(pending.exchange.user(), keys);
-        match self.authenticated(identity, &connect) {
+        let now_us = self.env.now.wall_us;
+        match self.protocol.authenticated(identity, &connect, now_us) {
             Authenticated::As(rights) => {
                 if let Some(conn) = self.clients.conn_mut(key) {
                     conn.extras.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Done)));

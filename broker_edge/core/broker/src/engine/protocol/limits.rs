@@ -8,23 +8,12 @@ use headwater_mqtt::{Connect, Property, Publish, QoS, ReasonCode};
 
 use crate::engine::clients::timers::Timer;
 use crate::engine::effects::Cause;
-use crate::engine::observe::turn_metrics::PauseCause;
 use crate::engine::routing::topics::TopicId;
 use crate::engine::session::connection::Phase;
 use crate::engine::{ConnKey, Engine};
 
-/// A burst is what the rate allows in this time.
-const BURST_US: u64 = 1_000_000;
 /// Connections that a drain closes in one turn.
 const DRAINED_MAX: usize = 256;
-
-/// Per limit: the monotonic time, in microseconds, at which a client sending exactly at the rate would have sent as
-/// much. It may be ahead of the clock by one burst.
-#[derive(Debug, Default)]
-pub struct Pace {
-    messages_us: u64,
-    bytes_us: u64,
-}
 
 /// The reason code with which clients are disconnected while the broker is drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,51 +27,22 @@ pub enum Drain {
 impl Engine {
     /// Whether a packet has to wait because its client is over its rate. A packet that may pass is charged.
     pub(super) fn is_over_rate(&mut self, key: ConnKey, first_byte: u8, size: usize) -> bool {
-        let now_us = self.env.now.mono_ms * 1000;
         let Some(conn) = self.clients.conn_mut(key) else {
             return false;
         };
         if conn.phase != Phase::Open {
             return false;
         }
-        let limits = &self.env.settings.mqtt;
         let is_publish = first_byte >> 4 == kind::PUBLISH;
         let pace = conn.extras.pace.get_or_insert_default();
-        let waits = [
-            (limits.max_messages_per_second.is_some() && is_publish)
-                .then_some((pace.messages_us, PauseCause::MessageRate)),
-            limits
-                .max_bytes_per_second
-                .is_some()
-                .then_some((pace.bytes_us, PauseCause::ByteRate)),
-        ];
-        let latest = waits.into_iter().flatten().max_by_key(|(us, _)| *us);
-        if let Some((us, cause)) = latest
-            && us > now_us + BURST_US
-        {
-            let due_ms = (us - BURST_US).div_ceil(1000);
-            conn.paused_on_rate = true;
-            self.observe.turn_metrics.paused(cause);
-            self.clients.timers.set(due_ms, Timer::Pace(key));
-            return true;
-        }
-        if let (Some(rate), true) = (limits.max_messages_per_second, is_publish) {
-            charge(&mut pace.messages_us, now_us, 1, u64::from(rate));
-        }
-        if let Some(rate) = limits.max_bytes_per_second.map(|bytes| bytes.0) {
-            charge(&mut pace.bytes_us, now_us, size as u64, rate);
-        }
-        false
-    }
-
-    /// A client that was over its rate may continue.
-    pub(in crate::engine) fn end_pause_of_rate(&mut self, key: ConnKey) {
-        if let Some(conn) = self.clients.conn_mut(key)
-            && std::mem::take(&mut conn.paused_on_rate)
-        {
-            conn.last_read_ms = self.env.now.mono_ms;
-            self.clients.resumed.push(key);
-        }
+        let (limits, now_us) = (&self.env.settings.mqtt, self.env.now.mono_ms * 1000);
+        let Err((due_us, cause)) = pace.charge(is_publish, size, limits, now_us) else {
+            return false;
+        };
+        self.observe.turn_metrics.pause(conn, cause);
+        self.clients
+            .set_timer(due_us.div_ceil(1000), Timer::Pace(key));
+        true
     }
 
     /// A publish asks for something the broker does not offer: the connection is closed with the reason code for it.
@@ -105,20 +65,20 @@ impl Engine {
     /// Whether this topic name would exceed its client's limit on topics.
     pub(super) fn is_one_topic_too_many(&self, key: ConnKey, name: &str) -> bool {
         let limit = self.env.settings.mqtt.max_topics;
-        let generation = self.routing.topics.generation();
+        let generation = self.routing.generation();
         let session = self.clients.session_of(key);
         session.is_some_and(|session| session.topics_made.in_table(generation) >= limit)
-            && !self.routing.topics.holds(name)
+            && !self.routing.holds_topic(name)
     }
 
     /// Interns a topic, and counts it for the client that added it to the table.
     pub(super) fn intern_for(&mut self, key: ConnKey, name: &str) -> TopicId {
-        let before = self.routing.topics.len();
-        let id = self.routing.topics.intern(name, &self.env.log);
-        if self.routing.topics.len() != before
+        let before = self.routing.topics_len();
+        let id = self.routing.intern(name, &self.env.log);
+        if self.routing.topics_len() != before
             && let Some((_, session)) = self.clients.attached(key)
         {
-            session.topics_made.add(self.routing.topics.generation());
+            session.topics_made.add(self.routing.generation());
             self.charge_topic(key);
         }
         id
@@ -189,11 +149,7 @@ impl Engine {
             tracing::info!(?drain, "maintenance");
         }
         self.protocol.drain = drain;
-        self.env
-            .metrics
-            .detail
-            .draining
-            .set(i64::from(drain.is_some()));
+        self.observe.set_draining(drain.is_some());
     }
 
     pub(in crate::engine) fn drain_some(&mut self) {
@@ -217,34 +173,4 @@ impl Engine {
             self.close_now(key, Cause::Reason(reason));
         }
     }
-}
-
-/// How many topics a client added to the table since it was last emptied.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct TopicsMade {
-    generation: u32,
-    count: u32,
-}
-
-impl TopicsMade {
-    fn in_table(self, generation: u32) -> u32 {
-        if self.generation == generation {
-            self.count
-        } else {
-            0
-        }
-    }
-
-    fn add(&mut self, generation: u32) {
-        *self = Self {
-            generation,
-            count: self.in_table(generation).saturating_add(1),
-        };
-    }
-}
-
-/// Advances a pace by the time that `amount` takes at `rate` per second.
-fn charge(pace_us: &mut u64, now_us: u64, amount: u64, rate: u64) {
-    let cost_us = amount.saturating_mul(1_000_000) / rate.max(1);
-    *pace_us = (*pace_us).max(now_us).saturating_add(cost_us);
 }

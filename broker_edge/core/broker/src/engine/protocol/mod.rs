@@ -3,36 +3,34 @@
 pub mod auth_gate;
 pub mod authenticate;
 mod authorize;
+mod budget;
 mod connect;
 mod enhanced;
+mod filters;
 pub mod limits;
+mod over_limit;
 mod ownership;
 pub mod publish;
 pub mod receive;
+mod replies;
 mod subscribe;
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::rc::Rc;
 
-use super::{ConnKey, Drain};
+use super::Drain;
 
 use auth_gate::AuthGate;
+use budget::Budget;
+use ownership::Unproved;
 
 #[derive(Default)]
 pub struct Protocol {
     pub(super) auth_gate: AuthGate,
-    /// Clients whose client id was not proved, as rules with `%c` require: how many since the last log line, and when
-    /// the next line may be written.
-    pub(super) unproved_unlogged: u64,
-    pub(super) unproved_log_due_ms: u64,
+    unproved: Unproved,
     /// Bytes kept for clients that are not admitted yet; bounded like received bytes.
     pub(super) unknown_bytes: Rc<Cell<usize>>,
     /// While set, no client is admitted.
     pub(super) drain: Option<Drain>,
-    /// Bytes reserved for large packets that are being received.
-    pub(super) reserved_bytes: usize,
-    pub(super) budget_waits: VecDeque<ConnKey>,
-    /// Budget was freed since the connections that wait for it were last resumed.
-    pub(super) budget_freed: bool,
+    pub(super) budget: Budget,
 }

@@ -9,11 +9,9 @@ use std::sync::Arc;
 
 use headwater_mqtt::ReasonCode;
 
-use crate::audit::{Interface, Refused};
 use crate::auth::{Denied, Rights};
+use crate::engine::Engine;
 use crate::engine::effects::Cause;
-use crate::engine::{ConnKey, Engine, SessionKey};
-use crate::peer::Transport;
 
 /// Minimum time between two log lines about client ids that `%c` rules do not accept as proved.
 const UNPROVED_LOG_MS: u64 = 1000;
@@ -30,7 +28,7 @@ impl Engine {
         let Some(rights) = rights else {
             return Ok(());
         };
-        let Some(key) = self.clients.by_client.get(client_id).copied() else {
+        let Some(key) = self.clients.key_by_id(client_id) else {
             return Ok(());
         };
         let Some(owner) = self
@@ -55,7 +53,7 @@ impl Engine {
             return Err(Denied::ClientId);
         }
         let user = rights.user().map(|user| &**user);
-        if self.may_log_client() {
+        if self.observe.may_log_client(self.env.now.mono_ms) {
             tracing::warn!(
                 client_id,
                 user,
@@ -69,21 +67,32 @@ impl Engine {
         self.end_session(key);
         Ok(())
     }
+}
 
+/// Clients whose client id was not proved, as rules with `%c` require.
+#[derive(Debug, Default)]
+pub struct Unproved {
+    /// Since the last log line.
+    unlogged: u64,
+    /// When the next line may be written.
+    due_ms: u64,
+}
+
+impl Unproved {
     /// Logs which ACL line would make rules with `%c` apply, if they do not because the client id is not proved to be
     /// the user's own. Nothing has been refused yet, so this is no refusal.
-    pub(super) fn log_unproved(&mut self, rights: Option<&Arc<Rights>>, client_id: &str) {
+    pub fn log(&mut self, rights: Option<&Arc<Rights>>, client_id: &str, now_ms: u64) {
         let is_told =
             |rights: &&Arc<Rights>| rights.user().is_some() && rights.misses_rules_by(client_id);
         let Some(rights) = rights.filter(is_told) else {
             return;
         };
-        self.protocol.unproved_unlogged += 1;
-        if self.env.now.mono_ms < self.protocol.unproved_log_due_ms {
+        self.unlogged += 1;
+        if now_ms < self.due_ms {
             return;
         }
-        self.protocol.unproved_log_due_ms = self.env.now.mono_ms + UNPROVED_LOG_MS;
-        let count = std::mem::take(&mut self.protocol.unproved_unlogged);
+        self.due_ms = now_ms + UNPROVED_LOG_MS;
+        let count = std::mem::take(&mut self.unlogged);
         let user = rights.user().map_or("", |user| &**user);
         let shown: String = client_id.chars().take(64).collect();
         let add = format!("client-id {shown}");
@@ -95,65 +104,5 @@ impl Engine {
             "rules with %c do not apply to a client id that is not proved to be the user's own; to allow it, write the line \
              `add` into the section of the user in the ACL file"
         );
-    }
-
-    /// Audits a refusal to the client of a connection.
-    pub(in crate::engine) fn audit(&self, key: ConnKey, act: &'static str, reason: &'static str) {
-        let Some(conn) = self.clients.conn(key) else {
-            return;
-        };
-        if let Some(session) = conn.session {
-            self.audit_session(key, session, act, reason);
-        }
-    }
-
-    /// The same for a connection that does not have the session yet.
-    pub(super) fn audit_session(
-        &self,
-        key: ConnKey,
-        session: SessionKey,
-        act: &'static str,
-        reason: &'static str,
-    ) {
-        let (Some(conn), session) = (self.clients.conn(key), self.clients.session(session)) else {
-            return;
-        };
-        let rights = session.and_then(|session| session.rights.as_ref());
-        self.env.metrics.audit.refuse(&Refused {
-            door: door_of(conn.peer.transport),
-            act,
-            reason,
-            user: rights.and_then(|rights| rights.user()).map(|user| &**user),
-            address: Some(conn.peer.address().ip()),
-            client_id: session.map(|session| &*session.client_id),
-        });
-    }
-
-    /// The same for a client that has no session yet.
-    pub(in crate::engine) fn audit_connect(
-        &self,
-        key: ConnKey,
-        client_id: &str,
-        rights: Option<&Arc<Rights>>,
-        reason: &'static str,
-    ) {
-        let Some(conn) = self.clients.conn(key) else {
-            return;
-        };
-        self.env.metrics.audit.refuse(&Refused {
-            door: door_of(conn.peer.transport),
-            act: "connect",
-            reason,
-            user: rights.and_then(|rights| rights.user()).map(|user| &**user),
-            address: Some(conn.peer.address().ip()),
-            client_id: Some(client_id),
-        });
-    }
-}
-
-fn door_of(transport: Transport) -> Interface {
-    match transport {
-        Transport::Mqtt | Transport::Mqtts => Interface::Mqtt,
-        Transport::Ws | Transport::Wss => Interface::WebSocket,
     }
 }

@@ -1,33 +1,17 @@
 //! PUBLISH from a client: resolves its topic, stages the record in the partition, and queues the acknowledgement.
 
-use headwater_log::{PublishId, RecordMeta, RecordsFull};
-use headwater_mqtt::{PacketId, Publish, QoS, ReasonCode};
+use headwater_log::RecordsFull;
+use headwater_mqtt::{Publish, QoS, ReasonCode};
 
-use crate::engine::containers::slab::Slab;
+use crate::engine::delivery::matches::matches;
 use crate::engine::effects::Cause;
-use crate::engine::ids::{PartitionIndex, Ticket};
-use crate::engine::observe::turn_metrics::PauseCause;
+use crate::engine::ids::{Commit, PartitionIndex};
+use crate::engine::ingest::stage::Staged;
 use crate::engine::routing::topics::TopicId;
-use crate::engine::session::Session;
-use crate::engine::session::ack::{AckKind, Reply};
+use crate::engine::session::ack::{AckKind, Acks, What};
 use crate::engine::session::connection::{Alias, Connection};
+use crate::engine::session::pauses::Pause;
 use crate::engine::{ConnKey, Engine};
-
-/// A partition's staged records are appended when they reach this size, not only at the end of the turn: they are
-/// written while still in the processor's cache, and the buffer has a size that can be reused.
-const APPEND_BYTES: usize = 256 << 10;
-
-/// A record that the broker itself publishes: a will or a receipt.
-#[derive(Debug, Clone, Copy)]
-pub struct OwnRecord<'a> {
-    pub topic: &'a str,
-    pub client_id: &'a str,
-    pub key: Option<&'a [u8]>,
-    pub qos: u8,
-    pub retain: bool,
-    pub properties: &'a [u8],
-    pub payload: &'a [u8],
-}
 
 impl Engine {
     /// Stages the record. Returns false if the partition accepts none now: the packet has to be handled again later.
@@ -39,12 +23,14 @@ impl Engine {
         let Some(id) = self.topic_of(key, publish) else {
             return true;
         };
-        let Some(partition) = self.routing.topics.get(id).map(|topic| topic.partition) else {
+        let Some(partition) = self.routing.topic(id).map(|topic| topic.partition) else {
             return true;
         };
-        if !self.may_publish(key, id) {
+        let owners = (&self.clients, &self.routing);
+        if !self.protocol.may_publish(key, id, owners) {
             self.env.metrics.auth.publishes_denied.inc();
-            self.audit(key, "publish", "acl");
+            let what = ("publish", "acl");
+            self.clients.refused(key, None, what, &self.env);
             self.refuse_publish(key, publish, ReasonCode::NotAuthorized);
             return true;
         }
@@ -55,11 +41,8 @@ impl Engine {
         {
             return true;
         }
-        if self.ingest.stages[partition.index()].stalled {
-            if let Some(conn) = self.clients.conn_mut(key) {
-                conn.paused_on = Some(partition);
-                self.observe.turn_metrics.paused(PauseCause::Queue);
-            }
+        if self.ingest.is_stalled(partition) {
+            self.wait_for_queue(key, partition);
             return false;
         }
         // The connection may be closed after this publish; the message remains.
@@ -70,27 +53,32 @@ impl Engine {
         };
         if self.stage_publish(key, id, publish).is_err() {
             // A table of this append is full; the following records go into the next append.
-            self.append(partition, false);
-            self.drain();
-            if self.ingest.stages[partition.index()].stalled
-                || self.stage_publish(key, id, publish).is_err()
-            {
-                if let Some(conn) = self.clients.conn_mut(key) {
-                    conn.paused_on = Some(partition);
-                    self.observe.turn_metrics.paused(PauseCause::Queue);
-                }
+            self.append(partition);
+            if self.ingest.is_stalled(partition) || self.stage_publish(key, id, publish).is_err() {
+                self.wait_for_queue(key, partition);
                 return false;
             }
         }
-        if let Some(account) = account {
-            self.claim_retained(account, id, publish.payload.len());
+        if account.is_some()
+            && let Some(topic) = self.routing.topic(id)
+        {
+            let (message, now_ms) = ((&*topic.name, publish.payload.len()), self.env.now.mono_ms);
+            let retained = self.retained.lock();
+            retained.claim(&mut self.quotas, account, message, now_ms);
         }
         self.observe.turn_metrics.publishes_received += 1;
-        if self.ingest.stages[partition.index()].records.bytes() >= APPEND_BYTES {
-            self.append(partition, false);
+        if self.ingest.is_large(partition) {
+            self.append(partition);
         }
         self.observe.turn_metrics.publish_received_bytes += publish.payload.len() as u64;
         true
+    }
+
+    fn wait_for_queue(&mut self, key: ConnKey, partition: PartitionIndex) {
+        if let Some(conn) = self.clients.conn_mut(key) {
+            let pause = Pause::Queue(partition);
+            self.observe.turn_metrics.pause(conn, pause);
+        }
     }
 
     /// A QoS 2 publish that needs no new record: a repeated one, or one over the limit.
@@ -117,17 +105,22 @@ impl Engine {
         }
     }
 
-    /// Whether this publish exceeds the limit on retained messages.
+    /// Whether this publish exceeds the limit on retained messages, or a quota on them.
     fn refuses_retained(&mut self, key: ConnKey, id: TopicId, publish: &Publish<'_>) -> bool {
-        let Some(topic) = self.routing.topics.get(id) else {
+        let Some(topic) = self.routing.topic(id) else {
             return false;
         };
+        let account = self.clients.conn(key).and_then(|conn| conn.account);
+        let message = (&*topic.name, publish.payload.len());
         let retained = self.retained.lock();
-        let is_full = retained.is_full_for(&topic.name, publish.payload.len());
-        drop(retained);
-        if !is_full && !self.is_retained_over_quota(key, id, publish.payload.len()) {
-            return false;
+        if !retained.is_full_for(message.0, message.1) {
+            let Some(kind) = retained.over_quota(&self.quotas, account, message) else {
+                return false;
+            };
+            let what = ("publish", kind.reason());
+            self.clients.refused(key, None, what, &self.env);
         }
+        drop(retained);
         self.observe.turn_metrics.retained_refused += 1;
         self.refuse_or_close(key, publish, ReasonCode::QuotaExceeded);
         true
@@ -138,7 +131,7 @@ impl Engine {
     fn topic_of(&mut self, key: ConnKey, publish: &Publish<'_>) -> Option<TopicId> {
         let conn = self.clients.conn(key)?;
         if publish.topic_alias.is_none()
-            && let Some(topic) = self.routing.topics.get(conn.topic)
+            && let Some(topic) = self.routing.topic(conn.topic)
             && topic.name.as_bytes() == publish.topic.as_bytes()
         {
             return Some(conn.topic);
@@ -203,8 +196,8 @@ impl Engine {
         let aliases = conn.extras.present_mut().map(|extras| &mut extras.aliases);
         match aliases.and_then(|aliases| aliases.get_mut(number - 1)?.as_mut()) {
             Some(Alias::Topic { name, topic }) => {
-                if self.routing.topics.get(*topic).is_none() {
-                    *topic = self.routing.topics.intern(name, &self.env.log);
+                if self.routing.topic(*topic).is_none() {
+                    *topic = self.routing.intern(name, &self.env.log);
                 }
                 Some(*topic)
             }
@@ -246,11 +239,9 @@ impl Engine {
         self.observe.turn_metrics.publishes_refused += 1;
         self.observe.turn_metrics.refuse("puback", reason);
         if let (Some(packet_id), Some(conn)) = (publish.packet_id, self.clients.conn_mut(key)) {
-            conn.acks.push(Reply::Ack {
-                kind: kind_of(publish.qos),
-                packet_id: packet_id.get(),
-                reason,
-            });
+            let kind = kind_of(publish.qos);
+            let ack = Acks::one(kind, packet_id.get(), reason);
+            conn.acks.push_ack(Commit::DURABLE, ack);
             conn.publishes_in_flight += 1;
             self.send_ready(key);
         }
@@ -263,63 +254,32 @@ impl Engine {
         id: TopicId,
         publish: &Publish<'_>,
     ) -> Result<(), RecordsFull> {
-        let (Some(conn), Some(topic)) = (
-            self.clients.conns.get_mut(key),
-            self.routing.topics.get_mut(id),
-        ) else {
+        let (Some(conn), Some(topic)) =
+            (self.clients.conns.get_mut(key), self.routing.topic_mut(id))
+        else {
             return Ok(());
         };
-        let stage = &mut self.ingest.stages[topic.partition.index()];
-        if topic.staged.0 != stage.stamp {
-            topic.staged = (
-                stage.stamp,
-                stage.records.topic(&topic.name, topic.key.clone())?,
-            );
-        }
-        if conn.client.0 != stage.stamp {
-            let session = conn
-                .session
-                .and_then(|session| self.clients.sessions.get(session));
-            let client_id = session.map_or("", |session| &*session.client_id);
-            conn.client = (stage.stamp, stage.client(key, client_id)?);
-        }
-        let mut meta = RecordMeta::new(topic.staged.1, conn.client.1, publish.qos.as_u8());
-        meta.retain = publish.retain;
-        if publish.qos == QoS::ExactlyOnce {
-            meta.publish_id = publish_id(conn, &self.clients.sessions, publish.packet_id);
-        }
-        if publish.properties.is_empty() {
-            stage.records.push(meta, publish.payload)?;
-        } else {
-            let mut properties = Vec::with_capacity(publish.properties.as_bytes().len());
-            publish.properties.copy_forwardable(&mut properties);
-            meta.properties = &properties;
-            stage.records.push(meta, publish.payload)?;
-        }
-        let partition = topic.partition;
-        let ticket = stage.ticket(Some(key));
+        let staged = self
+            .ingest
+            .push((key, conn), &self.clients.sessions, topic, publish)?;
         if let Some(packet_id) = publish.packet_id {
             let mut reason = ReasonCode::Success;
             // A PUBREC only says that the message was accepted, as in Mosquitto.
             if conn.version.is_v5() && publish.qos == QoS::AtLeastOnce {
-                let matches = self.routing.topics.matches(
-                    id,
-                    &self.routing.router,
-                    &self.clients.sessions,
-                    &self.groups,
-                );
+                let matches = matches(&mut self.routing, id, &self.clients.sessions, &self.groups);
                 if !matches.any {
                     reason = ReasonCode::NoMatchingSubscribers;
                 }
             }
-            owe_ack(
-                conn,
-                kind_of(publish.qos),
-                partition,
-                ticket,
-                packet_id.get(),
-                reason,
-            );
+            let ack = Acks::one(kind_of(publish.qos), packet_id.get(), reason);
+            let Staged { after, index } = staged;
+            conn.publishes_in_flight = conn.publishes_in_flight.saturating_add(1);
+            if conn.stream_ack {
+                let base = None;
+                conn.acks.push(after, What::Located { ack, index, base });
+            } else {
+                conn.acks.push_ack(after, ack);
+            }
             if conn.version.is_v5()
                 && conn.publishes_in_flight > self.env.settings.mqtt.receive_maximum
             {
@@ -329,49 +289,10 @@ impl Engine {
                 && let Some(session) = self.clients.session_key(key)
             {
                 let publish = (packet_id.get(), publish.payload);
-                self.hold_id(session, key, publish, partition, ticket);
+                self.hold_id(session, key, publish, staged.after);
             }
         }
         Ok(())
-    }
-
-    /// Stages a record of the broker's own, even if the queue is full: there are few, and each has a bounded cause (a
-    /// connection that ended, a command that was acknowledged).
-    pub(in crate::engine) fn stage_own(
-        &mut self,
-        record: &OwnRecord<'_>,
-    ) -> Option<(PartitionIndex, Ticket)> {
-        let id = self.routing.topics.intern(record.topic, &self.env.log);
-        let partition = self.routing.topics.get(id)?.partition;
-        let mut staged = self.push_own(id, record);
-        if staged.is_err() {
-            // A table of this append is full; the following records go into the next append.
-            self.append(partition, false);
-            staged = self.push_own(id, record);
-        }
-        if staged.is_err() {
-            tracing::warn!(
-                topic = record.topic,
-                "the append is full, so a record of the broker itself is lost"
-            );
-            return None;
-        }
-        Some((
-            partition,
-            self.ingest.stages[partition.index()].ticket(None),
-        ))
-    }
-
-    fn push_own(&mut self, id: TopicId, record: &OwnRecord<'_>) -> Result<(), RecordsFull> {
-        let topic = self.routing.topics.get(id).ok_or(RecordsFull)?;
-        let stage = &mut self.ingest.stages[topic.partition.index()];
-        let index = stage.records.topic(&topic.name, topic.key.clone())?;
-        let client = stage.records.client(record.client_id)?;
-        let mut meta = RecordMeta::new(index, client, record.qos);
-        meta.retain = record.retain;
-        meta.key = record.key;
-        meta.properties = record.properties;
-        stage.records.push(meta, record.payload)
     }
 }
 
@@ -381,44 +302,5 @@ fn kind_of(qos: QoS) -> AckKind {
         AckKind::Pubrec
     } else {
         AckKind::Puback
-    }
-}
-
-/// The id by which a restart recognizes a QoS 2 publish; `None` for a session that does not outlive its connection.
-fn publish_id(
-    conn: &Connection,
-    sessions: &Slab<Session>,
-    packet_id: Option<PacketId>,
-) -> Option<PublishId> {
-    let session = sessions.get(conn.session?)?;
-    let packet_id = packet_id?.get();
-    session.stored.then_some(PublishId {
-        session: session.life,
-        packet_id,
-    })
-}
-
-#[inline]
-fn owe_ack(
-    conn: &mut Connection,
-    kind: AckKind,
-    partition: PartitionIndex,
-    ticket: Ticket,
-    packet_id: u16,
-    reason: ReasonCode,
-) {
-    conn.publishes_in_flight = conn.publishes_in_flight.saturating_add(1);
-    if conn.stream_ack {
-        conn.acks.push(Reply::Located {
-            kind,
-            ticket,
-            partition,
-            packet_id,
-            reason,
-            offset: None,
-        });
-    } else {
-        conn.acks
-            .push_ack(kind, partition, ticket, packet_id, reason);
     }
 }

@@ -7,11 +7,12 @@ use headwater_log::Offset;
 use headwater_mqtt::packet::{self, Packet, kind};
 use headwater_mqtt::{Frame, ReasonCode, encode, frame};
 
+use crate::auth::Denied;
 use crate::engine::effects::Cause;
-use crate::engine::observe::rates::Traffic;
-use crate::engine::observe::turn_metrics::PauseCause;
-use crate::engine::session::ack::{PacketKind, Reply};
-use crate::engine::session::connection::{Phase, Unparsed};
+use crate::engine::ids::Commit;
+use crate::engine::session::ack::{PacketKind, What};
+use crate::engine::session::connection::Phase;
+use crate::engine::session::pauses::Pause;
 use crate::engine::{ConnKey, Engine};
 
 /// How the event loop is to read a connection.
@@ -35,9 +36,6 @@ pub(in crate::engine) const PENDING_REPLIES_MAX: usize = 4096;
 /// reserved for admitted clients.
 const AUTH_PACKET_BYTES_MAX: usize = 32 << 10;
 
-/// How long a large packet may take to arrive while others wait for the budget.
-const PACKET_MS_MAX: u64 = 30_000;
-
 /// What to do after a packet.
 enum Step {
     Next,
@@ -48,42 +46,27 @@ enum Step {
 impl Engine {
     /// Whether and how a readable connection is to be read.
     pub fn read_plan(&mut self, key: ConnKey) -> ReadPlan {
-        let budget = self.env.settings.mqtt.receive_budget_bytes.as_usize();
-        let is_scarce = !self.protocol.budget_waits.is_empty()
+        let is_scarce = self.protocol.budget.is_scarce()
             || self.env.settings.mqtt.limits_rate()
-            || self.ingest.stages.iter().any(|stage| stage.stalled);
+            || self.ingest.is_any_stalled();
         let Some(conn) = self.clients.conn_mut(key) else {
             return ReadPlan::Wait;
         };
         if conn.acks.len() > PENDING_REPLIES_MAX {
-            conn.paused_on_acks = true;
-            self.observe.turn_metrics.paused(PauseCause::Acks);
+            self.observe.turn_metrics.pause(conn, Pause::Acks);
         }
         if conn.out_len() > self.env.settings.mqtt.out_buffer_bytes.as_usize() {
-            conn.paused_on_out = true;
-            self.observe.turn_metrics.paused(PauseCause::Out);
+            self.observe.turn_metrics.pause(conn, Pause::Out);
         }
-        if conn.phase == Phase::Closed || conn.is_paused() {
+        if conn.phase == Phase::Closed || conn.pauses.is_paused() {
             return ReadPlan::Wait;
         }
         if let Some(unparsed) = conn.unparsed.present_mut()
             && unparsed.needs > OWN_BUFFER_MIN
         {
-            // A large packet is received only when room for all of it is reserved, so that a packet once begun can be
-            // completed.
-            if unparsed.reserved < unparsed.needs {
-                let more = unparsed.needs - unparsed.reserved;
-                if self.protocol.reserved_bytes + more > budget {
-                    conn.paused_on_budget = true;
-                    self.observe.turn_metrics.paused(PauseCause::Budget);
-                    self.protocol.budget_waits.push_back(key);
-                    return ReadPlan::Wait;
-                }
-                unparsed.reserved += more;
-                unparsed.reserved_at_ms = self.env.now.mono_ms;
-                self.protocol.reserved_bytes += more;
-                let rest = unparsed.needs - unparsed.bytes.len();
-                unparsed.bytes.reserve_exact(rest);
+            if !self.protocol.budget.reserve(key, unparsed, &self.env) {
+                self.observe.turn_metrics.pause(conn, Pause::Budget);
+                return ReadPlan::Wait;
             }
             let wanted = unparsed.needs.saturating_sub(unparsed.bytes.len());
             return ReadPlan::Own {
@@ -119,11 +102,11 @@ impl Engine {
             return true;
         }
         let unparsed = conn.unparsed.take();
-        self.give_back(unparsed.reserved);
+        self.protocol.budget.give_back(unparsed.reserved);
         self.receive(key, &unparsed.bytes, true);
         self.clients
             .conn(key)
-            .is_some_and(|conn| conn.phase != Phase::Closed && !conn.is_paused())
+            .is_some_and(|conn| conn.phase != Phase::Closed && !conn.pauses.is_paused())
     }
 
     /// The peer closed the socket, or it failed.
@@ -133,17 +116,15 @@ impl Engine {
 
     /// Counts a connection that was refused.
     pub fn count_refused(&mut self) {
-        self.observe.turn_metrics.refused += 1;
+        self.observe.turn_metrics.connections_refused += 1;
     }
 
     /// Counts bytes received from the socket.
     pub fn count_received(&mut self, key: ConnKey, count: usize) {
         self.observe.turn_metrics.bytes_received += count as u64;
-        let moved = Traffic {
-            received_bytes: count as u64,
-            ..Traffic::default()
-        };
-        self.count_traffic(key, moved);
+        let conns = &mut self.clients.conns;
+        let rates = &mut self.observe.active_rates;
+        rates.count(conns, key, |traffic| traffic.received_bytes += count as u64);
     }
 
     /// Handles the packets in `bytes` and keeps an incomplete rest. `is_news` if some bytes were just received.
@@ -153,11 +134,11 @@ impl Engine {
         self.drain();
         let received_messages = self.observe.turn_metrics.publishes_received - before;
         if received_messages > 0 {
-            let moved = Traffic {
-                received_messages,
-                ..Traffic::default()
-            };
-            self.count_traffic(key, moved);
+            let conns = &mut self.clients.conns;
+            let rates = &mut self.observe.active_rates;
+            rates.count(conns, key, |traffic| {
+                traffic.received_messages += received_messages;
+            });
         }
     }
 
@@ -199,7 +180,13 @@ impl Engine {
                         Step::Pause => {
                             self.observe.turn_metrics.packets_received -= 1;
                             self.hold(key, rest, total_len);
-                            return self.charge_waiting(key);
+                            if !self
+                                .protocol
+                                .charge_waiting(&mut self.clients, key, &self.env)
+                            {
+                                self.deny_connect(key, "", Denied::Busy);
+                            }
+                            return;
                         }
                     }
                     match self.clients.conn(key) {
@@ -228,51 +215,6 @@ impl Engine {
         unparsed.bytes.reserve_exact(bytes.len());
         unparsed.bytes.extend_from_slice(bytes);
         unparsed.needs = needs;
-    }
-
-    /// Frees the room reserved for a packet that is complete or abandoned.
-    pub(in crate::engine) fn give_back(&mut self, reserved: usize) {
-        self.protocol.reserved_bytes -= reserved;
-        self.protocol.budget_freed |= reserved > 0;
-    }
-
-    /// Lets connections that wait for the budget try again after some of it was freed.
-    pub(in crate::engine) fn wake_budget_waits(&mut self) {
-        if self.protocol.budget_waits.is_empty() || !std::mem::take(&mut self.protocol.budget_freed)
-        {
-            return;
-        }
-        for key in self.protocol.budget_waits.drain(..) {
-            if let Some(conn) = self.clients.conn_mut(key) {
-                conn.paused_on_budget = false;
-                conn.last_read_ms = self.env.now.mono_ms;
-                self.clients.resumed.push(key);
-            }
-        }
-    }
-
-    /// While others wait for the budget, closes connections that reserve part of it for a packet that does not arrive.
-    pub(in crate::engine) fn end_slow_packets(&mut self) {
-        if self.protocol.budget_waits.is_empty() {
-            return;
-        }
-        let now_ms = self.env.now.mono_ms;
-        let is_slow = |unparsed: &Unparsed| {
-            unparsed.reserved > 0 && unparsed.reserved_at_ms + PACKET_MS_MAX <= now_ms
-        };
-        let slow: Vec<ConnKey> = self
-            .clients
-            .conns
-            .iter()
-            .filter(|(_, conn)| is_slow(&conn.unparsed))
-            .map(|(key, _)| key)
-            .collect();
-        for key in slow {
-            tracing::debug!(
-                "a large packet takes too long while others wait for the budget, so its connection is closed"
-            );
-            self.close_now(key, Cause::Reason(ReasonCode::QuotaExceeded));
-        }
     }
 
     #[inline]
@@ -359,17 +301,15 @@ impl Engine {
         let Some(conn) = self.clients.conn_mut(key) else {
             return;
         };
-        conn.acks.push(Reply::Packet {
-            after,
-            kind,
-            bytes: bytes.into(),
-        });
+        let commit = after.map_or(Commit::DURABLE, |end| self.ingest.state_written(end));
+        conn.acks.push(commit, What::Packet(kind, bytes.into()));
         if kind == PacketKind::Suback {
             conn.subacks_pending += 1;
         }
-        match after {
-            Some(offset) => self.ingest.state_waits.push_back((offset, key)),
-            None => self.send_ready(key),
+        if commit == Commit::DURABLE {
+            self.send_ready(key);
+        } else {
+            self.ingest.watch(commit, key);
         }
     }
 }

@@ -8,15 +8,16 @@ mod stored;
 use headwater_log::{PartitionState, failpoint};
 use headwater_mqtt::packet::ack::Ack;
 use headwater_mqtt::{Publish, ReasonCode};
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use rustc_hash::FxHashMap;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::engine::containers::lazy_box::Blank;
 use crate::engine::effects::Cause;
-use crate::engine::ids::{CommitSeq, PartitionIndex, Ticket};
+use crate::engine::ids::{Commit, CommitSeq, PartitionIndex};
 use crate::engine::quotas::AccountId;
 use crate::engine::session::Session;
-use crate::engine::session::ack::{AckKind, Reply};
+use crate::engine::session::ack::{AckKind, Acks};
+use crate::engine::session::received::InboundId;
+use crate::engine::session_store::CHANGES;
 use crate::engine::{ConnKey, Engine, SessionKey};
 
 /// Limit for all sessions together: it bounds the memory that clients can use with publishes that they never release.
@@ -32,63 +33,9 @@ pub(in crate::engine) struct TenantIdCounts {
     by_account: FxHashMap<AccountId, usize>,
 }
 
-pub fn qos2_inbound_key(client_id: &str) -> String {
-    format!("received/{client_id}")
-}
-
-/// A packet id in use.
-#[derive(Debug, Clone, Copy)]
-pub struct InboundId {
-    /// The record; `None` if it was durable when the broker started.
-    record: Option<(PartitionIndex, Ticket)>,
-    /// The connection whose receive maximum the id counts against.
-    counted: Option<ConnKey>,
-    /// How often the publish was repeated on that connection.
-    repeats: u8,
-    /// Hash of the payload; `None` if the publish arrived before the broker's last start.
-    hash: Option<u64>,
-}
-
 /// A client repeats a publish when it reconnects. One that repeats it over and over violates the protocol, as in
 /// Mosquitto.
 const REPEATS_MAX: u8 = 1;
-
-/// The packet ids that a client has in use.
-#[derive(Debug, Default)]
-pub struct Qos2Inbound {
-    held: FxHashMap<u16, InboundId>,
-    /// The partitions to which this session has published with QoS 2.
-    partitions: Vec<PartitionIndex>,
-    /// The commit of the newest release: no client is told that an id is free before that commit is durable.
-    released_in: CommitSeq,
-    /// The state store holds a value for it.
-    pub is_stored: bool,
-    /// The stored value is out of date.
-    pub is_changed: bool,
-    /// There are records that the stored value does not cover.
-    is_behind: bool,
-    /// In the list of sessions for the next mark.
-    unmarked: bool,
-}
-
-impl Blank for Qos2Inbound {
-    const BLANK: &'static Self = &Self {
-        held: FxHashMap::with_hasher(FxBuildHasher),
-        partitions: Vec::new(),
-        released_in: CommitSeq(0),
-        is_stored: false,
-        is_changed: false,
-        is_behind: false,
-        unmarked: false,
-    };
-
-    fn is_blank(&self) -> bool {
-        self.held.is_empty()
-            && self.partitions.is_empty()
-            && self.released_in == CommitSeq(0)
-            && !(self.is_stored || self.is_changed || self.is_behind || self.unmarked)
-    }
-}
 
 impl Engine {
     /// Answers a publish whose packet id is in use. Returns false if the id is new.
@@ -134,26 +81,22 @@ impl Engine {
         }
         let too_many =
             conn.is_v5() && conn.publishes_in_flight > self.env.settings.mqtt.receive_maximum;
-        match held.record {
-            Some((partition, ticket))
-                if self.ingest.stages[partition.index()].settled() <= ticket =>
-            {
-                let stage = &mut self.ingest.stages[partition.index()];
-                if matches!(stage.partition.state(), PartitionState::Stopped(_)) {
+        let ack = Acks::one(AckKind::Pubrec, packet_id, ReasonCode::Success);
+        match held
+            .record
+            .filter(|record| !self.ingest.is_settled(*record))
+        {
+            Some(record) => {
+                let state = self.env.partitions[record.partition.index()].state();
+                if matches!(state, PartitionState::Stopped(_)) {
                     self.close(key, Cause::Reason(ReasonCode::UnspecifiedError));
                     return true;
                 }
-                stage.watch(ticket, key);
-                let kind = AckKind::Pubrec;
-                conn.acks
-                    .push_ack(kind, partition, ticket, packet_id, ReasonCode::Success);
+                self.ingest.watch(record, key);
+                conn.acks.push_ack(record, ack);
             }
-            _ => {
-                conn.acks.push(Reply::Ack {
-                    kind: AckKind::Pubrec,
-                    packet_id,
-                    reason: ReasonCode::Success,
-                });
+            None => {
+                conn.acks.push_ack(Commit::DURABLE, ack);
                 self.send_ready(key);
             }
         }
@@ -194,7 +137,8 @@ impl Engine {
         let held = self.qos2.tenant_id_counts.by_account.get(&account);
         let is_over = held.is_some_and(|held| *held >= self.env.settings.ids_in_use_max / 2);
         if is_over {
-            self.audit(key, "publish", "quota:packet_ids");
+            let what = ("publish", "quota:packet_ids");
+            self.clients.refused(key, None, what, &self.env);
         }
         is_over
     }
@@ -205,33 +149,23 @@ impl Engine {
         key: SessionKey,
         conn: ConnKey,
         (packet_id, payload): (u16, &[u8]),
-        partition: PartitionIndex,
-        ticket: Ticket,
+        record: Commit,
     ) {
         let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         let received = &mut session.qos2_inbound;
         let held = InboundId {
-            record: Some((partition, ticket)),
+            record: Some(record),
             counted: Some(conn),
             repeats: 0,
             hash: Some(xxh3_64(payload)),
         };
         self.qos2.ids_in_use += usize::from(received.held.insert(packet_id, held).is_none());
-        self.ingest.stages[partition.index()]
-            .exactly_once
-            .push((key, packet_id));
         failpoint!("qos2-publish-staged");
         if session.stored {
-            received.is_behind = true;
-            if !received.partitions.contains(&partition) {
-                received.partitions.push(partition);
-            }
-            if !received.unmarked {
-                received.unmarked = true;
-                self.store.state_commits.unmarked.push(key);
-            }
+            received.miss(record.partition);
+            self.store.note_unmarked(key, received);
         }
     }
 
@@ -250,10 +184,10 @@ impl Engine {
     /// later refusal would count them as settled and their publishes as acknowledged. A restart recovers the ids of
     /// records that did reach the disk.
     pub(in crate::engine) fn free_abandoned(&mut self, partition: PartitionIndex) {
-        let settled = self.ingest.stages[partition.index()].settled();
+        let ingest = &self.ingest;
         let is_abandoned = |held: &InboundId| {
             held.record
-                .is_some_and(|(of, ticket)| of == partition && ticket >= settled)
+                .is_some_and(|of| of.partition == partition && !ingest.is_settled(of))
         };
         let holders: Vec<SessionKey> = self
             .clients
@@ -292,7 +226,12 @@ impl Engine {
             }
         }
         if let Some(conn) = self.clients.conn_mut(key) {
-            conn.acks.push(Reply::Pubcomp { packet_id, after });
+            let after = Commit {
+                partition: CHANGES,
+                seq: after,
+            };
+            let ack = Acks::one(AckKind::Pubcomp, packet_id, ReasonCode::Success);
+            conn.acks.push_ack(after, ack);
             failpoint!("qos2-release-staged");
             self.send_ready(key);
         }
@@ -312,9 +251,8 @@ impl Engine {
 
     /// Whether the record of a packet id in use is acknowledged.
     fn is_settled(&self, held: &InboundId) -> bool {
-        held.record.is_none_or(|(partition, ticket)| {
-            self.ingest.stages[partition.index()].settled() > ticket
-        })
+        held.record
+            .is_none_or(|record| self.ingest.is_settled(record))
     }
 
     /// Forgets the packet ids of a session that ends.

@@ -4,7 +4,10 @@ pub mod inbound;
 pub mod outbound;
 pub mod receipt;
 
+use std::collections::VecDeque;
+
 use super::SessionKey;
+use super::ids::CommitSeq;
 
 use inbound::TenantIdCounts;
 
@@ -12,6 +15,8 @@ use inbound::TenantIdCounts;
 pub struct Qos2 {
     /// Commands that clients have received and whose receipts are not durable yet; bounded by the windows.
     pub(super) receipted: Vec<(SessionKey, u16)>,
+    /// PUBRELs that wait until their PUBRECs are durable, oldest first.
+    pub(super) releases: VecDeque<(CommitSeq, SessionKey, u16)>,
     /// Packet ids of publishes in use.
     pub(super) ids_in_use: usize,
     pub(super) tenant_id_counts: TenantIdCounts,

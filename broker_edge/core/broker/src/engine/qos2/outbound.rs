@@ -7,175 +7,22 @@
 
 mod stored;
 
-use std::collections::VecDeque;
-
-use headwater_log::{Batch, Offset};
 use headwater_mqtt::packet::ack::Ack;
 use headwater_mqtt::{PacketId, ReasonCode, encode};
 
-use crate::engine::catch_up::readers::Progress;
-use crate::engine::delivery::deliver::Delivered;
 use crate::engine::effects::Cause;
-use crate::engine::ids::{CommitSeq, PartitionIndex};
+use crate::engine::ids::CommitSeq;
 use crate::engine::session::Session;
-use crate::engine::session::window::{Inflight, InflightState, Source};
+use crate::engine::session::window::{Inflight, InflightState};
 use crate::engine::{ConnKey, Engine, SessionKey};
 
-pub fn qos2_outbound_key(client_id: &str) -> String {
-    format!("sent/{client_id}")
-}
-
-/// The records of one source that have been given packet ids: those in `[from, next)` are not delivered again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Assigned {
-    pub source: Source,
-    pub partition: PartitionIndex,
-    pub from: Offset,
-    pub next: Offset,
-}
-
-/// Packet ids with the commits that they wait for, oldest first.
-pub type WaitingIds = VecDeque<(CommitSeq, u16)>;
-
-impl Session {
-    /// Whether a record was given a packet id before the last restart: then it is in the window or done.
-    #[inline]
-    pub fn has_assigned(&self, source: Source, partition: PartitionIndex, at: Offset) -> bool {
-        self.extras.assigned.iter().any(|range| {
-            range.source == source
-                && range.partition == partition
-                && (range.from..range.next).contains(&at)
-        })
-    }
-
-    fn note_assigned(&mut self, source: Source, partition: PartitionIndex, at: Offset) {
-        if !matches!(source, Source::Cursor | Source::Replay(_)) {
-            return;
-        }
-        let assigned = &mut self.extras.assigned;
-        let known = assigned
-            .iter_mut()
-            .find(|range| range.source == source && range.partition == partition);
-        match known {
-            Some(range) => range.next = range.next.max(at.plus(1)),
-            None => assigned.push(Assigned {
-                source,
-                partition,
-                from: at,
-                next: at.plus(1),
-            }),
-        }
-    }
-
-    /// The session gets QoS 2 from here on, after a lower QoS: earlier records may be unacknowledged and have to be
-    /// delivered again after a crash.
-    pub fn begin_qos2(&mut self, offsets: &[(PartitionIndex, Offset)]) {
-        let assigned = self.extras.present_mut().map(|extras| &mut extras.assigned);
-        for range in assigned.into_iter().flatten() {
-            let found = offsets.iter().find(|(of, _)| *of == range.partition);
-            if let (Source::Cursor, Some((_, at))) = (range.source, found) {
-                range.from = range.from.max(*at);
-            }
-        }
-    }
-}
-
 impl Engine {
-    /// Assigns a packet id to a record. The record is sent once that is durable.
-    pub(in crate::engine) fn assign(&mut self, key: SessionKey, sent: Inflight) -> u16 {
-        let commit_seq = self.change(key);
-        let Some(session) = self.clients.session_mut(key) else {
-            return 0;
-        };
-        session.outbound_changed = true;
-        session.note_assigned(sent.source, sent.partition, sent.offset);
-        let packet_id = session.window.push(sent, InflightState::Assigned);
-        session.extras.unsent.push_back((commit_seq, packet_id));
-        packet_id
-    }
-
-    /// Sends the records whose packet ids are durable.
-    pub(in crate::engine) fn send_assigned(
-        &mut self,
-        key: SessionKey,
-        conn: ConnKey,
-        steps: &mut usize,
-    ) -> Progress {
-        let settled = self.store.state_commits.settled();
-        let mut recent = None;
-        loop {
-            let Some(session) = self.clients.session(key) else {
-                return Progress::NoRoom;
-            };
-            let Some((commit_seq, packet_id)) = session.extras.unsent.front().copied() else {
-                return Progress::Finished;
-            };
-            if session.stored && commit_seq > settled {
-                // The commit wakes the session; its other deliveries need not wait.
-                return Progress::Finished;
-            }
-            if *steps == 0 {
-                return Progress::Unfinished;
-            }
-            *steps -= 1;
-            if self.send_first(key, conn, packet_id, &mut recent) == Delivered::NoRoom {
-                return Progress::NoRoom;
-            }
-        }
-    }
-
-    /// Whether the packet id of an unsent delivery would survive a crash.
-    pub(in crate::engine) fn is_assigned_durably(&self, key: SessionKey, packet_id: u16) -> bool {
-        let settled = self.store.state_commits.settled();
-        self.clients.session(key).is_none_or(|session| {
-            let mut unsent = session.extras.unsent.iter();
-            !session.stored
-                || !unsent.any(|(commit_seq, id)| *id == packet_id && *commit_seq > settled)
-        })
-    }
-
-    /// Sends a delivery that has only been assigned its packet id, unless it is done.
-    pub(in crate::engine) fn send_first(
-        &mut self,
-        key: SessionKey,
-        conn: ConnKey,
-        packet_id: u16,
-        recent: &mut Option<(PartitionIndex, Batch)>,
-    ) -> Delivered {
-        let flight_of = |engine: &Self| engine.clients.session(key)?.window.flight(packet_id);
-        let mut delivered = Delivered::Skipped;
-        if let Some((sent, InflightState::Assigned)) = flight_of(self) {
-            delivered =
-                self.send_entry(key, conn, packet_id, sent, InflightState::Assigned, recent);
-        }
-        if delivered != Delivered::NoRoom
-            && let Some(session) = self.clients.session_mut(key)
-        {
-            if let Some((_, InflightState::Assigned)) = session.window.flight(packet_id) {
-                session
-                    .window
-                    .advance(packet_id, InflightState::AwaitsPubrec);
-            }
-            if let Some(extras) = session.extras.present_mut() {
-                if extras
-                    .unsent
-                    .front()
-                    .is_some_and(|(_, id)| *id == packet_id)
-                {
-                    extras.unsent.pop_front();
-                } else {
-                    extras.unsent.retain(|(_, id)| *id != packet_id);
-                }
-            }
-        }
-        delivered
-    }
-
     pub(in crate::engine) fn handle_pubrec(&mut self, key: ConnKey, ack: &Ack<'_>) {
         let packet_id = ack.packet_id.get();
         let Some((session_key, session)) = self.clients.attached(key) else {
             return;
         };
+        let waits = !self.store.is_settled(session.window.after(packet_id));
         match session.window.flight(packet_id) {
             Some((_, InflightState::AwaitsPubrec)) if ack.reason.is_error() => {
                 self.finish(session_key, packet_id);
@@ -184,16 +31,8 @@ impl Engine {
                 self.take_receipt(session_key, packet_id, sent);
             }
             Some((_, InflightState::AwaitsPubrec)) => self.release(session_key, packet_id),
-            Some((_, InflightState::AwaitsPubcomp)) => {
-                let waits = session
-                    .extras
-                    .releases
-                    .iter()
-                    .any(|(_, id)| *id == packet_id);
-                if !waits {
-                    self.write_pubrel(key, packet_id);
-                }
-            }
+            Some((_, InflightState::AwaitsPubcomp)) if waits => {}
+            Some((_, InflightState::AwaitsPubcomp)) => self.write_pubrel(key, packet_id),
             Some(_) => self.close(key, Cause::Reason(ReasonCode::ProtocolError)),
             // As in Mosquitto, an unknown id is released, so that the client can forget it too.
             None if !ack.reason.is_error() => self.write_pubrel(key, packet_id),
@@ -233,42 +72,39 @@ impl Engine {
 
     /// The client has the record: PUBREL is sent once that is durable.
     fn release(&mut self, key: SessionKey, packet_id: u16) {
-        let commit_seq = self.change(key);
+        let after = self.change(key);
         let Some(session) = self.clients.session_mut(key) else {
             return;
         };
-        session
-            .window
-            .advance(packet_id, InflightState::AwaitsPubcomp);
+        let next = InflightState::AwaitsPubcomp;
+        session.window.advance(packet_id, next, after);
         session.outbound_changed = session.stored;
-        session.extras.releases.push_back((commit_seq, packet_id));
-        if commit_seq == CommitSeq::default() {
-            self.send_releases(key);
+        if after == CommitSeq::default() {
+            self.send_pubrel(key, packet_id);
+        } else {
+            self.qos2.releases.push_back((after, key, packet_id));
         }
     }
 
     /// Sends the PUBRELs that are due, in the order of their PUBRECs.
-    pub(in crate::engine) fn send_releases(&mut self, key: SessionKey) {
-        let settled = self.store.state_commits.settled();
-        loop {
-            let Some(session) = self.clients.session_mut(key) else {
-                return;
-            };
-            let Some((commit_seq, packet_id)) = session.extras.releases.front().copied() else {
-                return;
-            };
-            if session.stored && commit_seq > settled {
-                return;
-            }
-            session.extras.releases.pop_front();
-            // A disconnected client gets its PUBRELs when it is back.
-            if let Some(conn) = session.active_conn() {
-                self.write_pubrel(conn, packet_id);
-            }
+    pub(in crate::engine) fn send_releases(&mut self) {
+        while let Some((after, key, packet_id)) = self.qos2.releases.front().copied()
+            && self.store.is_settled(after)
+        {
+            self.qos2.releases.pop_front();
+            self.send_pubrel(key, packet_id);
         }
     }
 
-    pub(in crate::engine) fn write_pubrel(&mut self, key: ConnKey, packet_id: u16) {
+    /// A disconnected client gets its PUBRELs when it is back.
+    fn send_pubrel(&mut self, key: SessionKey, packet_id: u16) {
+        let session = self.clients.session(key);
+        if let Some(conn) = session.and_then(Session::active_conn) {
+            self.write_pubrel(conn, packet_id);
+        }
+    }
+
+    fn write_pubrel(&mut self, key: ConnKey, packet_id: u16) {
         if let (Some(id), Some(conn)) = (PacketId::new(packet_id), self.clients.conn(key)) {
             let version = conn.version;
             self.write_packet(key, |out| {
@@ -282,13 +118,9 @@ impl Engine {
         let Some((session_key, session)) = self.clients.attached(key) else {
             return;
         };
-        let waits = session
-            .extras
-            .releases
-            .iter()
-            .any(|(_, id)| *id == packet_id);
+        let is_released = self.store.is_settled(session.window.after(packet_id));
         match session.window.flight(packet_id) {
-            Some((_, InflightState::AwaitsPubcomp)) if !waits => {
+            Some((_, InflightState::AwaitsPubcomp)) if is_released => {
                 self.finish(session_key, packet_id)
             }
             Some(_) => self.close(key, Cause::Reason(ReasonCode::ProtocolError)),
@@ -312,13 +144,10 @@ impl Engine {
         }
         if session.stored {
             session.outbound_changed = true;
-            if !session.dirty {
-                session.dirty = true;
-                self.store.dirty.push(key);
-            }
+            self.store.note_dirty(key, session);
         }
         if let Some(sent) = ended {
-            self.settle_shared(sent, true);
+            self.groups.settle(sent, true);
         }
         self.wake_session(key);
     }

@@ -5,15 +5,14 @@
 
 use std::rc::Rc;
 
-use headwater_log::RecordView;
 use headwater_mqtt::{PacketId, ReasonCode};
 use serde::Serialize;
 
 use crate::engine::effects::Cause;
-use crate::engine::ids::{PartitionIndex, Ticket};
-use crate::engine::protocol::publish::OwnRecord;
+use crate::engine::ids::Commit;
+use crate::engine::ingest::own::OwnRecord;
+use crate::engine::session::PendingReceipt;
 use crate::engine::session::window::Inflight;
-use crate::engine::session::{Command, PendingReceipt};
 use crate::engine::{ConnKey, Engine, SessionKey};
 
 const TOPIC: &str = "$receipts";
@@ -29,24 +28,6 @@ struct Receipt<'a> {
     name: &'a str,
     offset: u64,
     time_us: i64,
-}
-
-/// The device that a control topic names.
-#[inline]
-pub fn device_of(topic: &str) -> Option<&str> {
-    let device = topic.strip_prefix("devices/")?.strip_suffix("/actions")?;
-    (!device.is_empty() && !device.contains('/')).then_some(device)
-}
-
-impl Command {
-    pub fn of(packet_id: u16, record: &RecordView<'_>) -> Self {
-        Self {
-            packet_id,
-            topic: record.topic.into(),
-            key: record.key.into(),
-            idempotency_key: record.idempotency_key.map(Into::into),
-        }
-    }
 }
 
 impl Engine {
@@ -65,16 +46,15 @@ impl Engine {
         if !session.replays.is_empty() {
             session.drop_finished_replays();
         }
-        if (session.stored || sent.receipt) && !session.dirty {
-            session.dirty = true;
-            self.store.dirty.push(session_key);
+        if session.stored || sent.receipt {
+            self.store.note_dirty(session_key, session);
         }
         let wakes = session.has_work() || session.is_member();
         if sent.receipt {
             self.append_receipt(session_key, packet_id.get(), sent);
         }
         if wakes {
-            self.settle_shared(sent, false);
+            self.groups.settle(sent, false);
             self.wake_session(session_key);
         }
     }
@@ -114,23 +94,13 @@ impl Engine {
         self.stage_receipts(key);
     }
 
-    /// The log refused the tickets from `first` on: the receipts among them are staged again at the next checkpoint.
-    pub(in crate::engine) fn unstage_receipts(&mut self, partition: PartitionIndex, first: Ticket) {
-        for key in self.store.dirty.clone() {
-            let Some(session) = self.clients.session_mut(key) else {
-                continue;
-            };
-            let receipts = session
-                .extras
-                .present_mut()
-                .map(|extras| &mut extras.receipts);
-            for receipt in receipts.into_iter().flatten() {
-                if receipt
-                    .staged
-                    .is_some_and(|(of, ticket)| of == partition && ticket >= first)
-                {
-                    receipt.staged = None;
-                }
+    /// The log refused an append: the receipts in it are staged again at the next checkpoint.
+    pub(in crate::engine) fn unstage_receipts(&mut self, commit: Commit, sessions: &[SessionKey]) {
+        for key in sessions {
+            let session = self.clients.session_mut(*key);
+            let extras = session.and_then(|session| session.extras.present_mut());
+            for receipt in extras.into_iter().flat_map(|extras| &mut extras.receipts) {
+                receipt.staged.take_if(|staged| *staged == commit);
             }
         }
     }
@@ -143,11 +113,11 @@ impl Engine {
         if session.extras.receipts.is_empty() {
             return;
         }
-        let stages = &self.ingest.stages;
+        let ingest = &self.ingest;
         session.extras.receipts.retain(|receipt| {
             receipt
                 .staged
-                .is_none_or(|(partition, ticket)| stages[partition.index()].settled() <= ticket)
+                .is_none_or(|staged| !ingest.is_settled(staged))
         });
         let client_id = Rc::clone(&session.client_id);
         for index in 0.. {
@@ -171,6 +141,9 @@ impl Engine {
                 properties: &[],
                 payload: &value,
             });
+            if let Some(staged) = staged {
+                self.ingest.note_receipt(staged, key);
+            }
             if let Some(receipt) = self
                 .clients
                 .session_mut(key)
@@ -179,25 +152,6 @@ impl Engine {
                 receipt.staged = staged;
             }
             self.effects.more = true;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_actions_topic_names_a_device() {
-        assert_eq!(device_of("devices/d1/actions"), Some("d1"));
-        for topic in [
-            "devices/d1/status",
-            "devices//actions",
-            "devices/a/b/actions",
-            "x/devices/d/actions",
-            "devices/actions",
-        ] {
-            assert_eq!(device_of(topic), None, "{topic}");
         }
     }
 }

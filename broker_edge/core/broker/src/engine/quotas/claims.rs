@@ -22,14 +22,15 @@ impl Quotas {
     /// that it replaces.
     pub fn refuses_retained(
         &self,
-        id: AccountId,
+        id: Option<AccountId>,
         topic: &str,
         bytes: u64,
         held: Option<(AccountId, u64)>,
     ) -> Option<Kind> {
-        let claimed = self.claims.get(topic).filter(|claim| claim.account == id);
+        let of = id?;
+        let claimed = self.claims.get(topic).filter(|claim| claim.account == of);
         let (claimed, claimed_bytes) = claimed.map_or((0, 0), |claim| (claim.count, claim.bytes));
-        let (count, bytes) = growth(id, bytes, held);
+        let (count, bytes) = growth(of, bytes, held);
         if !self.allows(id, Kind::Retained, count.saturating_sub(claimed)) {
             return Some(Kind::Retained);
         }
@@ -102,7 +103,7 @@ impl Quotas {
     fn release(&mut self, claim: &Claim) {
         self.remove(Some(claim.account), Kind::RetainedBytes, claim.bytes);
         self.remove(Some(claim.account), Kind::Retained, claim.count);
-        self.close(claim.account);
+        self.close(Some(claim.account));
     }
 
     #[cfg(test)]

@@ -3,9 +3,9 @@
 //! Only clients of a broker with rights are counted; an open broker has no accounts and pays one branch. Code that
 //! changes what a session holds reports it here. A test compares these counts with a recount of everything.
 
-mod charges;
 mod claims;
-pub mod session_bytes;
+mod kinds;
+mod tenants;
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -13,83 +13,16 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use crate::auth::Rights;
+
 use super::ids::GroupId;
 
 use claims::Claim;
-
-/// What is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Sessions that outlive their connection.
-    Sessions,
-    Connections,
-    /// Including shared ones.
-    Subscriptions,
-    /// Shared groups with a member of the user or tenant.
-    SharedGroups,
-    SharedMembers,
-    /// Topics with a retained message set by the user.
-    Retained,
-    RetainedBytes,
-    /// Of sessions, connected or not: filters, wills and long client ids.
-    SessionBytes,
-    /// Topics added to the topic table.
-    Topics,
-}
-
-impl Kind {
-    pub const ALL: [Self; 9] = [
-        Self::Sessions,
-        Self::Connections,
-        Self::Subscriptions,
-        Self::SharedGroups,
-        Self::SharedMembers,
-        Self::Retained,
-        Self::RetainedBytes,
-        Self::SessionBytes,
-        Self::Topics,
-    ];
-
-    /// The reason in the audit log.
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::Sessions => "quota:sessions",
-            Self::Connections => "quota:connections",
-            Self::Subscriptions => "quota:subscriptions",
-            Self::SharedGroups => "quota:shared_groups",
-            Self::SharedMembers => "quota:shared_members",
-            Self::Retained => "quota:retained",
-            Self::RetainedBytes => "quota:retained_bytes",
-            Self::SessionBytes => "quota:session_bytes",
-            Self::Topics => "quota:topics",
-        }
-    }
-}
-
-/// One number for each kind.
-pub type Counts = [u64; Kind::ALL.len()];
-
-/// Usage by name.
 #[cfg(test)]
-pub type HeldBy = Vec<(String, Counts)>;
-
-const NONE: Counts = [0; Kind::ALL.len()];
-
-/// Limits of a tenant and of a user.
-#[derive(Debug, Clone, Copy)]
-pub struct QuotaLimits {
-    pub tenant: Counts,
-    pub user: Counts,
-}
-
-impl Default for QuotaLimits {
-    fn default() -> Self {
-        Self {
-            tenant: [u64::MAX; Kind::ALL.len()],
-            user: [u64::MAX; Kind::ALL.len()],
-        }
-    }
-}
+pub use kinds::HeldBy;
+use kinds::NONE;
+pub use kinds::{Counts, Kind, QuotaLimits};
+use tenants::{Tenant, TenantName};
 
 /// A user, while it uses something or is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,24 +34,6 @@ impl AccountId {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum TenantName {
-    Named(Arc<str>),
-    /// The tenant of a user that has none.
-    Own(Arc<str>),
-    Anonymous,
-}
-
-impl TenantName {
-    fn of(user: Option<&Arc<str>>, tenant: Option<&Arc<str>>) -> Self {
-        match (tenant, user) {
-            (Some(tenant), _) => Self::Named(Arc::clone(tenant)),
-            (None, Some(user)) => Self::Own(Arc::clone(user)),
-            (None, None) => Self::Anonymous,
-        }
-    }
-}
-
 #[derive(Debug)]
 struct Account {
     user: Option<Arc<str>>,
@@ -126,14 +41,6 @@ struct Account {
     held: Counts,
     /// Sessions and claims that refer to the account.
     uses: u32,
-}
-
-#[derive(Debug, Default)]
-struct Tenant {
-    held: Counts,
-    accounts: u32,
-    /// Members per group.
-    groups: FxHashMap<GroupId, u32>,
 }
 
 #[derive(Debug, Default)]
@@ -149,9 +56,9 @@ pub struct Quotas {
     /// Generation of the topic table that is counted.
     generation: u32,
     /// Number of sessions in the state store.
-    pub(super) stored_sessions: usize,
+    stored_sessions: usize,
     /// Counted bytes of all sessions.
-    pub(super) session_bytes: u64,
+    session_bytes: u64,
 }
 
 impl Quotas {
@@ -179,14 +86,15 @@ impl Quotas {
 
     /// The account of a user; it stays until it is closed as often as it was opened and uses nothing. Updates the
     /// tenant, which may have changed.
-    pub fn open(&mut self, user: Option<&Arc<str>>, tenant: Option<&Arc<str>>) -> AccountId {
+    pub fn open(&mut self, rights: Option<&Arc<Rights>>) -> Option<AccountId> {
+        let (user, tenant) = rights.map(|rights| (rights.user(), rights.tenant()))?;
         let name = TenantName::of(user, tenant);
         if let Some(id) = self.by_user.get(&user.cloned()).copied() {
             self.set_tenant(id, name);
             if let Some(account) = self.get_mut(id) {
                 account.uses += 1;
             }
-            return id;
+            return Some(id);
         }
         let id = self.free.pop().unwrap_or_else(|| {
             self.accounts.push(None);
@@ -203,35 +111,22 @@ impl Quotas {
                 uses: 1,
             });
         }
-        id
+        Some(id)
     }
 
-    pub fn close(&mut self, id: AccountId) {
-        if let Some(account) = self.get_mut(id) {
+    pub fn close(&mut self, id: Option<AccountId>) {
+        if let Some(id) = id
+            && let Some(account) = self.get_mut(id)
+        {
             account.uses -= 1;
             self.drop_unused(id);
         }
     }
 
-    /// Gives every account the current tenant of its user.
-    pub fn renew_tenants(&mut self, tenant_of: impl Fn(Option<&Arc<str>>) -> Option<Arc<str>>) {
-        let ids: Vec<AccountId> = self.by_user.values().copied().collect();
-        for id in ids {
-            let tenant = tenant_of(self.user_of(id));
-            self.renew_tenant(id, tenant.as_ref());
-        }
-    }
-
-    /// Gives one account the current tenant of its user.
-    pub fn renew_tenant(&mut self, id: AccountId, tenant: Option<&Arc<str>>) {
-        let name = TenantName::of(self.user_of(id), tenant);
-        self.set_tenant(id, name);
-    }
-
     /// Whether this additional amount is within the quotas.
-    pub fn allows(&self, id: AccountId, kind: Kind, amount: u64) -> bool {
+    pub fn allows(&self, id: Option<AccountId>, kind: Kind, amount: u64) -> bool {
         let at = kind as usize;
-        let Some(account) = self.get(id) else {
+        let Some(account) = id.and_then(|id| self.get(id)) else {
             return true;
         };
         let of_tenant = self.tenants.get(&account.tenant);
@@ -242,9 +137,10 @@ impl Quotas {
     }
 
     /// Which quota one more group member of the user would exceed, if any.
-    pub fn refuses_member(&self, id: AccountId, group: Option<GroupId>) -> Option<Kind> {
+    pub fn refuses_member(&self, id: Option<AccountId>, group: Option<GroupId>) -> Option<Kind> {
+        let id = id?;
         let account = self.get(id)?;
-        if !self.allows(id, Kind::SharedMembers, 1) {
+        if !self.allows(Some(id), Kind::SharedMembers, 1) {
             return Some(Kind::SharedMembers);
         }
         let at = Kind::SharedGroups as usize;
@@ -254,22 +150,6 @@ impl Quotas {
         let is_over = (!is_in && account.held[at] >= self.limits.user[at])
             || (!has && tenant.held[at] >= self.limits.tenant[at]);
         is_over.then_some(Kind::SharedGroups)
-    }
-
-    /// Adds up the usage of accounts by tenant.
-    pub fn by_tenant(&self, mut held: FxHashMap<AccountId, usize>) -> FxHashMap<AccountId, usize> {
-        let mut sums: HashMap<&TenantName, usize> = HashMap::new();
-        for (id, count) in &held {
-            if let Some(account) = self.get(*id) {
-                *sums.entry(&account.tenant).or_default() += count;
-            }
-        }
-        for (id, count) in &mut held {
-            if let Some(account) = self.get(*id) {
-                *count = sums[&account.tenant];
-            }
-        }
-        held
     }
 
     pub fn add(&mut self, id: Option<AccountId>, kind: Kind, amount: u64) {
@@ -286,6 +166,34 @@ impl Quotas {
             take(&mut tenant.held[kind as usize], amount);
             self.drop_unused(id);
         }
+    }
+
+    /// Sessions in the state store.
+    pub fn stored_sessions(&self) -> usize {
+        self.stored_sessions
+    }
+
+    /// The state store holds a session, or no longer holds it.
+    pub fn note_stored(&mut self, id: Option<AccountId>, is_stored: bool) {
+        if is_stored {
+            self.stored_sessions += 1;
+            self.add(id, Kind::Sessions, 1);
+        } else {
+            self.stored_sessions -= 1;
+            self.remove(id, Kind::Sessions, 1);
+        }
+    }
+
+    /// Counted bytes of all sessions.
+    pub fn session_bytes(&self) -> u64 {
+        self.session_bytes
+    }
+
+    /// The counted bytes of a session have changed.
+    pub fn resize_session(&mut self, id: Option<AccountId>, before: u64, bytes: u64) {
+        self.session_bytes = self.session_bytes - before + bytes;
+        self.add(id, Kind::SessionBytes, bytes);
+        self.remove(id, Kind::SessionBytes, before);
     }
 
     /// One more session of the user is in a group.
@@ -350,55 +258,6 @@ impl Quotas {
         let account = self.accounts.get_mut(id.index())?.as_mut()?;
         let tenant = self.tenants.get_mut(&account.tenant)?;
         Some((account, tenant))
-    }
-
-    fn set_tenant(&mut self, id: AccountId, name: TenantName) {
-        let Some(account) = self.get_mut(id).filter(|account| account.tenant != name) else {
-            return;
-        };
-        let held = account.held;
-        let before = std::mem::replace(&mut account.tenant, name.clone());
-        let groups: Vec<(GroupId, u32)> = self
-            .groups
-            .iter()
-            .filter(|((_, of), _)| *of == id)
-            .map(|((group, _), members)| (*group, *members))
-            .collect();
-        let at = Kind::SharedGroups as usize;
-        if let Some(tenant) = self.tenants.get_mut(&before) {
-            for kind in Kind::ALL
-                .into_iter()
-                .filter(|kind| *kind != Kind::SharedGroups)
-            {
-                take(&mut tenant.held[kind as usize], held[kind as usize]);
-            }
-            for (group, members) in &groups {
-                if let Some(left) = tenant.groups.get_mut(group) {
-                    *left -= members;
-                    if *left == 0 {
-                        tenant.groups.remove(group);
-                        take(&mut tenant.held[at], 1);
-                    }
-                }
-            }
-            tenant.accounts -= 1;
-            if tenant.accounts == 0 {
-                self.tenants.remove(&before);
-            }
-        }
-        let tenant = self.tenants.entry(name).or_default();
-        tenant.accounts += 1;
-        for kind in Kind::ALL
-            .into_iter()
-            .filter(|kind| *kind != Kind::SharedGroups)
-        {
-            tenant.held[kind as usize] += held[kind as usize];
-        }
-        for (group, members) in groups {
-            let there = tenant.groups.entry(group).or_default();
-            tenant.held[at] += u64::from(*there == 0);
-            *there += members;
-        }
     }
 
     fn drop_unused(&mut self, id: AccountId) {

@@ -4,21 +4,22 @@
 //! Derived from the data records. At start it is rebuilt from the log and from the values that the state store took
 //! over before their segment was removed.
 
+mod charges;
+pub mod guard;
 pub mod retained_cursor;
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use headwater_log::{Class, Log, Offset, ReadError, RecordView, RetainedOffset};
+use headwater_log::{Class, Log, Offset, Partition, ReadError, RecordView, RetainedOffset};
 use headwater_mqtt::filter_matches;
-use serde::{Deserialize, Serialize};
 
 use crate::state::StateStore;
 
-use super::Engine;
 use super::ids::PartitionIndex;
 use super::quotas::AccountId;
+use super::stored::{self, decode};
 
 /// The partition and offset of a record, whether it is still in the log or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -45,20 +46,6 @@ pub struct RetainedEntry {
     pub account: Option<AccountId>,
 }
 
-/// A retained message whose segment is gone, as stored in the state store.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct StoredValue {
-    pub partition: u16,
-    pub offset: u64,
-    pub time_us: i64,
-    pub client_id: String,
-    pub qos: u8,
-    /// Hexadecimal.
-    pub properties: String,
-    /// Hexadecimal.
-    pub payload: String,
-}
-
 /// The retained message of every topic that has one.
 #[derive(Debug, Default)]
 pub struct Retained {
@@ -68,14 +55,12 @@ pub struct Retained {
     bytes: u64,
     topics_max: usize,
     bytes_max: u64,
+    /// Per partition, the end of the records that were applied.
+    applied: Vec<Offset>,
 }
 
-pub(super) fn bytes_of(topic: &str, payload_bytes: usize) -> u64 {
+fn bytes_of(topic: &str, payload_bytes: usize) -> u64 {
     (topic.len() + payload_bytes) as u64
-}
-
-pub fn state_key(topic: &str) -> String {
-    format!("retained/{topic}")
 }
 
 impl Retained {
@@ -90,13 +75,18 @@ impl Retained {
         let mut retained = Self {
             topics_max: usize::MAX,
             bytes_max: u64::MAX,
+            applied: log
+                .partitions()
+                .iter()
+                .map(Partition::high_watermark)
+                .collect(),
             ..Self::default()
         };
-        state.for_each_prefix("retained/", |key, value| {
-            let Some(topic) = key.strip_prefix("retained/") else {
+        state.for_each_prefix(stored::retained::PREFIX, |key, value| {
+            let Some(topic) = key.strip_prefix(stored::retained::PREFIX) else {
                 return;
             };
-            match serde_json::from_slice::<StoredValue>(value) {
+            match decode::<stored::retained::Value>(value) {
                 Ok(stored) => {
                     let topic: Arc<str> = topic.into();
                     let partition = PartitionIndex(stored.partition);
@@ -138,7 +128,7 @@ impl Retained {
             offset: record.offset,
             is_cleared: record.payload.is_empty(),
         };
-        // Publishers are refused earlier: this is for records that did not come over MQTT.
+        // Publishers are refused earlier. Wills are not.
         if !place.is_cleared
             && !self.by_topic.contains_key(record.topic)
             && self.is_full_for(record.topic, record.payload.len())
@@ -205,24 +195,6 @@ impl Retained {
         let bytes = bytes_of(topic, payload_bytes);
         (old.is_none() && self.by_topic.len() >= self.topics_max)
             || (bytes > freed && self.bytes - freed + bytes > self.bytes_max)
-    }
-
-    pub(super) fn entry_of(&self, topic: &str) -> Option<RetainedEntry> {
-        self.by_topic.get(topic).copied()
-    }
-
-    /// Notes the account of a retained message, if it is still this record. Returns its bytes.
-    pub(super) fn charge(
-        &mut self,
-        topic: &str,
-        at: RecordRef,
-        account: Option<AccountId>,
-    ) -> Option<u64> {
-        let entry = self.by_topic.get_mut(topic)?;
-        (entry.at == at).then(|| {
-            entry.account = account;
-            entry.bytes
-        })
     }
 
     #[cfg(test)]
@@ -304,103 +276,50 @@ impl Retained {
         entry.stored.then(|| Arc::clone(topic))
     }
 
-    /// The retained messages of a partition within a range that are not in the state store yet.
+    /// The records of a partition below this offset were applied, or cannot be read.
+    pub fn note_applied(&mut self, partition: PartitionIndex, until: Offset) {
+        self.applied[partition.index()] = until;
+    }
+
+    /// The retained messages of a partition within a range that are not in the state store yet. None before all of the
+    /// range was applied.
     fn within(
         &self,
         partition: PartitionIndex,
         range: &Range<Offset>,
-    ) -> Vec<(Arc<str>, RecordRef)> {
+    ) -> Option<Vec<(Arc<str>, RecordRef)>> {
+        if self.applied[partition.index()] < range.end {
+            return None;
+        }
         let (from, until) = (
             RecordRef::new(partition, range.start),
             RecordRef::new(partition, range.end),
         );
-        self.between(from, until)
-            .filter(|(at, _)| self.at(*at).is_some_and(|(_, entry)| !entry.stored))
-            .map(|(at, topic)| (Arc::clone(topic), at))
-            .collect()
+        let unstored = self
+            .between(from, until)
+            .filter(|(at, _)| self.at(*at).is_some_and(|(_, entry)| !entry.stored));
+        Some(
+            unstored
+                .map(|(at, topic)| (Arc::clone(topic), at))
+                .collect(),
+        )
     }
 
-    pub(super) fn mark_stored(&mut self, topic: &str, at: RecordRef, payload_bytes: usize) {
-        if let Some(current) = self.by_topic.get_mut(topic)
-            && current.at == at
-        {
-            current.stored = true;
-            if current.account.is_some() {
-                // The payload size was known from the beginning and is counted.
-                return;
-            }
+    /// Returns false if another record has taken its place.
+    fn mark_stored(&mut self, topic: &str, at: RecordRef, payload_bytes: usize) -> bool {
+        let current = self.by_topic.get_mut(topic);
+        let Some(current) = current.filter(|current| current.at == at) else {
+            return false;
+        };
+        current.stored = true;
+        // Otherwise the payload size was known from the beginning and is counted.
+        if current.account.is_none() {
             let bytes = bytes_of(topic, payload_bytes);
             self.bytes = self.bytes - current.bytes + bytes;
             current.bytes = bytes;
         }
+        true
     }
-}
-
-impl Engine {
-    /// Makes retention wait until the retained values of a segment are in the state store.
-    pub(super) fn guard_retained(&self) {
-        for partition in self
-            .env
-            .log
-            .partitions()
-            .iter()
-            .filter(|partition| partition.class() != Class::Internal)
-        {
-            let index = PartitionIndex::of(partition.id());
-            let (retained, state, own) = (
-                Arc::clone(&self.retained),
-                Arc::clone(&self.store.state),
-                partition.clone(),
-            );
-            partition.before_delete(Arc::new(move |range: Range<Offset>| {
-                let records = retained.lock().within(index, &range);
-                for (topic, at) in records {
-                    let Some(value) = stored_value(&own, at) else { return false };
-                    let text = serde_json::to_vec(&value).expect("a plain structure becomes JSON");
-                    if let Err(error) = state.put(&state_key(&topic), &text) {
-                        tracing::warn!(%error, topic = &*topic, "a retained message cannot be stored, so its segment stays");
-                        return false;
-                    }
-                    retained.lock().mark_stored(&topic, at, value.payload.len() / 2);
-                }
-                // The values just stored have to survive a crash before the segment may go.
-                state.durable() >= state.end()
-            }));
-        }
-    }
-}
-
-fn stored_value(partition: &headwater_log::Partition, at: RecordRef) -> Option<StoredValue> {
-    let batches = partition.read(at.offset, 1).ok()?;
-    let batch = batches.first()?;
-    let record =
-        batch.record(usize::try_from(at.offset.0.checked_sub(batch.base_offset().0)?).ok()?);
-    Some(StoredValue {
-        partition: at.partition.0,
-        offset: at.offset.0,
-        time_us: record.time_us,
-        client_id: record.client_id.to_owned(),
-        qos: record.qos,
-        properties: to_hex(record.properties),
-        payload: to_hex(record.payload),
-    })
-}
-
-pub fn to_hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 0xf])
-        .map(|digit| char::from(DIGITS[usize::from(digit)]))
-        .collect()
-}
-
-pub fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let pairs = text.as_bytes().chunks(2);
-    pairs
-        .map(|pair| Some((digit(pair[0])? << 4 | digit(*pair.get(1)?)?) as u8))
-        .collect()
 }
 
 #[cfg(test)]
@@ -410,7 +329,10 @@ mod tests {
     const P: PartitionIndex = PartitionIndex(3);
 
     fn retained_of(places: &[(&str, u64)]) -> Retained {
-        let mut retained = Retained::default();
+        let mut retained = Retained {
+            applied: vec![Offset(9); P.index() + 1],
+            ..Retained::default()
+        };
         for (topic, offset) in places {
             let entry = RetainedEntry {
                 at: RecordRef::new(P, Offset(*offset)),
@@ -467,19 +389,10 @@ mod tests {
         assert_eq!(retained.by_record.len(), retained.by_topic.len());
         retained.mark_stored("a", at(1), 3);
         assert_eq!(retained.stored_at(at(7)), None);
-        assert_eq!(
-            retained.within(P, &(Offset(0)..Offset(9))),
-            [("a".into(), at(7))]
-        );
+        let within = |retained: &Retained| retained.within(P, &(Offset(0)..Offset(9)));
+        assert_eq!(within(&retained), Some(vec![("a".into(), at(7))]));
         retained.mark_stored("a", at(7), 3);
         assert_eq!(retained.stored_at(at(7)).as_deref(), Some("a"));
-        assert!(retained.within(P, &(Offset(0)..Offset(9))).is_empty());
-    }
-
-    #[test]
-    fn hexadecimal_reads_back_and_refuses_what_is_none() {
-        assert_eq!(from_hex(&to_hex(&[0, 1, 0xff])), Some(vec![0, 1, 0xff]));
-        assert_eq!(from_hex("0"), None);
-        assert_eq!(from_hex("0g"), None);
+        assert_eq!(within(&retained), Some(Vec::new()));
     }
 }

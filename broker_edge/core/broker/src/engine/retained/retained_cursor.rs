@@ -8,16 +8,17 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use headwater_log::Offset;
 use headwater_mqtt::filter_matches;
 
-use crate::engine::catch_up::readers::STEP_RECORDS;
-use crate::engine::catch_up::send_retained::Value;
 use crate::engine::ids::PartitionIndex;
 
 use super::{RecordRef, Retained};
 
+/// So many records or topics examined cost one step of a reader.
+pub(in crate::engine) const STEP_RECORDS: usize = 1024;
 /// With more values for one filter, or more topics to examine, all retained records are visited instead.
 pub(in crate::engine) const LISTED_MAX: usize = 1024;
 const LOOKED_MAX: usize = 8 * STEP_RECORDS;
@@ -44,6 +45,15 @@ enum Remaining {
     Listed(VecDeque<RecordRef>),
     /// All from this record on.
     From(RecordRef),
+}
+
+/// The retained message of a topic, as found for a subscriber.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::engine) struct Value {
+    pub topic: Arc<str>,
+    pub at: RecordRef,
+    /// The state store has the value.
+    pub stored: bool,
 }
 
 /// The next value to send.

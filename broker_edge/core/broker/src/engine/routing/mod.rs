@@ -1,15 +1,25 @@
-//! Which subscribers a topic reaches.
+//! Which topic goes where: subscribers by filter, and interned topics. It knows sessions and groups only by their keys.
 
 mod entries;
+mod index;
 pub mod position;
 pub mod router;
 pub mod topics;
 
-use router::Router;
+use super::ids::GroupId;
+
+use index::Index;
+use router::Subscriber;
 use topics::Topics;
 
 #[derive(Default)]
 pub struct Routing {
-    pub(super) router: Router,
-    pub(super) topics: Topics,
+    plain: Index<Subscriber>,
+    /// Shared groups, by their filter without `$share/<name>/`.
+    shared: Index<GroupId>,
+    groups: usize,
+    /// Incremented by every change, which invalidates cached matches.
+    epoch: u64,
+    subscriptions: usize,
+    topics: Topics,
 }

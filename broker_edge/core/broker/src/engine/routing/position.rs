@@ -6,8 +6,8 @@
 use headwater_log::Offset;
 use headwater_mqtt::{Properties, ReasonCode};
 
-use crate::engine::Engine;
-use crate::engine::ids::PartitionIndex;
+use crate::engine::env::Env;
+use crate::engine::ids::PartitionOffset;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Position {
@@ -40,7 +40,7 @@ pub struct PositionedFilter<'a> {
 /// Where a subscription begins.
 #[derive(Debug, Default)]
 pub struct StartOffsets {
-    pub cursors: Vec<(PartitionIndex, Offset)>,
+    pub cursors: Vec<PartitionOffset>,
     /// `<partition name>:<start>-<end>` of offsets that the subscription will not get.
     pub gaps: Vec<String>,
 }
@@ -83,11 +83,15 @@ pub fn split_filter(filter: &str) -> PositionedFilter<'_> {
     }
 }
 
-fn bad(sentence: String) -> Refusal {
-    Refusal {
-        reason: ReasonCode::ImplementationSpecificError,
-        sentence,
+impl Refusal {
+    pub fn new(reason: ReasonCode, sentence: impl Into<String>) -> Self {
+        let sentence = sentence.into();
+        Self { reason, sentence }
     }
+}
+
+fn bad(sentence: String) -> Refusal {
+    Refusal::new(ReasonCode::ImplementationSpecificError, sentence)
 }
 
 impl Position {
@@ -133,34 +137,26 @@ impl ResetPolicy {
     }
 }
 
-impl Engine {
-    /// Partitions in which a filter can match.
-    pub(in crate::engine) fn partitions_of(&self, filter: &str) -> Vec<PartitionIndex> {
-        if filter.contains(['+', '#']) {
-            return self.data_partitions().collect();
-        }
-        vec![PartitionIndex::of(self.env.log.route(filter).partition)]
-    }
-
+impl Env {
     /// The live offset of every partition in which a filter can match.
-    pub(in crate::engine) fn live_at(&self, filter: &str) -> Vec<(PartitionIndex, Offset)> {
-        self.partitions_of(filter)
-            .into_iter()
-            .map(|partition| (partition, self.delivery.dispatched[partition.index()]))
+    pub fn live_at(&self, filter: &str, live: &[Offset]) -> Vec<PartitionOffset> {
+        let reached = self.partitions_of(filter).into_iter();
+        reached
+            .map(|partition| (partition, live[partition.index()]))
             .collect()
     }
 
     /// The start offsets of a new subscription in every partition that it can reach.
-    pub(in crate::engine) fn start_of(
+    pub fn start_of(
         &self,
         filter: &str,
         position: &Position,
         policy: ResetPolicy,
+        live: &[Offset],
     ) -> Result<StartOffsets, Refusal> {
         if let Position::Offsets(offsets) = position {
             for (name, _) in offsets {
                 if self
-                    .env
                     .log
                     .by_name(name)
                     .is_none_or(|partition| partition.class() == headwater_log::Class::Internal)
@@ -173,8 +169,8 @@ impl Engine {
         }
         let mut start = StartOffsets::default();
         for partition in self.partitions_of(filter) {
-            let log = &self.env.partitions[partition.index()];
-            let live_at = self.delivery.dispatched[partition.index()];
+            let log = &self.partitions[partition.index()];
+            let live_at = live[partition.index()];
             let log_start = log.log_start();
             let wanted = match position {
                 Position::Earliest => log_start,
@@ -195,10 +191,7 @@ impl Engine {
                             "offset {wanted} of {} is gone: the log starts at {log_start} and ends at {live_at}",
                             log.name()
                         );
-                        return Err(Refusal {
-                            reason: ReasonCode::TopicFilterInvalid,
-                            sentence,
-                        });
+                        return Err(Refusal::new(ReasonCode::TopicFilterInvalid, sentence));
                     }
                     ResetPolicy::Earliest => log_start,
                     ResetPolicy::Latest => live_at,
@@ -222,9 +215,9 @@ impl Engine {
     }
 
     /// `<partition name>:<offset>[,…]`.
-    pub(in crate::engine) fn format_offsets(&self, offsets: &[(PartitionIndex, Offset)]) -> String {
-        let text = |(partition, offset): &(PartitionIndex, Offset)| {
-            format!("{}:{offset}", self.env.partitions[partition.index()].name())
+    pub fn format_offsets(&self, offsets: &[PartitionOffset]) -> String {
+        let text = |(partition, offset): &PartitionOffset| {
+            format!("{}:{offset}", self.partitions[partition.index()].name())
         };
         offsets.iter().map(text).collect::<Vec<_>>().join(",")
     }

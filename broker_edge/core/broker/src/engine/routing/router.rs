@@ -1,17 +1,14 @@
 //! The subscription index: which subscribers a topic reaches.
 //!
-//! Filters without wildcards are looked up by hash; the others are in a tree of levels. The index has every
-//! subscription of every session and every shared group; disconnected sessions are only counted. It knows nothing of
-//! connections: the caller decides which sessions can be delivered to. Matching recurses once per level, so the caller
-//! limits the levels of a filter.
-
-use std::collections::HashMap;
+//! It has every subscription of every session and every shared group; disconnected sessions are only counted. It knows
+//! nothing of connections: the caller decides which sessions can be delivered to.
 
 use headwater_mqtt::QoS;
 
 use crate::engine::SessionKey;
 use crate::engine::ids::GroupId;
 
+use super::Routing;
 use super::entries::{Entries, Entry};
 
 /// The options of a SUBSCRIBE for one filter.
@@ -50,107 +47,7 @@ impl Entry for GroupId {
     }
 }
 
-#[derive(Debug)]
-struct Node<E> {
-    levels: HashMap<Box<str>, Node<E>>,
-    /// `+` at the next level.
-    any: Option<Box<Node<E>>>,
-    /// Filters that end here.
-    here: Entries<E>,
-    /// Filters that end with `#` below here.
-    below: Entries<E>,
-}
-
-impl<E> Default for Node<E> {
-    fn default() -> Self {
-        Self {
-            levels: HashMap::new(),
-            any: None,
-            here: Entries::default(),
-            below: Entries::default(),
-        }
-    }
-}
-
-impl<E> Node<E> {
-    fn is_empty(&self) -> bool {
-        self.levels.is_empty()
-            && self.any.is_none()
-            && self.here.is_empty()
-            && self.below.is_empty()
-    }
-}
-
-/// Entries by filter. Most filters have one subscriber: a device's own topic.
-#[derive(Debug)]
-struct Index<E> {
-    exact: HashMap<Box<str>, Entries<E>>,
-    root: Node<E>,
-}
-
-impl<E> Default for Index<E> {
-    fn default() -> Self {
-        Self {
-            exact: HashMap::new(),
-            root: Node::default(),
-        }
-    }
-}
-
-impl<E: Entry> Index<E> {
-    fn entries_of(&mut self, filter: &str) -> &mut Entries<E> {
-        if has_wildcard(filter) {
-            entries_below(&mut self.root, filter)
-        } else if self.exact.contains_key(filter) {
-            self.exact.get_mut(filter).expect("it was just there")
-        } else {
-            self.exact.entry(filter.into()).or_default()
-        }
-    }
-
-    /// Calls `remove` on the entries of a filter and returns its result.
-    fn remove(&mut self, filter: &str, remove: impl Fn(&mut Entries<E>) -> bool) -> bool {
-        if has_wildcard(filter) {
-            return remove_below(&mut self.root, filter, &remove);
-        }
-        let Some(entries) = self.exact.get_mut(filter) else {
-            return false;
-        };
-        let removed = remove(entries);
-        if entries.is_empty() {
-            self.exact.remove(filter);
-        }
-        removed
-    }
-
-    fn for_each_match(&self, topic: &str, found: &mut impl FnMut(&Entries<E>)) {
-        if let Some(entries) = self.exact.get(topic) {
-            found(entries);
-        }
-        if topic.starts_with('$') {
-            // Wildcards at the first level do not match topics that begin with `$` (MQTT-4.7.2-1).
-            let (first, rest) = split_level(topic);
-            if let Some(node) = self.root.levels.get(first) {
-                visit(node, rest, found);
-            }
-        } else {
-            visit(&self.root, Some(topic), found);
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-pub struct Router {
-    plain: Index<Subscriber>,
-    /// Shared groups, by their filter without `$share/<name>/`.
-    shared: Index<GroupId>,
-    groups: usize,
-    /// Incremented by every change, which invalidates cached matches.
-    epoch: u64,
-    subscriptions: usize,
-}
-
-impl Router {
+impl Routing {
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -161,7 +58,7 @@ impl Router {
     }
 
     /// Number of subscriptions of sessions, without shared ones.
-    pub fn len(&self) -> usize {
+    pub fn subscriptions(&self) -> usize {
         self.subscriptions
     }
 
@@ -248,78 +145,6 @@ impl Router {
     }
 }
 
-fn has_wildcard(filter: &str) -> bool {
-    filter.bytes().any(|byte| matches!(byte, b'+' | b'#'))
-}
-
-/// The first level, and the text after its slash.
-fn split_level(text: &str) -> (&str, Option<&str>) {
-    match text.split_once('/') {
-        Some((first, rest)) => (first, Some(rest)),
-        None => (text, None),
-    }
-}
-
-fn entries_below<'a, E>(mut node: &'a mut Node<E>, filter: &str) -> &'a mut Entries<E> {
-    let mut rest = Some(filter);
-    while let Some(text) = rest {
-        let (level, next) = split_level(text);
-        match level {
-            "#" => return &mut node.below,
-            "+" => node = node.any.get_or_insert_default(),
-            _ => node = node.levels.entry(level.into()).or_default(),
-        }
-        rest = next;
-    }
-    &mut node.here
-}
-
-/// Removes an entry of a filter and the nodes that are then unused.
-fn remove_below<E>(
-    node: &mut Node<E>,
-    filter: &str,
-    remove: &impl Fn(&mut Entries<E>) -> bool,
-) -> bool {
-    let (level, rest) = split_level(filter);
-    if level == "#" {
-        return remove(&mut node.below);
-    }
-    let child = if level == "+" {
-        node.any.as_deref_mut()
-    } else {
-        node.levels.get_mut(level)
-    };
-    let Some(child) = child else { return false };
-    let removed = match rest {
-        Some(rest) => remove_below(child, rest, remove),
-        None => remove(&mut child.here),
-    };
-    if child.is_empty() {
-        if level == "+" {
-            node.any = None;
-        } else {
-            node.levels.remove(level);
-        }
-    }
-    removed
-}
-
-/// `rest` is `None` after the last level.
-fn visit<E>(node: &Node<E>, rest: Option<&str>, found: &mut impl FnMut(&Entries<E>)) {
-    found(&node.below);
-    let Some(text) = rest else {
-        found(&node.here);
-        return;
-    };
-    let (level, next) = split_level(text);
-    if let Some(child) = node.levels.get(level) {
-        visit(child, next, found);
-    }
-    if let Some(child) = &node.any {
-        visit(child, next, found);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -341,7 +166,7 @@ mod tests {
         }
     }
 
-    fn matches(router: &Router, topic: &str) -> Vec<u64> {
+    fn matches(router: &Routing, topic: &str) -> Vec<u64> {
         let mut found = Vec::new();
         router.for_each_match(topic, &mut |subscriber| {
             found.push(subscriber.session.to_bits())
@@ -353,7 +178,7 @@ mod tests {
     #[test]
     fn the_parent_level_belongs_to_a_multi_level_wildcard_and_dollar_topics_to_no_leading_wildcard()
     {
-        let mut router = Router::default();
+        let mut router = Routing::default();
         for (session, filter) in ["a/#", "+/b", "#", "$SYS/#", "a/+/c", "/+", "a/b"]
             .iter()
             .enumerate()
@@ -369,46 +194,52 @@ mod tests {
 
     #[test]
     fn a_subscription_whose_client_is_away_is_not_found_and_still_there() {
-        let mut router = Router::default();
+        let mut router = Routing::default();
         for filter in ["a/b", "a/+"] {
             router.insert(filter, subscriber(1));
             router.insert(filter, subscriber(2));
             router.unlist(filter, SessionKey::from_bits(1));
             router.insert_away(filter);
         }
-        assert_eq!((matches(&router, "a/b"), router.len()), (vec![2, 2], 6));
+        assert_eq!(
+            (matches(&router, "a/b"), router.subscriptions()),
+            (vec![2, 2], 6)
+        );
         assert!(router.for_each_match("a/b", &mut |_| {}));
         assert!(!router.for_each_match("a", &mut |_| {}));
         for filter in ["a/b", "a/+"] {
             router.relist(filter, subscriber(1));
             router.remove_away(filter);
         }
-        assert_eq!((matches(&router, "a/b").len(), router.len()), (4, 4));
+        assert_eq!(
+            (matches(&router, "a/b").len(), router.subscriptions()),
+            (4, 4)
+        );
         assert!(!router.for_each_match("a/b", &mut |_| {}));
         for filter in ["a/b", "a/+"] {
             router.unlist(filter, SessionKey::from_bits(1));
             router.remove_away(filter);
             router.remove(filter, SessionKey::from_bits(2));
         }
-        assert_eq!(router.len(), 0);
-        assert!(router.plain.root.is_empty() && router.plain.exact.is_empty());
+        assert_eq!(router.subscriptions(), 0);
+        assert!(router.plain.is_empty());
     }
 
     #[test]
     fn removing_every_subscription_leaves_nothing_behind() {
-        let mut router = Router::default();
+        let mut router = Routing::default();
         for filter in ["a/b", "a/+/c", "a/#", "+"] {
             router.insert(filter, subscriber(1));
             router.insert(filter, subscriber(1));
         }
-        assert_eq!(router.len(), 4);
+        assert_eq!(router.subscriptions(), 4);
         router.remove("a/+/c", SessionKey::from_bits(2));
-        assert_eq!(router.len(), 4);
+        assert_eq!(router.subscriptions(), 4);
         for filter in ["a/b", "a/+/c", "a/#", "+", "+"] {
             router.remove(filter, SessionKey::from_bits(1));
         }
-        assert_eq!(router.len(), 0);
-        assert!(router.plain.root.is_empty() && router.plain.exact.is_empty());
+        assert_eq!(router.subscriptions(), 0);
+        assert!(router.plain.is_empty());
     }
 
     fn level() -> impl Strategy<Value = String> {
@@ -442,7 +273,7 @@ mod tests {
             removed in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
             topics in prop::collection::vec(topic(), 1..8),
         ) {
-            let mut router = Router::default();
+            let mut router = Routing::default();
             let mut left: Vec<(u64, String)> = Vec::new();
             for (session, filter) in filters.iter().enumerate() {
                 router.insert(filter, subscriber(session as u64));

@@ -12,14 +12,11 @@ use headwater_log::{Log, TopicIndex};
 use headwater_mqtt::QoS;
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
-use crate::auth::Access;
-use crate::engine::containers::slab::Slab;
 use crate::engine::ids::{GroupId, PartitionIndex};
-use crate::engine::session::Session;
-use crate::engine::shared_groups::{Groups, Verdicts};
 use crate::engine::{ConnKey, SessionKey};
 
-use super::router::{Options, Router};
+use super::Routing;
+use super::router::Options;
 
 /// Limit on cached topics; an entry takes about 200 bytes.
 const TOPICS_MAX: usize = 100_000;
@@ -89,41 +86,42 @@ impl Default for Topics {
     }
 }
 
-impl Topics {
-    /// Number of entries.
-    pub fn len(&self) -> usize {
-        self.table.len()
+impl Routing {
+    /// Number of interned topics.
+    pub fn topics_len(&self) -> usize {
+        self.topics.table.len()
     }
 
-    pub fn holds(&self, name: &str) -> bool {
-        self.by_name.contains_key(name)
+    pub fn holds_topic(&self, name: &str) -> bool {
+        self.topics.by_name.contains_key(name)
     }
 
-    /// Changes when the table is emptied.
+    /// Changes when the table of topics is emptied.
     pub fn generation(&self) -> u32 {
-        self.generation
+        self.topics.generation
     }
 
     /// The entry of a topic name, created if needed.
     pub fn intern(&mut self, name: &str, log: &Log) -> TopicId {
-        if let Some(index) = self.by_name.get(name) {
+        let topics = &mut self.topics;
+        if let Some(index) = topics.by_name.get(name) {
             return TopicId {
                 index: *index,
-                generation: self.generation,
+                generation: topics.generation,
             };
         }
-        if self.table.len() >= TOPICS_MAX || self.names_bytes + name.len() > NAMES_BYTES_MAX {
-            self.by_name.clear();
-            self.table.clear();
-            self.names_bytes = 0;
-            self.generation = self.generation.wrapping_add(1).max(1);
+        if topics.table.len() >= TOPICS_MAX || topics.names_bytes + name.len() > NAMES_BYTES_MAX {
+            topics.by_name.clear();
+            topics.table.clear();
+            topics.names_bytes = 0;
+            topics.generation = topics.generation.wrapping_add(1).max(1);
         }
         let route = log.route(name);
-        let index = self.table.len() as u32;
-        self.names_bytes += name.len();
+        let index = topics.table.len() as u32;
+        topics.names_bytes += name.len();
         let name: Rc<str> = name.into();
-        self.by_name.insert(Rc::clone(&name), index);
-        self.table.push(Topic {
+        topics.by_name.insert(Rc::clone(&name), index);
+        topics.table.push(Topic {
             name,
             partition: PartitionIndex::of(route.partition),
             key: route.key,
@@ -133,89 +131,43 @@ impl Topics {
         });
         TopicId {
             index,
-            generation: self.generation,
+            generation: topics.generation,
         }
     }
 
     #[inline]
-    pub fn get(&self, id: TopicId) -> Option<&Topic> {
-        if id.generation == self.generation {
-            self.table.get(id.index as usize)
-        } else {
-            None
-        }
+    pub fn topic(&self, id: TopicId) -> Option<&Topic> {
+        let table = &self.topics.table;
+        (id.generation == self.topics.generation).then(|| table.get(id.index as usize))?
     }
 
     #[inline]
-    pub fn get_mut(&mut self, id: TopicId) -> Option<&mut Topic> {
-        if id.generation == self.generation {
-            self.table.get_mut(id.index as usize)
-        } else {
-            None
-        }
+    pub fn topic_mut(&mut self, id: TopicId) -> Option<&mut Topic> {
+        let table = &mut self.topics.table;
+        (id.generation == self.topics.generation).then(|| table.get_mut(id.index as usize))?
     }
 
-    /// The receivers of this topic's records, matched again only when the subscriptions have changed.
+    /// The receivers of this topic's records, found again only when the subscriptions have changed.
     #[inline]
-    pub fn matches(
+    pub fn matches_or(
         &mut self,
         id: TopicId,
-        router: &Router,
-        sessions: &Slab<Session>,
-        groups: &Groups,
+        find: impl FnOnce(&Self, &Topic) -> Matches,
     ) -> Rc<Matches> {
-        let Some(topic) = self.get_mut(id) else {
+        let Some(topic) = self.topic(id) else {
             return Rc::default();
         };
-        if topic.matched_at != router.epoch() {
-            let of = (&*topic.name, topic.partition);
-            topic.matches = Rc::new(find(of, router, sessions, groups));
-            topic.matched_at = router.epoch();
+        if topic.matched_at == self.epoch {
+            return Rc::clone(&topic.matches);
         }
-        Rc::clone(&topic.matches)
+        let found = Rc::new(find(self, topic));
+        let epoch = self.epoch;
+        if let Some(topic) = self.topic_mut(id) {
+            topic.matches = Rc::clone(&found);
+            topic.matched_at = epoch;
+        }
+        found
     }
-}
-
-fn find(
-    (topic, partition): (&str, PartitionIndex),
-    router: &Router,
-    sessions: &Slab<Session>,
-    groups: &Groups,
-) -> Matches {
-    let mut found: Vec<(SessionKey, Options)> = Vec::new();
-    let mut matches = Matches::default();
-    let has_away = router.for_each_match(topic, &mut |subscriber| {
-        matches.any = true;
-        if !subscriber.replaying {
-            found.push((subscriber.session, subscriber.options));
-        }
-    });
-    matches.any |= has_away;
-    let mut verdicts = Verdicts::default();
-    router.for_each_group(topic, &mut |group| {
-        matches.any = true;
-        if groups.is_concerned(*group, (topic, partition), &mut verdicts) {
-            matches.groups.push(*group);
-        }
-    });
-    found.sort_unstable_by_key(|(session, _)| *session);
-    for group in found.chunk_by(|a, b| a.0 == b.0) {
-        let session = group[0].0;
-        // Disconnected sessions are skipped first: checking rights costs more.
-        let receiver = sessions
-            .get(session)
-            .filter(|session| session.active_conn().is_some())
-            .filter(|session| session.may(Access::Receive, topic));
-        if let Some(conn) = receiver.and_then(Session::active_conn) {
-            let effective = EffectiveOptions::of(group.iter().map(|(_, options)| *options));
-            matches.targets.push(Target {
-                session,
-                conn,
-                effective,
-            });
-        }
-    }
-    matches
 }
 
 /// The effective options of catching-up sessions by topic, so that many filters are not matched again for each batch.

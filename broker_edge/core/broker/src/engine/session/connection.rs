@@ -3,21 +3,23 @@
 //! No socket: the event loop keeps it under the same key. An idle connection holds no buffer.
 
 use headwater_log::ClientIndex;
+use headwater_mqtt::packet::connect;
 use headwater_mqtt::{ReasonCode, Version};
+use serde::Serialize;
 
 use crate::engine::SessionKey;
+use crate::engine::Settings;
 use crate::engine::containers::lazy_box::{Blank, LazyBox};
-use crate::engine::ids::PartitionIndex;
-use crate::engine::observe::rates::Traffic;
-use crate::engine::protocol::authenticate::AuthStep;
-use crate::engine::protocol::limits::Pace;
 use crate::engine::quotas::AccountId;
 use crate::engine::routing::topics::TopicId;
 use crate::peer::Peer;
 
 use super::ack::AckFifo;
 use super::aliases::OutAliases;
+use super::auth::AuthStep;
+use super::limits::Pace;
 use super::out::SharedPayloads;
+use super::pauses::PauseSet;
 
 /// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +46,22 @@ pub struct Will {
     /// Set while the will waits, which is stored: when it is due in Unix microseconds, and the idempotency key of its
     /// record.
     pub waits: Option<(i64, Box<str>)>,
+}
+
+impl Will {
+    pub fn of(will: &connect::Will<'_>) -> Self {
+        let mut properties = Vec::new();
+        will.properties.copy_forwardable(&mut properties);
+        Self {
+            topic: will.topic.into(),
+            payload: will.payload.into(),
+            properties: properties.into(),
+            qos: will.qos.as_u8(),
+            retain: will.retain,
+            delay_s: will.properties.will_delay_interval().unwrap_or(0),
+            waits: None,
+        }
+    }
 }
 
 /// What a client's topic alias stands for.
@@ -114,6 +132,25 @@ impl Blank for Extras {
     }
 }
 
+/// Totals of one connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Traffic {
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+    /// Publishes.
+    pub received_messages: u64,
+    pub sent_messages: u64,
+}
+
+impl Traffic {
+    /// Whether any message was transferred. Before the first one no rate is worth keeping: connecting, subscribing and
+    /// pings transfer next to nothing, and thousands of clients may do so at once.
+    #[inline]
+    pub fn has_messages(&self) -> bool {
+        self.received_messages | self.sent_messages != 0
+    }
+}
+
 #[derive(Debug)]
 pub struct Connection {
     pub peer: Peer,
@@ -123,17 +160,10 @@ pub struct Connection {
     /// The account that this connection counts against.
     pub account: Option<AccountId>,
     pub extras: LazyBox<Extras>,
-    /// Reading is paused until the credentials are checked.
-    pub paused_on_auth: bool,
+    pub pauses: PauseSet,
     pub acks: AckFifo,
     /// Publishes of QoS 1 that are not acknowledged yet.
     pub publishes_in_flight: u16,
-    /// Reading is paused until `acks` is shorter.
-    pub paused_on_acks: bool,
-    /// Reading is paused until the client has taken the bytes that wait for it.
-    pub paused_on_out: bool,
-    /// Reading is paused until the budget has room for the packet at the front of `unparsed`.
-    pub paused_on_budget: bool,
     /// SUBACKs in `acks`: retained values and replays wait for them.
     pub subacks_pending: u16,
     /// Encoded bytes that the socket has not taken yet, from `out_sent` on.
@@ -141,17 +171,11 @@ pub struct Connection {
     pub out_sent: usize,
     /// Large payloads sent between the bytes of `out`.
     pub shares: SharedPayloads,
-    /// Some payloads were left over from one turn to the next; the connection is in the engine's list of these.
-    pub holds: bool,
     /// `out` waits until the socket is writable again.
     pub out_blocked: bool,
     /// The session has more to send than `out` had room for.
     pub wake_when_drained: bool,
-    /// The connection is in the list of connections to write in this turn.
-    pub touched: bool,
     pub unparsed: LazyBox<Unparsed>,
-    /// Not read until this partition accepts records again.
-    pub paused_on: Option<PartitionIndex>,
     /// The client's Maximum Packet Size.
     pub packet_max: u32,
     pub keep_alive_s: u16,
@@ -166,11 +190,7 @@ pub struct Connection {
     pub stream_ack: bool,
     /// The client wants MQTT 5 reason strings.
     pub problem_info: bool,
-    /// Reading is paused because the client is over its rate limit.
-    pub paused_on_rate: bool,
     pub traffic: Traffic,
-    /// The connection is in `active_rates`.
-    pub is_active: bool,
     /// When the connection was opened, in seconds of the monotonic clock.
     pub since_s: u32,
 }
@@ -184,22 +204,16 @@ impl Connection {
             session: None,
             account: None,
             extras: LazyBox::default(),
-            paused_on_auth: false,
+            pauses: PauseSet::default(),
             acks: AckFifo::default(),
             publishes_in_flight: 0,
-            paused_on_acks: false,
-            paused_on_out: false,
-            paused_on_budget: false,
             subacks_pending: 0,
             out: LazyBox::default(),
             out_sent: 0,
             shares: SharedPayloads::default(),
-            holds: false,
             out_blocked: false,
             wake_when_drained: false,
-            touched: false,
             unparsed: LazyBox::default(),
-            paused_on: None,
             packet_max: u32::MAX,
             keep_alive_s: 0,
             last_read_ms: now_ms,
@@ -208,9 +222,7 @@ impl Connection {
             client: (0, ClientIndex(0)),
             stream_ack: false,
             problem_info: true,
-            paused_on_rate: false,
             traffic: Traffic::default(),
-            is_active: false,
             since_s: u32::try_from(now_ms / 1000).unwrap_or(u32::MAX),
         }
     }
@@ -231,17 +243,11 @@ impl Connection {
         self.out.len() - self.out_sent + self.shares.bytes()
     }
 
-    /// Whether reading is paused until the engine resumes it.
-    pub fn is_paused(&self) -> bool {
-        self.is_held_back() || self.paused_on_out
-    }
-
-    /// Whether the broker, and not the client, causes the pause.
-    pub fn is_held_back(&self) -> bool {
-        self.paused_on.is_some()
-            || self.paused_on_acks
-            || self.paused_on_budget
-            || self.paused_on_auth
-            || self.paused_on_rate
+    /// Whether the buffer is full; its session then continues when the buffer was sent.
+    #[inline]
+    pub fn lacks_room(&mut self, settings: &Settings) -> bool {
+        let is_full = self.out_len() >= settings.mqtt.out_buffer_bytes.as_usize();
+        self.wake_when_drained |= is_full;
+        is_full
     }
 }

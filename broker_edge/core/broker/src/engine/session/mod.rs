@@ -5,8 +5,16 @@
 
 pub mod ack;
 pub mod aliases;
+mod assigned;
+pub mod auth;
+pub mod command;
 pub mod connection;
+pub mod cursors;
+pub mod limits;
 pub mod out;
+pub mod pauses;
+pub mod received;
+pub mod replay;
 pub mod window;
 
 use std::collections::VecDeque;
@@ -22,16 +30,18 @@ use crate::auth::{Access, Rights};
 use super::ConnKey;
 use super::containers::inline_vec::InlineVec;
 use super::containers::lazy_box::{Blank, LazyBox};
-use super::ids::{GroupId, PartitionIndex, Ticket};
-use super::protocol::limits::TopicsMade;
-use super::qos2::inbound::Qos2Inbound;
-use super::qos2::outbound::{Assigned, WaitingIds};
-use super::qos2::receipt;
+use super::ids::{Commit, GroupId, PartitionIndex};
 use super::quotas::AccountId;
 use super::retained::retained_cursor::RetainedCursor;
 use super::routing::router::Options;
 
+pub use assigned::Assigned;
+use command::Command;
 use connection::Will;
+use cursors::Cursors;
+use limits::TopicsMade;
+use received::Qos2Inbound;
+use replay::Replay;
 use window::{Source, Window};
 
 /// The expiry that means never.
@@ -63,35 +73,6 @@ impl Subscription {
     }
 }
 
-/// A partition in which the session is not part of the live stream.
-#[derive(Debug, Clone, Copy)]
-pub struct CatchUpCursor {
-    pub partition: PartitionIndex,
-    /// The next offset to look at.
-    pub next: Offset,
-    /// Records below are skipped if they would be delivered with QoS 0: the client was disconnected.
-    pub qos0_from: Offset,
-    /// The session is behind only because retained messages go first: QoS 0 messages that are late and find no room are
-    /// dropped, as in the live stream.
-    pub sheds_qos0: bool,
-}
-
-/// A subscription that reads with a cursor of its own until it has caught up.
-#[derive(Debug, Clone)]
-pub struct Replay {
-    /// Identifies it in the window; unique in the session while it exists.
-    pub number: u16,
-    pub filter: Box<str>,
-    /// Next offset per partition.
-    pub cursors: Vec<(PartitionIndex, Offset)>,
-    /// Where it ends, if it had caught up before a restart: later records came from the session's own cursor. Empty for
-    /// a replay that continues until it has caught up.
-    pub until: Vec<(PartitionIndex, Offset)>,
-    /// It has caught up in all partitions and only waits for acknowledgements; the subscription is part of the live
-    /// stream.
-    pub joined: bool,
-}
-
 /// A receipt whose record is not durable yet: the cursor does not pass its command.
 #[derive(Debug)]
 pub struct PendingReceipt {
@@ -99,16 +80,7 @@ pub struct PendingReceipt {
     pub offset: Offset,
     pub value: Box<[u8]>,
     /// The staged record; `None` if the receipt has to be staged (again).
-    pub staged: Option<(PartitionIndex, Ticket)>,
-}
-
-/// A command in the window, with the content of its receipt.
-#[derive(Debug)]
-pub struct Command {
-    pub packet_id: u16,
-    pub topic: Box<str>,
-    pub key: Box<[u8]>,
-    pub idempotency_key: Option<Box<str>>,
+    pub staged: Option<Commit>,
 }
 
 /// State that few sessions have, most of them not for long.
@@ -121,10 +93,6 @@ pub struct Extras {
     pub retained: VecDeque<RetainedCursor>,
     /// The records that were given packet ids for QoS 2.
     pub assigned: Vec<Assigned>,
-    /// QoS 2 deliveries whose packet ids have to be durable before they are sent.
-    pub unsent: WaitingIds,
-    /// PUBRELs that wait until the PUBRECs are durable.
-    pub releases: WaitingIds,
     /// Shared groups that the session is a member of, or has deliveries of.
     groups: Vec<GroupId>,
     /// Counted bytes of filters, will and client id (`session_bytes`); zero for most sessions.
@@ -137,8 +105,6 @@ impl Blank for Extras {
         receipts: Vec::new(),
         retained: VecDeque::new(),
         assigned: Vec::new(),
-        unsent: VecDeque::new(),
-        releases: VecDeque::new(),
         groups: Vec::new(),
         counted_bytes: 0,
     };
@@ -148,8 +114,6 @@ impl Blank for Extras {
             && self.receipts.is_empty()
             && self.retained.is_empty()
             && self.assigned.is_empty()
-            && self.unsent.is_empty()
-            && self.releases.is_empty()
             && self.groups.is_empty()
             && self.counted_bytes == 0
     }
@@ -194,14 +158,12 @@ pub struct Session {
     /// Limit on deliveries that the client accepts unacknowledged.
     pub window_max: u16,
     /// Partitions in which the session is not live.
-    pub behind: LazyBox<Vec<CatchUpCursor>>,
+    pub behind: Cursors,
     pub replays: LazyBox<Vec<Replay>>,
     pub next_replay: u16,
     /// The deliveries of the window from this packet id on were sent on an earlier connection and have to be sent
     /// again.
     pub resend: Option<u16>,
-    /// In the list of sessions with work to do.
-    pub queued: bool,
     /// Seconds that the session outlives its connection.
     pub expiry_s: u32,
     /// The state store holds this session.
@@ -244,11 +206,10 @@ impl Session {
             subscriptions: InlineVec::None,
             window: LazyBox::default(),
             window_max: u16::MAX,
-            behind: LazyBox::default(),
+            behind: Cursors::default(),
             replays: LazyBox::default(),
             next_replay: 0,
             resend: None,
-            queued: false,
             expiry_s: 0,
             stored: false,
             dirty: false,
@@ -274,17 +235,6 @@ impl Session {
         self.rights
             .as_ref()
             .is_none_or(|rights| rights.may(access, topic, Some(&self.client_id)))
-    }
-
-    /// Whether a topic has commands for the client of this session.
-    #[inline]
-    pub fn is_commanded_by(&self, topic: &str) -> bool {
-        let client_id = &*self.client_id;
-        receipt::device_of(topic) == Some(client_id)
-            && self
-                .rights
-                .as_ref()
-                .is_none_or(|rights| rights.speaks_as(client_id))
     }
 
     /// The user who opened the session, empty for a client without credentials; `None` if users were not distinguished.
@@ -328,48 +278,21 @@ impl Session {
         if self.active { self.conn } else { None }
     }
 
-    /// Whether the live stream serves this session in a partition.
-    #[inline]
-    pub fn is_live(&self, partition: PartitionIndex) -> bool {
-        self.behind
-            .iter()
-            .all(|behind| behind.partition != partition)
-    }
-
-    /// Leaves the live stream: records from `next` on are read later.
-    pub fn fall_behind(&mut self, partition: PartitionIndex, next: Offset, qos0_from: Offset) {
-        if self.is_live(partition) {
-            self.behind.push(CatchUpCursor {
-                partition,
-                next,
-                qos0_from,
-                sheds_qos0: false,
-            });
-        }
-    }
-
-    /// Leaves the live stream until the session's retained messages have been sent: they are older.
-    pub fn wait_for_retained(&mut self, partition: PartitionIndex, next: Offset) {
-        if self.is_live(partition) {
-            self.behind.push(CatchUpCursor {
-                partition,
-                next,
-                qos0_from: Offset(0),
-                sheds_qos0: true,
-            });
-        }
-    }
-
     /// Whether retained messages have to be sent before new records.
     #[inline]
     pub fn has_pending_retained(&self) -> bool {
         !self.extras.retained.is_empty()
     }
 
+    /// Whether the window has room for something new; what is sent again goes before that.
+    pub fn has_room(&self) -> bool {
+        self.resend.is_none() && self.window.room(self.window_max) > 0
+    }
+
     /// Whether anything besides the live stream has to be sent.
     pub fn has_work(&self) -> bool {
         self.resend.is_some()
-            || !self.extras.unsent.is_empty()
+            || self.window.has_unsent()
             || !self.behind.is_empty()
             || !self.extras.retained.is_empty()
             || self.replays.iter().any(|replay| !replay.joined)
@@ -381,31 +304,10 @@ impl Session {
             .find(|subscription| &*subscription.filter == filter)
     }
 
-    /// Whether a replay that had caught up before a restart still has to catch up again.
-    pub fn ends_replays(&self) -> bool {
-        self.replays
-            .iter()
-            .any(|replay| !replay.joined && !replay.until.is_empty())
-    }
-
-    pub fn is_replaying(&self, filter: &str) -> bool {
-        self.replays
-            .iter()
-            .any(|replay| !replay.joined && replay.until.is_empty() && &*replay.filter == filter)
-    }
-
-    /// The offset from which the session continues in a partition; `live_at` is the position of the live stream.
-    pub fn read_offset(&self, partition: PartitionIndex, live_at: Offset) -> Offset {
-        self.behind
-            .iter()
-            .find(|behind| behind.partition == partition)
-            .map_or(live_at, |behind| behind.next)
-    }
-
     /// The first offset of a partition that the session still needs, which is stored in its checkpoint. `live_at` is
     /// the position of the live stream.
     pub fn cursor(&self, partition: PartitionIndex, live_at: Offset) -> Offset {
-        let place = self.read_offset(partition, live_at);
+        let place = self.behind.next(partition).unwrap_or(live_at);
         let unacked = self.window.oldest(partition, Source::Cursor);
         let receipt = self
             .extras
@@ -415,47 +317,12 @@ impl Session {
             .map(|receipt| receipt.offset);
         receipt.chain(unacked).fold(place, Offset::min)
     }
-
-    /// The same for a replaying subscription.
-    pub fn replay_cursor(&self, replay: &Replay, partition: PartitionIndex) -> Option<Offset> {
-        let place = replay
-            .cursors
-            .iter()
-            .find(|(of, _)| *of == partition)
-            .map(|(_, next)| *next)?;
-        let unacked = self.window.oldest(partition, Source::Replay(replay.number));
-        Some(unacked.map_or(place, |offset| offset.min(place)))
-    }
-
-    /// Forgets replays that have caught up and whose deliveries are all acknowledged.
-    pub fn drop_finished_replays(&mut self) {
-        if self.replays.is_empty() {
-            return;
-        }
-        let window = &self.window;
-        self.replays
-            .retain(|replay| !replay.joined || window.holds(Source::Replay(replay.number)));
-        self.forget_assigned();
-    }
-
-    /// Forgets the records assigned for finished replays.
-    pub fn forget_assigned(&mut self) {
-        let Some(extras) = self.extras.present_mut() else {
-            return;
-        };
-        let replays = &self.replays;
-        let before = extras.assigned.len();
-        extras.assigned.retain(|range| match range.source {
-            Source::Replay(number) => replays.iter().any(|replay| replay.number == number),
-            _ => true,
-        });
-        self.replay_forgotten |= extras.assigned.len() < before;
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cursors::Cursor;
     use window::{Inflight, InflightState};
 
     const P: PartitionIndex = PartitionIndex(3);
@@ -490,9 +357,9 @@ mod tests {
         });
         assert_eq!(session.cursor(P, Offset(50)), Offset(40));
         session.extras.receipts.clear();
-        session.fall_behind(P, Offset(45), Offset(0));
-        assert!(!session.is_live(P) && session.is_live(PartitionIndex(2)));
-        session.fall_behind(P, Offset(48), Offset(0));
+        session.behind.fall_behind(Cursor::new(P, Offset(45)));
+        assert!(!session.behind.is_live(P) && session.behind.is_live(PartitionIndex(2)));
+        session.behind.fall_behind(Cursor::new(P, Offset(48)));
         assert_eq!(
             session.cursor(P, Offset(50)),
             Offset(45),

@@ -8,14 +8,7 @@ use std::io::IoSlice;
 
 use headwater_log::Batch;
 
-use crate::engine::observe::rates::Traffic;
-use crate::engine::{ConnKey, Engine};
-
 use super::connection::Connection;
-
-/// Limits on the pool of out buffers: their number, and the size of one.
-pub const POOL_MAX: usize = 1024;
-pub const POOL_BUFFER_MAX: usize = 16 << 10;
 
 /// From this size on a payload is sent from its batch. Copying a smaller one costs less than another slice for the
 /// kernel.
@@ -23,18 +16,12 @@ pub const SHARED_BYTES_MIN: usize = 8 << 10;
 /// Slices that one send takes.
 pub const SLICES_MAX: usize = 64;
 
-/// Bytes of batches read between two checks of the payloads that connections hold: the memory held beyond the log's own
-/// is at most twice this.
-const HELD_BYTES_MAX: u64 = 4 << 20;
-
 /// A payload that follows the first `at` bytes of the connection's buffer.
 #[derive(Debug)]
 struct SharedPayload {
     at: usize,
     batch: Batch,
     index: usize,
-    /// Other sessions read the batch as well, so it may be held for a while.
-    may_stay: bool,
 }
 
 impl SharedPayload {
@@ -58,33 +45,15 @@ struct PayloadList {
     held_since: u64,
 }
 
-/// Connections that hold payloads from one turn to the next.
-#[derive(Debug, Default)]
-pub struct PayloadHolders {
-    /// Each at most once; some may hold nothing any more.
-    keys: Vec<ConnKey>,
-    /// Bytes of batches that were read.
-    read_bytes: u64,
-    looked_at: u64,
-}
-
-impl PayloadHolders {
-    /// Counts bytes read from the log.
-    pub fn note_read(&mut self, bytes: usize) {
-        self.read_bytes += bytes as u64;
-    }
-}
-
 impl SharedPayloads {
     /// Adds record `index` of the batch after the first `at` bytes of the buffer. No shared payload may follow them
     /// yet.
-    pub fn push(&mut self, at: usize, batch: &Batch, index: usize, may_stay: bool) {
+    pub fn push(&mut self, at: usize, batch: &Batch, index: usize) {
         let list = self.0.get_or_insert_default();
         let share = SharedPayload {
             at,
             batch: batch.clone(),
             index,
-            may_stay,
         };
         list.bytes += share.payload().len();
         list.shares.push(share);
@@ -105,10 +74,6 @@ impl SharedPayloads {
 }
 
 impl PayloadList {
-    fn may_stay(&self) -> bool {
-        self.shares.iter().all(|share| share.may_stay)
-    }
-
     /// Removes sent bytes from the front, including `own_sent` bytes of the buffer.
     fn advance(&mut self, own_sent: &mut usize, mut count: usize) {
         let mut done = 0;
@@ -144,14 +109,14 @@ pub struct Out<'a> {
 }
 
 impl<'a> Out<'a> {
-    const EMPTY: Self = Self {
+    pub const EMPTY: Self = Self {
         own: &[],
         skipped: 0,
         shares: &[],
         first_sent: 0,
     };
 
-    fn of(conn: &'a Connection) -> Self {
+    pub fn of(conn: &'a Connection) -> Self {
         Self {
             own: &conn.out[conn.out_sent..],
             skipped: conn.out_sent,
@@ -220,116 +185,44 @@ impl<'a> Out<'a> {
 }
 
 impl Connection {
+    /// Takes off what the socket took. `hold` is called for payloads that stay until the socket is writable; it
+    /// returns the bytes read from the log so far, unless the connection held payloads already.
+    pub fn advance_out(&mut self, count: usize, is_full: bool, hold: impl FnOnce() -> Option<u64>) {
+        match &mut self.shares.0 {
+            Some(list) => {
+                list.advance(&mut self.out_sent, count);
+                if list.shares.is_empty() {
+                    self.shares = SharedPayloads::default();
+                } else if !is_full {
+                    // The sender continues in this turn.
+                } else if let Some(read_bytes) = hold() {
+                    list.held_since = read_bytes;
+                }
+            }
+            None => self.out_sent += count,
+        }
+        // The buffer must not grow for a client that reads, but never everything.
+        let left = self.out_len();
+        if left > 0 && self.out_sent >= left && self.shares.bytes() == 0 {
+            self.out.drain(..self.out_sent);
+            self.out_sent = 0;
+        }
+    }
+
+    /// Copies the payloads if they are held since before then. Returns whether the connection still holds some.
+    pub fn copy_payloads_held_before(&mut self, before: u64) -> bool {
+        let held_since = self.shares.0.as_ref().map(|list| list.held_since);
+        if held_since.is_some_and(|since| since < before) {
+            self.keep_copies();
+        }
+        self.shares.bytes() > 0
+    }
+
     /// Copies the rest of the shared payloads.
     fn keep_copies(&mut self) {
         let rest = Out::of(self).without(0);
         self.out = rest.into();
         self.out_sent = 0;
         self.shares = SharedPayloads::default();
-    }
-}
-
-impl Engine {
-    /// The bytes a connection has to send.
-    pub fn out(&mut self, key: ConnKey) -> Out<'_> {
-        match self.clients.conn_mut(key) {
-            Some(conn) => {
-                conn.touched = false;
-                Out::of(conn)
-            }
-            None => Out::EMPTY,
-        }
-    }
-
-    /// Reports how much of [`Engine::out`] the socket took. The rest is sent when the socket is writable.
-    pub fn written(&mut self, key: ConnKey, count: usize) {
-        self.note_sent(key, count, true);
-    }
-
-    /// The same, when the socket took all of the part it was given: the sender continues with the rest itself.
-    pub fn written_part(&mut self, key: ConnKey, count: usize) {
-        self.note_sent(key, count, false);
-    }
-
-    fn note_sent(&mut self, key: ConnKey, count: usize, is_full: bool) {
-        self.observe.turn_metrics.bytes_sent += count as u64;
-        let moved = Traffic {
-            sent_bytes: count as u64,
-            ..Traffic::default()
-        };
-        self.count_traffic(key, moved);
-        let Some(conn) = self.clients.conns.get_mut(key) else {
-            return;
-        };
-        match &mut conn.shares.0 {
-            Some(list) => {
-                list.advance(&mut conn.out_sent, count);
-                if list.shares.is_empty() {
-                    conn.shares = SharedPayloads::default();
-                } else if !is_full {
-                    // The sender continues in this turn.
-                } else if !list.may_stay() {
-                    conn.keep_copies();
-                } else if !std::mem::replace(&mut conn.holds, true) {
-                    list.held_since = self.clients.payload_holders.read_bytes;
-                    self.clients.payload_holders.keys.push(key);
-                }
-            }
-            None => conn.out_sent += count,
-        }
-        let left = conn.out_len();
-        if left > 0 {
-            conn.out_blocked = is_full;
-            // The buffer must not grow for a client that reads, but never everything.
-            if conn.out_sent >= left && conn.shares.bytes() == 0 {
-                conn.out.drain(..conn.out_sent);
-                conn.out_sent = 0;
-            }
-        } else {
-            let mut buffer = std::mem::take(&mut conn.out);
-            conn.out_sent = 0;
-            if buffer.capacity() <= POOL_BUFFER_MAX && self.clients.pool.len() < POOL_MAX {
-                buffer.clear();
-                self.clients.pool.push(buffer);
-            }
-            conn.wake_when_drained |= std::mem::take(&mut conn.out_blocked);
-        }
-        if conn.paused_on_out && count > 0 {
-            conn.last_read_ms = self.env.now.mono_ms;
-        }
-        if left > self.env.settings.mqtt.out_buffer_bytes.as_usize() / 2 {
-            return;
-        }
-        if std::mem::take(&mut conn.paused_on_out) {
-            self.clients.resumed.push(key);
-        }
-        if std::mem::take(&mut conn.wake_when_drained)
-            && let Some(session) = conn.session
-        {
-            self.wake_session(session);
-        }
-    }
-
-    /// Copies the payloads that connections hold for longer than the log would keep them in memory.
-    pub(in crate::engine) fn copy_held_payloads(&mut self) {
-        let payload_holders = &mut self.clients.payload_holders;
-        if payload_holders.keys.is_empty()
-            || payload_holders.read_bytes - payload_holders.looked_at < HELD_BYTES_MAX
-        {
-            return;
-        }
-        let before = std::mem::replace(&mut payload_holders.looked_at, payload_holders.read_bytes);
-        let conns = &mut self.clients.conns;
-        payload_holders.keys.retain(|key| {
-            let Some(conn) = conns.get_mut(*key) else {
-                return false;
-            };
-            let held_since = conn.shares.0.as_ref().map(|list| list.held_since);
-            if held_since.is_some_and(|since| since < before) {
-                conn.keep_copies();
-            }
-            conn.holds = conn.shares.bytes() > 0;
-            conn.holds
-        });
     }
 }

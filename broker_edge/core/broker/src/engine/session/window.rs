@@ -1,14 +1,15 @@
 //! The window of a session: QoS 1 and 2 deliveries that are not acknowledged or not completed.
 //!
-//! Packet ids are assigned in order, so an entry's id is the front's id plus its index: an entry is 16 bytes, and
+//! Packet ids are assigned in order, so an entry's id is the front's id plus its index: an entry is 24 bytes, and
 //! finding one by id is an addition. It holds log offsets, never payloads: a retransmission reads the record again.
 
 use std::collections::VecDeque;
 
 use headwater_log::Offset;
+use headwater_mqtt::QoS;
 
 use crate::engine::containers::lazy_box::Blank;
-use crate::engine::ids::{GroupId, PartitionIndex};
+use crate::engine::ids::{CommitSeq, GroupId, PartitionIndex};
 
 /// Which of a session's cursors a delivery came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +54,16 @@ pub enum InflightState {
 }
 
 impl InflightState {
+    /// The state after a PUBLISH of this QoS.
+    #[inline]
+    pub fn sent(qos: QoS) -> Self {
+        if qos == QoS::ExactlyOnce {
+            Self::AwaitsPubrec
+        } else {
+            Self::AwaitsPuback
+        }
+    }
+
     pub fn is_qos2(self) -> bool {
         matches!(
             self,
@@ -66,8 +77,35 @@ const _: () = assert!(size_of::<Entry>() <= 24);
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    sent: Inflight,
+    offset: Offset,
+    /// The commit that the next PUBLISH or PUBREL waits for.
+    after: CommitSeq,
+    source: Source,
+    partition: PartitionIndex,
     flight: InflightState,
+    receipt: bool,
+}
+
+impl Entry {
+    fn new(sent: Inflight, flight: InflightState, after: CommitSeq) -> Self {
+        Self {
+            offset: sent.offset,
+            after,
+            source: sent.source,
+            partition: sent.partition,
+            flight,
+            receipt: sent.receipt,
+        }
+    }
+
+    fn sent(&self) -> Inflight {
+        Inflight {
+            offset: self.offset,
+            partition: self.partition,
+            source: self.source,
+            receipt: self.receipt,
+        }
+    }
 }
 
 /// Packet ids go from 1 to 65,535.
@@ -80,6 +118,8 @@ pub struct Window {
     /// Zero-based: the packet id of the front, less one.
     front_id: u16,
     unacked: u16,
+    /// From this packet id on there may be deliveries that have only been assigned theirs; 0 if there are none.
+    unsent_from: u16,
 }
 
 impl Blank for Window {
@@ -87,6 +127,7 @@ impl Blank for Window {
         entries: VecDeque::new(),
         front_id: 0,
         unacked: 0,
+        unsent_from: 0,
     };
 
     fn is_blank(&self) -> bool {
@@ -116,10 +157,24 @@ impl Window {
     /// Adds a delivery and returns its packet id. The caller has checked [`Window::room`].
     #[inline]
     pub fn push(&mut self, sent: Inflight, flight: InflightState) -> u16 {
-        let id = (u32::from(self.front_id) + self.entries.len() as u32) % IDS;
-        self.entries.push_back(Entry { sent, flight });
+        self.push_entry(Entry::new(sent, flight, CommitSeq(0)))
+    }
+
+    /// Adds a delivery that is sent once its packet id is durable.
+    pub fn assign(&mut self, sent: Inflight, after: CommitSeq) -> u16 {
+        let packet_id = self.push_entry(Entry::new(sent, InflightState::Assigned, after));
+        if self.unsent_from == 0 {
+            self.unsent_from = packet_id;
+        }
+        packet_id
+    }
+
+    #[inline]
+    fn push_entry(&mut self, entry: Entry) -> u16 {
+        let id = self.next_id();
+        self.entries.push_back(entry);
         self.unacked += 1;
-        id as u16 + 1
+        id
     }
 
     /// The QoS 1 delivery that `packet_id` acknowledges; `None` if none is in flight.
@@ -145,7 +200,7 @@ impl Window {
             return None;
         }
         entry.flight = InflightState::Done;
-        let sent = entry.sent;
+        let sent = entry.sent();
         self.unacked -= 1;
         while self
             .entries
@@ -162,25 +217,53 @@ impl Window {
     #[inline]
     pub fn flight(&self, packet_id: u16) -> Option<(Inflight, InflightState)> {
         let entry = self.entries.get(self.index(packet_id)?)?;
-        (entry.flight != InflightState::Done).then_some((entry.sent, entry.flight))
+        (entry.flight != InflightState::Done).then_some((entry.sent(), entry.flight))
+    }
+
+    /// The commit that the next PUBLISH or PUBREL of a delivery waits for.
+    pub fn after(&self, packet_id: u16) -> CommitSeq {
+        let entry = self
+            .index(packet_id)
+            .and_then(|index| self.entries.get(index));
+        entry.map_or(CommitSeq(0), |entry| entry.after)
+    }
+
+    /// Whether deliveries may be left that have only been assigned their packet ids.
+    pub fn has_unsent(&self) -> bool {
+        self.unsent_from != 0
+    }
+
+    /// The oldest delivery that has only been assigned its packet id, and the commit of that.
+    pub fn next_unsent(&mut self) -> Option<(u16, CommitSeq)> {
+        if !self.has_unsent() {
+            return None;
+        }
+        let found = self
+            .unacked_from(self.unsent_from)
+            .find(|(_, _, flight)| *flight == InflightState::Assigned)
+            .map(|(packet_id, _, _)| packet_id);
+        self.unsent_from = found.unwrap_or(0);
+        found.map(|packet_id| (packet_id, self.after(packet_id)))
+    }
+
+    fn entry_mut(&mut self, packet_id: u16) -> Option<&mut Entry> {
+        let index = self.index(packet_id)?;
+        self.entries.get_mut(index)
     }
 
     /// Notes that a delivery is a command of its client.
     pub fn note_receipt(&mut self, packet_id: u16) {
-        if let Some(index) = self.index(packet_id)
-            && let Some(entry) = self.entries.get_mut(index)
-        {
-            entry.sent.receipt = true;
+        if let Some(entry) = self.entry_mut(packet_id) {
+            entry.receipt = true;
         }
     }
 
-    /// Moves an in-flight delivery to its next state.
-    pub fn advance(&mut self, packet_id: u16, flight: InflightState) {
-        if let Some(index) = self.index(packet_id)
-            && let Some(entry) = self.entries.get_mut(index)
+    /// Moves an in-flight delivery to its next state, which begins after a commit.
+    pub fn advance(&mut self, packet_id: u16, flight: InflightState, after: CommitSeq) {
+        if let Some(entry) = self.entry_mut(packet_id)
             && entry.flight != InflightState::Done
         {
-            entry.flight = flight;
+            (entry.flight, entry.after) = (flight, after);
         }
     }
 
@@ -193,15 +276,11 @@ impl Window {
         if self.entries.is_empty() {
             self.front_id = packet_id - 1;
         }
-        let done = Entry {
-            sent,
-            flight: InflightState::Done,
-        };
+        let done = Entry::new(sent, InflightState::Done, CommitSeq(0));
         match self.index(packet_id) {
             Some(index) if index >= self.entries.len() && index < IDS as usize / 2 => {
                 self.entries.resize(index, done);
-                self.entries.push_back(Entry { sent, flight });
-                self.unacked += 1;
+                self.push(sent, flight);
                 true
             }
             _ => false,
@@ -227,18 +306,16 @@ impl Window {
 
     /// Sets the current source of a delivery.
     pub fn set_source(&mut self, packet_id: u16, source: Source) {
-        if let Some(index) = self.index(packet_id)
-            && let Some(entry) = self.entries.get_mut(index)
-        {
-            entry.sent.source = source;
+        if let Some(entry) = self.entry_mut(packet_id) {
+            entry.source = source;
         }
     }
 
     /// The same for all deliveries from `from`.
     pub fn reassign(&mut self, from: Source, to: Source) {
         for entry in &mut self.entries {
-            if entry.sent.source == from {
-                entry.sent.source = to;
+            if entry.source == from {
+                entry.source = to;
             }
         }
     }
@@ -271,7 +348,7 @@ impl Window {
             .filter(|(_, entry)| entry.flight != InflightState::Done)
             .map(move |(index, entry)| {
                 let id = (front + index as u32) % IDS;
-                (id as u16 + 1, entry.sent, entry.flight)
+                (id as u16 + 1, entry.sent(), entry.flight)
             })
     }
 
@@ -286,13 +363,13 @@ impl Window {
     pub fn oldest(&self, partition: PartitionIndex, source: Source) -> Option<Offset> {
         let of_source = |entry: &&Entry| {
             entry.flight != InflightState::Done
-                && entry.sent.partition == partition
-                && entry.sent.source == source
+                && entry.partition == partition
+                && entry.source == source
         };
         self.entries
             .iter()
             .filter(of_source)
-            .map(|entry| entry.sent.offset)
+            .map(|entry| entry.offset)
             .min()
     }
 
@@ -306,7 +383,7 @@ impl Window {
     pub fn holds(&self, source: Source) -> bool {
         self.entries
             .iter()
-            .any(|entry| entry.flight != InflightState::Done && entry.sent.source == source)
+            .any(|entry| entry.flight != InflightState::Done && entry.source == source)
     }
 
     /// Frees the memory of an empty window.
@@ -318,86 +395,5 @@ impl Window {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sent(offset: u64) -> Inflight {
-        Inflight {
-            offset: Offset(offset),
-            partition: PartitionIndex(1),
-            source: Source::Cursor,
-            receipt: false,
-        }
-    }
-
-    fn push(window: &mut Window, offset: u64) -> u16 {
-        window.push(sent(offset), InflightState::AwaitsPuback)
-    }
-
-    #[test]
-    fn restored_deliveries_keep_their_ids_and_new_ones_follow_them() {
-        let mut window = Window::default();
-        assert!(window.restore(65_535, sent(7), InflightState::AwaitsPubcomp));
-        assert!(window.restore(3, sent(9), InflightState::AwaitsPubrec));
-        assert!(
-            !window.restore(2, sent(9), InflightState::AwaitsPubrec),
-            "backwards"
-        );
-        assert_eq!(window.unacked(), 2);
-        assert_eq!(window.flight(1), None);
-        assert_eq!(
-            window.flight(65_535),
-            Some((sent(7), InflightState::AwaitsPubcomp))
-        );
-        assert_eq!(push(&mut window, 10), 4);
-        assert_eq!(window.finish(65_535), Some(sent(7)));
-        assert_eq!(window.front(), Some(3));
-    }
-
-    #[test]
-    fn acknowledgements_in_any_order_free_the_window_and_keep_the_oldest_offset() {
-        let mut window = Window::default();
-        let ids: Vec<u16> = (0..4).map(|n| push(&mut window, n)).collect();
-        assert_eq!(ids, [1, 2, 3, 4]);
-        assert_eq!(window.finish(2), Some(sent(1)));
-        assert_eq!(window.finish(2), None, "twice");
-        assert_eq!(
-            window.oldest(PartitionIndex(1), Source::Cursor),
-            Some(Offset(0))
-        );
-        assert_eq!(window.oldest(PartitionIndex(2), Source::Cursor), None);
-        assert_eq!(window.finish(1), Some(sent(0)));
-        assert_eq!(
-            window.oldest(PartitionIndex(1), Source::Cursor),
-            Some(Offset(2))
-        );
-        assert_eq!(window.unacked(), 2);
-        assert_eq!(window.finish(0), None);
-        assert_eq!(window.finish(5), None);
-        let left: Vec<u16> = window.unacked_from(1).map(|(id, _, _)| id).collect();
-        assert_eq!(left, [3, 4]);
-        assert_eq!(window.unacked_from(4).count(), 1);
-    }
-
-    #[test]
-    fn packet_ids_go_round_without_zero_and_without_meeting_one_in_flight() {
-        let mut window = Window::default();
-        let stuck = push(&mut window, 0);
-        let mut pushed = 0;
-        while window.room(u16::MAX) > 0 {
-            let id = push(&mut window, 1);
-            assert_ne!(id, stuck);
-            assert_ne!(id, 0);
-            assert!(window.finish(id).is_some());
-            pushed += 1;
-        }
-        assert!(pushed > 30_000);
-        assert!(window.finish(stuck).is_some());
-        for _ in 0..200_000 {
-            let id = push(&mut window, 2);
-            assert_ne!(id, 0);
-            assert!(window.finish(id).is_some());
-        }
-        assert!(window.is_empty());
-    }
-}
+#[path = "window_tests.rs"]
+mod tests;

@@ -10,8 +10,11 @@ use std::rc::Rc;
 use rustc_hash::FxHashMap;
 
 use crate::auth::Access;
+use crate::engine::SessionKey;
+use crate::engine::clients::Clients;
 use crate::engine::ids::GroupId;
-use crate::engine::{Engine, SessionKey};
+
+use super::Groups;
 
 /// Checks of members' rights in one turn. One lookup may exceed it, and the next turns make up for it.
 const LOOKS_PER_TURN: i64 = 256;
@@ -90,28 +93,30 @@ impl Audiences {
     }
 }
 
-impl Engine {
+impl Groups {
     /// Which members may be given the records of a topic, according to `authorize`; `None` if the turn has used up its
     /// checks.
-    pub(super) fn audience(
+    pub fn audience(
         &mut self,
         id: GroupId,
         topic: &str,
         access: Access,
+        clients: &Clients,
     ) -> Option<Rc<Audience>> {
-        let group = self.groups.get(id)?;
+        let group = self.get(id)?;
         let members = &group.members;
         let epoch = members.epoch();
-        if let Some(audience) = self.groups.audiences.get((id, access), topic, epoch) {
+        if let Some(audience) = self.audiences.get((id, access), topic, epoch) {
             return Some(audience);
         }
-        if self.groups.audiences.is_spent() {
+        if self.audiences.is_spent() {
             return None;
         }
         let mut looks = 0;
         let mut may = |key: &SessionKey| {
             looks += 1;
-            self.may(*key, access, topic)
+            let session = clients.session(*key);
+            session.is_some_and(|session| session.may(access, topic))
         };
         let mut present = members.present().to_vec();
         present.retain(&mut may);
@@ -122,8 +127,8 @@ impl Engine {
             present,
             has_away,
         });
-        self.groups.audiences.charge(looks);
-        self.groups.audiences.keep((id, access), topic, &audience);
+        self.audiences.charge(looks);
+        self.audiences.keep((id, access), topic, &audience);
         Some(audience)
     }
 }

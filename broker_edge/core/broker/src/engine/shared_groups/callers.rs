@@ -7,8 +7,10 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::auth::{Access, Caller, Rights};
+use crate::engine::SessionKey;
+use crate::engine::clients::Clients;
 use crate::engine::ids::{GroupId, PartitionIndex};
-use crate::engine::{Engine, SessionKey};
+use crate::engine::session::Session;
 
 use super::Groups;
 
@@ -67,35 +69,29 @@ impl Groups {
     ) -> bool {
         self.get(id).is_some_and(|group| {
             let members = &group.members;
-            (!members.present().is_empty() || group.is_live(partition))
+            (!group.is_deserted() || group.behind.is_live(partition))
                 && members.callers().might_receive(topic, verdicts)
         })
     }
 }
 
-impl Engine {
+impl Groups {
     /// The rights of a session's client have changed.
-    pub(in crate::engine) fn update_group_rights(&mut self, key: SessionKey) {
-        let Some(session) = self.clients.session(key) else {
-            return;
-        };
+    pub fn update_rights(&mut self, key: SessionKey, session: &Session) {
         for id in session.groups() {
-            if let Some(group) = self.groups.get_mut(*id) {
+            if let Some(group) = self.get_mut(*id) {
                 group.members.set_rights(key, session.rights.as_ref());
             }
         }
     }
 
     /// The rights of all sessions may have changed.
-    pub(in crate::engine) fn update_all_group_rights(&mut self) {
-        for id in self.groups.ids() {
-            let Some(group) = self.groups.get_mut(id) else {
-                continue;
-            };
+    pub fn update_all_rights(&mut self, clients: &Clients) {
+        for group in self.slots.iter_mut().flatten() {
             group.members.forget_rights();
             let keys: Vec<SessionKey> = group.members.keys().collect();
             for key in keys {
-                let session = self.clients.session(key);
+                let session = clients.session(key);
                 let rights = session.and_then(|session| session.rights.as_ref());
                 group.members.set_rights(key, rights);
             }

@@ -31,10 +31,6 @@ impl FairQueue {
         self.len
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     pub fn push(&mut self, owner: Owner, id: GroupId) {
         let own = self.by_owner.entry(Rc::clone(&owner)).or_default();
         if own.is_empty() {
@@ -77,6 +73,6 @@ mod tests {
         fair_queue.push(south, GroupId(502));
         let rest: Vec<u16> = std::iter::from_fn(|| Some(fair_queue.pop()?.0)).collect();
         assert_eq!((rest[1], rest.len()), (502, 98));
-        assert!(fair_queue.is_empty() && fair_queue.by_owner.is_empty());
+        assert!(fair_queue.len() == 0 && fair_queue.by_owner.is_empty());
     }
 }

@@ -1,34 +1,38 @@
 //! Deliveries of groups at their members: acknowledged, given back by disconnected members, or taken from silent ones.
 
+use crate::engine::SessionKey;
 use crate::engine::ids::GroupId;
 use crate::engine::session::Session;
 use crate::engine::session::window::{Inflight, InflightState, Source};
-use crate::engine::{Engine, SessionKey};
 
-use super::ASIDE_TRIED_MORE;
-use super::give::has_room;
+use super::Groups;
+use super::group::ASIDE_TRIED_MORE;
+use super::membership::Membership;
 
-impl Engine {
+impl Groups {
     /// A delivery is done: acknowledged, completed, or abandoned.
     #[inline]
-    pub(in crate::engine) fn settle_shared(&mut self, sent: Inflight, is_qos2: bool) {
+    pub fn settle(&mut self, sent: Inflight, is_qos2: bool) {
         if let Source::Shared(id) = sent.source
-            && let Some(group) = self.groups.get_mut(id)
+            && let Some(group) = self.get_mut(id)
         {
-            group.out = group.out.saturating_sub(1);
-            group.dirty = true;
+            group.take_back(sent, None);
             group.has_completed |= is_qos2;
-            self.groups.wake(id);
+            self.wake(id);
         }
     }
+}
 
+impl Membership<'_> {
     /// A member lost its connection: its QoS 1 records go to others. QoS 2 records stay with it, or are abandoned when
     /// the session ends (MQTT-4.8.2-5), unless they were never sent.
-    pub(in crate::engine) fn give_back_shared(&mut self, key: SessionKey, ends: bool) {
-        self.depart_member(key);
+    pub fn give_back(&mut self, key: SessionKey, ends: bool) {
         let Some(session) = self.clients.session_mut(key) else {
             return;
         };
+        for id in session.groups() {
+            self.groups.depart(*id, key);
+        }
         let of_groups: Vec<(u16, Inflight, InflightState)> = session
             .window
             .unacked_from(0)
@@ -46,23 +50,18 @@ impl Engine {
             let Source::Shared(id) = sent.source else {
                 continue;
             };
-            let Some(group) = self.groups.get_mut(id) else {
-                continue;
-            };
-            if goes_on {
-                group.returned.insert((sent.partition, sent.offset), key);
-                self.observe.turn_metrics.shared_returned += 1;
-            }
-            if goes_on || ends {
-                group.out = group.out.saturating_sub(1);
-                group.dirty = true;
+            if let Some(group) = self.groups.get_mut(id)
+                && (goes_on || ends)
+            {
+                group.take_back(sent, goes_on.then_some(key));
+                self.observe.turn_metrics.shared_returned += u64::from(goes_on);
             }
         }
-        self.wake_groups_of(key);
+        self.groups.wake_for(key, session);
     }
 
     /// Takes records back from members that have left them unacknowledged for too long. Called with each checkpoint.
-    pub(in crate::engine) fn take_from_silent(&mut self) {
+    pub fn take_from_silent(&mut self) {
         let after_ms = self.env.settings.mqtt.shared_redelivery_after.as_ms();
         for id in self.groups.ids() {
             let Some(group) = self.groups.get(id) else {
@@ -98,7 +97,7 @@ impl Engine {
     /// Puts a member with room back into the line, in case a wake-up was missed.
     fn line_up_again(&mut self, id: GroupId, key: SessionKey) {
         if let Some(session) = self.clients.session(key)
-            && has_room(session)
+            && session.has_room()
             && let Some(group) = self.groups.get_mut(id)
         {
             group.members.unpark(key);
@@ -114,7 +113,7 @@ impl Engine {
         let Some(member) = group.members.get_mut(key) else {
             return;
         };
-        let Some(session) = self.clients.session(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         if now_ms.saturating_sub(member.asked_at_ms) < after_ms {
@@ -126,9 +125,6 @@ impl Engine {
         if session.active_conn().is_none() || !has_other {
             return;
         }
-        let Some(session) = self.clients.session_mut(key) else {
-            return;
-        };
         let owed: Vec<(u16, Inflight)> = session
             .window
             .unacked_until(asked_id)
@@ -147,10 +143,7 @@ impl Engine {
         );
         for (packet_id, sent) in owed {
             session.window.set_source(packet_id, Source::Moved);
-            if let Some(group) = self.groups.get_mut(id) {
-                group.out = group.out.saturating_sub(1);
-                group.returned.insert((sent.partition, sent.offset), key);
-            }
+            group.take_back(sent, Some(key));
             self.observe.turn_metrics.shared_returned += 1;
         }
         self.groups.wake(id);
@@ -160,9 +153,9 @@ impl Engine {
 fn forget(session: &mut Session, packet_id: u16) {
     session.window.finish(packet_id);
     if let Some(extras) = session.extras.present_mut() {
-        extras.unsent.retain(|(_, id)| *id != packet_id);
         extras
             .commands
             .retain(|command| command.packet_id != packet_id);
     }
+    session.window.next_unsent();
 }

@@ -1,57 +1,8 @@
-//! The cursor of a group in a partition: the low watermark, and the done records above it.
+//! The done records above the cursor of a group in a partition.
 
 use headwater_log::Offset;
-use serde::{Deserialize, Serialize};
 
 use crate::engine::ids::PartitionIndex;
-
-/// Ranges stored per partition. Records done above the last range are delivered again after a crash.
-const RANGES_MAX: usize = 4096;
-
-/// Everything below `low` is done; `done` alternates between the number of following records that are not done and the
-/// number that are.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoredCursor {
-    pub low: u64,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub done: Vec<u64>,
-}
-
-impl StoredCursor {
-    /// `pending` is ascending and below `next`; `skipped` is ascending and holds the done ranges above `next`.
-    pub fn of(next: u64, pending: &[u64], skipped: &[(u64, u64)]) -> Self {
-        let low = pending.first().copied().unwrap_or(next);
-        let mut done = Vec::new();
-        let mut at = low;
-        let mut add = |from: u64, to: u64| {
-            if from < to && done.len() < 2 * RANGES_MAX {
-                done.extend([from - at, to - from]);
-                at = to;
-            }
-        };
-        for (index, offset) in pending.iter().enumerate() {
-            let until = pending.get(index + 1).copied().unwrap_or(next);
-            add(offset + 1, until);
-        }
-        for (from, to) in skipped {
-            add((*from).max(next), *to);
-        }
-        Self { low, done }
-    }
-
-    /// The done ranges above the low watermark, ascending.
-    pub fn ranges(&self) -> Vec<(u64, u64)> {
-        let mut at = self.low;
-        let pairs = self.done.chunks_exact(2);
-        pairs
-            .map(|pair| {
-                let from = at.saturating_add(pair[0]);
-                at = from.saturating_add(pair[1]);
-                (from, at)
-            })
-            .collect()
-    }
-}
 
 /// Offsets that a group does not read although its cursor has not passed them: done before a restart, or in a member's
 /// window.
@@ -106,6 +57,8 @@ impl DoneRanges {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::stored::share::Cursor;
+    use crate::engine::stored::{decode, encode};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -126,10 +79,8 @@ mod tests {
                 at += gap + len;
             }
             let pending: Vec<u64> = pending.into_iter().collect();
-            let stored = StoredCursor::of(next, &pending, &skipped);
-            let back: StoredCursor = serde_json::from_slice(
-                &serde_json::to_vec(&stored).expect("plain"),
-            ).expect("own JSON");
+            let stored = Cursor::of(next, &pending, &skipped);
+            let back: Cursor = decode(&encode(&stored)).expect("own JSON");
             let mut skips = DoneRanges::default();
             skips.set(P, back.ranges());
             let group_cursor: BTreeSet<u64> = (back.low..at + 5)
@@ -144,14 +95,6 @@ mod tests {
                 .collect();
             prop_assert_eq!(group_cursor, expected);
         }
-    }
-
-    #[test]
-    fn what_does_not_fit_the_bound_counts_as_not_done() {
-        let pending: Vec<u64> = (0..20_000).map(|n| 2 * n).collect();
-        let stored = StoredCursor::of(40_000, &pending, &[]);
-        assert_eq!(stored.ranges().len(), RANGES_MAX);
-        assert_eq!(stored.ranges().last(), Some(&(8191, 8192)));
     }
 
     #[test]

@@ -6,39 +6,23 @@
 use std::collections::{BTreeMap, HashSet};
 
 use headwater_log::Offset;
-use serde::{Deserialize, Serialize};
 
 use crate::engine::ids::{GroupId, PartitionIndex};
 use crate::engine::routing::router::Options;
+use crate::engine::session::cursors::Cursor;
 use crate::engine::session::window::{InflightState, Source};
-use crate::engine::session_store::persist::to_json;
+use crate::engine::stored::share::{self, Group};
+use crate::engine::stored::{KeyValue, Names, decode, encode};
 use crate::engine::{Engine, SessionKey};
 
-use super::group_cursor::StoredCursor;
 use super::tenants;
 
 /// Cursors per append: with all their ranges they fit into one batch.
 const CHUNK: usize = 32;
-const PREFIX: &str = "share/";
-
-/// Value of `share/<filter>`.
-#[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
-struct StoredGroup {
-    /// By partition name.
-    places: BTreeMap<String, StoredCursor>,
-    /// The end of the history at which the group began.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    past: BTreeMap<String, u64>,
-}
-
-/// The key of a group's cursor.
-fn key_of(name: &str) -> String {
-    format!("{PREFIX}{}", name.strip_prefix("$share/").unwrap_or(name))
-}
 
 impl Engine {
     /// The cursor of a group as a key and value of the state store.
-    fn group_value(&self, id: GroupId) -> Option<(String, Vec<u8>)> {
+    pub(in crate::engine) fn group_value(&self, id: GroupId) -> Option<KeyValue> {
         let group = self.groups.get(id)?;
         let mut pending: BTreeMap<PartitionIndex, Vec<u64>> = BTreeMap::new();
         for (partition, offset) in group.returned.keys().chain(&group.aside) {
@@ -63,35 +47,26 @@ impl Engine {
                     .push(sent.offset.0);
             }
         }
+        let names = Names(&self.env.partitions);
         let mut places = BTreeMap::new();
-        for partition in self.partitions_of(group.filter()) {
-            let next = group.read_offset(partition, self.delivery.dispatched[partition.index()]);
+        for partition in self.env.partitions_of(group.filter()) {
+            let live_at = self.delivery.live_at(partition);
+            let next = group.behind.next(partition).unwrap_or(live_at);
             let mut offsets = pending.remove(&partition).unwrap_or_default();
             // Deliveries restored into a window are above the cursor and skipped there.
             offsets.retain(|offset| *offset < next.0);
             offsets.sort_unstable();
-            let place = StoredCursor::of(next.0, &offsets, group.skips.of(partition));
-            places.insert(self.name_of(partition), place);
+            let place = share::Cursor::of(next.0, &offsets, group.skips.of(partition));
+            places.insert(names.of(partition), place);
         }
-        let past = group.past.iter();
-        let past = past
-            .map(|(partition, until)| (self.name_of(*partition), until.0))
-            .collect();
-        let value = to_json(&StoredGroup { places, past });
-        Some((key_of(group.name()), value))
+        let past = names.offsets(group.past.iter().map(|(of, until)| (*of, *until)));
+        let value = encode(&Group { places, past });
+        Some((share::key(group.name()), value))
     }
 
-    #[cfg(test)]
-    pub(in crate::engine) fn group_value_len(&self, id: GroupId) -> usize {
-        self.group_value(id).map_or(0, |(_, value)| value.len())
-    }
-
-    /// The group cursors that have to be in the same append as the session: those that are not stored, or are stored
+    /// The groups whose cursors have to be in the same append as the sessions: those that are not stored, or are stored
     /// without the QoS 2 deliveries that are done.
-    pub(in crate::engine) fn group_values_with(
-        &self,
-        keys: &[SessionKey],
-    ) -> Vec<(GroupId, String, Vec<u8>)> {
+    pub(in crate::engine) fn groups_to_store_with(&self, keys: &[SessionKey]) -> Vec<GroupId> {
         let mut ids: Vec<GroupId> = Vec::new();
         for session in keys.iter().filter_map(|key| self.clients.session(*key)) {
             ids.extend(session.groups());
@@ -103,14 +78,13 @@ impl Engine {
                 .get(*id)
                 .is_some_and(|group| !group.stored || group.has_completed)
         });
-        let value = |id| self.group_value(id).map(|(key, value)| (id, key, value));
-        ids.into_iter().filter_map(value).collect()
+        ids
     }
 
     /// Notes that cursors are stored.
-    pub(in crate::engine) fn groups_stored(&mut self, ids: impl Iterator<Item = GroupId>) {
+    pub(in crate::engine) fn groups_stored(&mut self, ids: &[GroupId]) {
         for id in ids {
-            if let Some(group) = self.groups.get_mut(id) {
+            if let Some(group) = self.groups.get_mut(*id) {
                 group.stored = true;
                 group.has_completed = false;
             }
@@ -128,12 +102,13 @@ impl Engine {
             })
             .collect();
         for chunk in ids.chunks(CHUNK) {
-            let values: Vec<(String, Vec<u8>)> = chunk
+            let values: Vec<KeyValue> = chunk
                 .iter()
                 .filter_map(|id| self.group_value(*id))
                 .collect();
-            if let Err(error) = self.write_values(&values) {
-                tracing::warn!(%error, "cursors of shared groups cannot be stored now; the next checkpoint tries again");
+            let failure =
+                "cursors of shared groups cannot be stored now; the next checkpoint tries again";
+            if !self.store.try_write(&values, failure) {
                 return;
             }
             for id in chunk {
@@ -143,13 +118,13 @@ impl Engine {
                 }
             }
         }
-        let ended: Vec<(String, Vec<u8>)> = self
+        let ended: Vec<KeyValue> = self
             .groups
             .ended
             .iter()
-            .map(|name| (key_of(name), Vec::new()))
+            .map(|name| (share::key(name), Vec::new()))
             .collect();
-        if !ended.is_empty() && self.write_values(&ended).is_ok() {
+        if !ended.is_empty() && self.store.write(&ended).is_ok() {
             self.groups.ended.clear();
         }
     }
@@ -161,7 +136,7 @@ impl Engine {
         tenant: Option<&str>,
         user: Option<&str>,
     ) {
-        match self.group_of(name, tenant, user) {
+        match self.membership().group_of(name, tenant, user) {
             Some((id, true)) => self.restore_places(id, &tenants::name_of(name, tenant)),
             Some((_, false)) => {}
             None => tracing::error!(
@@ -179,22 +154,24 @@ impl Engine {
         to: Options,
     ) {
         if let Some(id) = self.groups.by_name(&tenants::name_of(name, tenant)) {
-            self.join_group(key, id, to);
+            self.membership().join(key, id, to);
         }
     }
 
     fn restore_places(&mut self, id: GroupId, name: &str) {
-        let Some(value) = self.store.state.get(&key_of(name)) else {
+        let Some(value) = self.store.state.get(&share::key(name)) else {
             return;
         };
-        let stored: StoredGroup = match serde_json::from_slice(&value) {
+        let stored: Group = match decode(&value) {
             Ok(stored) => stored,
             Err(error) => {
                 tracing::error!(%error, name, "the cursor of a shared group cannot be read, so the group begins at the live position");
                 return;
             }
         };
-        let partitions = self.partitions_of(tenants::filter_behind(name).unwrap_or_default());
+        let partitions = self
+            .env
+            .partitions_of(tenants::filter_behind(name).unwrap_or_default());
         for partition in partitions {
             let place = stored
                 .places
@@ -202,8 +179,9 @@ impl Engine {
             if let Some(group) = self.groups.get_mut(id) {
                 group.stored = true;
                 // A partition added after the cursor was stored is read from its beginning.
-                group.fall_behind(partition, Offset(place.map_or(0, |place| place.low)));
-                let done = place.map_or_else(Vec::new, StoredCursor::ranges);
+                let low = Offset(place.map_or(0, |place| place.low));
+                group.behind.fall_behind(Cursor::new(partition, low));
+                let done = place.map_or_else(Vec::new, share::Cursor::ranges);
                 group.skips.set(partition, done);
                 let past = stored
                     .past
@@ -231,18 +209,18 @@ impl Engine {
             .groups
             .by_name
             .keys()
-            .map(|name| key_of(name))
+            .map(|name| share::key(name))
             .collect();
         let mut ended = Vec::new();
-        self.store.state.for_each_prefix(PREFIX, |key, _| {
+        self.store.state.for_each_prefix(share::PREFIX, |key, _| {
             if !names.contains(key) {
                 ended.push((key.to_owned(), Vec::new()));
             }
         });
-        if !ended.is_empty()
-            && let Err(error) = self.write_values(&ended)
-        {
-            tracing::warn!(%error, "cursors of ended shared groups cannot be removed from the state store now");
+        if !ended.is_empty() {
+            let failure =
+                "cursors of ended shared groups cannot be removed from the state store now";
+            self.store.try_write(&ended, failure);
         }
     }
 }

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use headwater_log::Batch;
 use headwater_mqtt::filter_matches;
 
+use super::ids::{GroupId, Waiter};
 use super::member::{GROUP, Member, settle, settle_disk};
 use super::*;
 
@@ -312,10 +314,15 @@ fn assert_goes_on(end: End, turns: usize) {
     }
     member.take(&mut rig);
     assert!(member.acked.len() < RECORDS, "{case}: too late");
+    let group = Waiter::Group(GroupId(0));
+    let remembers = |rig: &Rig| rig.engine.catch_up.remembers(group);
+    assert!(turns < 2 || remembers(&rig), "{case}: it reads the files");
     match end {
         End::Away | End::Over => member.lose(&mut rig),
         End::Unsubscribed => member.unsubscribe(&mut rig),
     }
+    rig.turn();
+    assert!(!remembers(&rig), "{case}: nobody reads for it");
     for _ in 0..10 * RECORDS {
         step(&mut rig, &mut [&mut one, &mut two]);
     }
@@ -345,4 +352,24 @@ fn sessions_catch_up_after_a_group_that_lost_its_member_while_it_was_reading() {
             assert_goes_on(end, turns);
         }
     }
+}
+
+#[test]
+fn a_group_and_a_session_that_catch_up_together_read_the_files_once() {
+    let dir = dir();
+    let (mut rig, [mut one, _]) = rig_with_sessions(dir.path());
+    let mut member = Member::new("m", V5);
+    member.connect(&mut rig, true, 10);
+    member.subscribe_with(&mut rig, GROUP, QoS::AtLeastOnce, &EARLIEST);
+    one.connect(&mut rig, true, 10);
+    for _ in 0..10 * RECORDS {
+        step(&mut rig, &mut [&mut one, &mut member]);
+    }
+    assert_eq!((one.acked.len(), member.acked.len()), (RECORDS, RECORDS));
+    let telemetry = rig.log.by_name("telemetry-0").expect("there by default");
+    let records = telemetry.read(Offset(0), usize::MAX).expect("a sound log");
+    let bytes: usize = records.iter().map(Batch::bytes_len).sum();
+    let read = rig.engine.env.metrics.mqtt.catch_up_read_bytes.get();
+    assert!(read <= bytes as u64, "{read} of {bytes}");
+    rig.crash();
 }

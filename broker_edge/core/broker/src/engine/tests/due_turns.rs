@@ -65,7 +65,7 @@ fn records_that_could_not_be_read_make_a_turn_due_when_the_next_try_is() {
     assert_eq!(rig.sent(publisher, V5), pubacks);
     assert_eq!(rig.sent(subscriber, V5), [""; 0]);
     assert!(!rig.engine.is_behind_log(), "the loop may sleep");
-    rig.pass_time(read_retry::RETRY_MS - 1);
+    rig.pass_time(delivery::RETRY_MS - 1);
     assert!(!rig.engine.is_behind_log(), "not yet");
     rig.gate.no_descriptors.store(false, Ordering::Relaxed);
     rig.now.mono_ms += 1;

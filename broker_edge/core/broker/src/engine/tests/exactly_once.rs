@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as RunnerConfig, TestRunner};
 
+use crate::engine::session::window::InflightState;
+
 use super::peer::Peer;
 use super::world::World;
 use super::*;
@@ -19,6 +21,8 @@ enum Step {
     Lose(bool),
     Connect(bool),
     Kill,
+    /// Another engine on the open log, after a clean stop of the first or without.
+    Remake(bool),
     Wait,
     Second,
 }
@@ -32,6 +36,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => any::<bool>().prop_map(Step::Lose),
         4 => any::<bool>().prop_map(Step::Connect),
         1 => Just(Step::Kill),
+        1 => any::<bool>().prop_map(Step::Remake),
         4 => Just(Step::Wait),
         1 => Just(Step::Second),
     ];
@@ -82,7 +87,9 @@ fn each_message_arrives_once(version: Version, replays: bool, steps: &[Step]) {
                 peers[pick(which)].work(&mut world.rig);
             }
             // A client that never got its SUBACK would have to subscribe again.
-            Step::Lose(_) | Step::Connect(_) | Step::Kill if !peers[1].subscribed => {
+            Step::Lose(_) | Step::Connect(_) | Step::Kill | Step::Remake(_)
+                if !peers[1].subscribed =>
+            {
                 while !peers[1].subscribed {
                     world.rig.turn();
                     peers[1].work(&mut world.rig);
@@ -99,6 +106,7 @@ fn each_message_arrives_once(version: Version, replays: bool, steps: &[Step]) {
                 peer.connect(&mut world.rig);
             }
             Step::Kill => world.kill(&mut peers),
+            Step::Remake(leaves) => world = world.remade(leaves, &mut peers, |_| {}),
             Step::Wait => {
                 let _ = world.rig.moved.recv_timeout(Duration::from_millis(2));
             }
@@ -142,7 +150,7 @@ fn each_message_arrives_once(version: Version, replays: bool, steps: &[Step]) {
 }
 
 #[test]
-fn exactly_once_in_both_directions_through_reconnects_and_kills() {
+fn exactly_once_in_both_directions_through_reconnects_kills_and_other_engines() {
     for (version, replays) in [
         (Version::V311, false),
         (Version::V5, false),
@@ -179,8 +187,9 @@ fn a_client_that_comes_back_with_a_smaller_window_gets_what_was_assigned_in_the_
     let unsent = |world: &World| {
         let sessions = world.rig.engine.clients.sessions.iter();
         sessions
-            .map(|(_, session)| session.extras.unsent.len())
-            .sum::<usize>()
+            .flat_map(|(_, session)| session.window.unacked_from(0))
+            .filter(|(_, _, flight)| *flight == InflightState::Assigned)
+            .count()
     };
     // The packet ids of a turn become durable in a later turn, so none of these was sent.
     while unsent(&world) <= 7 {
@@ -222,7 +231,7 @@ fn a_replay_that_is_over_is_not_delivered_again_after_a_kill() {
     world.rig.crash();
 }
 
-/// A refusal settles the tickets before it; records that the partition abandoned must not count as settled.
+/// A refusal settles the appends before it; records that the partition abandoned must not count as settled.
 #[test]
 fn a_publish_that_a_stopped_partition_gave_up_is_refused_when_it_is_sent_again() {
     let dir = dir();

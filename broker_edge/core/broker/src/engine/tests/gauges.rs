@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::metrics::Metrics;
 use crate::peer::{Peer, Transport};
 
+use super::super::clients::charges::UNCOUNTED_BYTES;
 use super::super::observe::connection_gauges::name_of;
-use super::super::quotas::session_bytes::UNCOUNTED_BYTES;
 use super::*;
 
 const CLIENTS: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
@@ -40,6 +41,15 @@ struct Scene {
 }
 
 impl Scene {
+    fn open(dir: &Path, seed: u64) -> Self {
+        Self {
+            rig: Rig::open(dir, SyncMode::Never),
+            clients: BTreeMap::new(),
+            strangers: Vec::new(),
+            seed,
+        }
+    }
+
     /// A number below `count`.
     fn pick(&mut self, count: usize) -> usize {
         let seed = self.seed.wrapping_mul(6_364_136_223_846_793_005);
@@ -176,55 +186,54 @@ impl Scene {
         ]
     }
 
-    fn gauges(&self) -> [usize; 5] {
-        let mqtt = &self.rig.engine.env.metrics.mqtt;
-        let gauges = [
-            &mqtt.connections,
-            &mqtt.sessions,
-            &mqtt.subscriptions,
-            &mqtt.shared_groups,
-            &mqtt.session_bytes,
-        ];
-        gauges.map(|gauge| usize::try_from(gauge.get()).expect("not negative"))
-    }
-
-    /// Connected clients of each kind, counted and by the metrics.
-    fn by_kind(&self) -> [[i64; KINDS.len()]; 2] {
+    /// Connected clients of each kind.
+    fn by_kind(&self) -> [i64; KINDS.len()] {
         let mut counted = [0; KINDS.len()];
         for (_, kind) in self.clients.values().filter_map(|client| client.conn) {
             counted[kind] += 1;
         }
-        let mut text = String::new();
-        let registry = self.rig.engine.env.metrics.registry();
-        prometheus_client::encoding::text::encode(&mut text, &registry).expect("a text");
-        let told = KINDS.map(|(transport, version)| {
-            let (transport, version) = (transport.name(), name_of(version));
-            let labels = format!("{{transport=\"{transport}\",version=\"{version}\"}} ");
-            let name = format!("headwater_mqtt_clients{labels}");
-            let line = text.lines().find_map(|line| line.strip_prefix(&name));
-            line.map_or(0, |count| count.parse().expect("a number"))
-        });
-        [counted, told]
+        counted
     }
+}
+
+fn gauges(metrics: &Metrics) -> [usize; 5] {
+    let mqtt = &metrics.mqtt;
+    let gauges = [
+        &mqtt.connections,
+        &mqtt.sessions,
+        &mqtt.subscriptions,
+        &mqtt.shared_groups,
+        &mqtt.session_bytes,
+    ];
+    gauges.map(|gauge| usize::try_from(gauge.get()).expect("not negative"))
+}
+
+/// Connected clients of each kind, by the metrics.
+fn told_by_kind(metrics: &Metrics) -> [i64; KINDS.len()] {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &metrics.registry()).expect("a text");
+    KINDS.map(|(transport, version)| {
+        let (transport, version) = (transport.name(), name_of(version));
+        let labels = format!("{{transport=\"{transport}\",version=\"{version}\"}} ");
+        let name = format!("headwater_mqtt_clients{labels}");
+        let line = text.lines().find_map(|line| line.strip_prefix(&name));
+        line.map_or(0, |count| count.parse().expect("a number"))
+    })
 }
 
 #[test]
 fn gauges_are_the_counts_after_many_opens_and_closes() {
     for seed in 1..=4 {
         let dir = dir();
-        let mut scene = Scene {
-            rig: Rig::open(dir.path(), SyncMode::Never),
-            clients: BTreeMap::new(),
-            strangers: Vec::new(),
-            seed,
-        };
+        let mut scene = Scene::open(dir.path(), seed);
         let mut most = [0; 5];
         for step in 0..400 {
             scene.step();
             let counts = scene.counts();
-            assert_eq!(scene.gauges(), counts, "seed {seed}, step {step}");
-            let [counted, told] = scene.by_kind();
-            assert_eq!(told, counted, "seed {seed}, step {step}");
+            let metrics = &scene.rig.engine.env.metrics;
+            assert_eq!(gauges(metrics), counts, "seed {seed}, step {step}");
+            let told = told_by_kind(metrics);
+            assert_eq!(told, scene.by_kind(), "seed {seed}, step {step}");
             most = std::array::from_fn(|n| most[n].max(counts[n]));
         }
         assert!(most.iter().all(|count| *count > 1), "seed {seed}: {most:?}");
@@ -234,6 +243,40 @@ fn gauges_are_the_counts_after_many_opens_and_closes() {
             scene.rig.engine.remove(key);
         }
         scene.rig.turn();
-        assert_eq!(scene.gauges(), [0; 5], "seed {seed}");
+        let metrics = &scene.rig.engine.env.metrics;
+        assert_eq!(gauges(metrics), [0; 5], "seed {seed}");
     }
+}
+
+#[test]
+fn the_gauges_of_two_engines_add_up_and_a_dropped_one_leaves_nothing_behind() {
+    let dirs = [dir(), dir()];
+    let [mut first, mut second] = [0, 1].map(|n| Scene::open(dirs[n].path(), n as u64 + 1));
+    let metrics = Arc::clone(&first.rig.engine.env.metrics);
+    let (log, state) = (second.rig.log.clone(), Arc::clone(&second.rig.state));
+    let (shared, now) = (Arc::clone(&metrics), second.rig.now);
+    second.rig.engine = Engine::new(Settings::default(), log, state, shared, now)
+        .expect("the engine reads its log");
+    let has_all = |scene: &Scene| scene.counts().iter().all(|count| *count > 0);
+    let mut steps = 0;
+    while steps < 100 || !has_all(&first) || !has_all(&second) {
+        first.step();
+        second.step();
+        steps += 1;
+    }
+    first.rig.engine.set_drain(Some(Drain::ForNow));
+    second.rig.engine.set_drain(Some(Drain::ForGood));
+    let [one, other] = [&first, &second].map(|scene| (scene.counts(), scene.by_kind()));
+    let both = std::array::from_fn(|n| one.0[n] + other.0[n]);
+    assert_eq!(gauges(&metrics), both);
+    let both = std::array::from_fn(|n| one.1[n] + other.1[n]);
+    assert_eq!(told_by_kind(&metrics), both);
+    assert_eq!(metrics.detail.draining.get(), 2);
+    drop(second);
+    assert_eq!((gauges(&metrics), told_by_kind(&metrics)), one);
+    assert_eq!(metrics.detail.draining.get(), 1);
+    drop(first);
+    assert_eq!(gauges(&metrics), [0; 5]);
+    assert_eq!(told_by_kind(&metrics), [0; KINDS.len()]);
+    assert_eq!(metrics.detail.draining.get(), 0);
 }

@@ -147,11 +147,11 @@ fn i7_long_topic_names_empty_the_table_before_they_fill_the_memory() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let name = |n| format!("{n}/{}", "x".repeat(60_000));
-    let first = rig.engine.routing.topics.intern(&name(0), &rig.log);
+    let first = rig.engine.routing.intern(&name(0), &rig.log);
     for n in 1..300 {
-        rig.engine.routing.topics.intern(&name(n), &rig.log);
+        rig.engine.routing.intern(&name(n), &rig.log);
     }
-    assert!(rig.engine.routing.topics.get(first).is_none());
+    assert!(rig.engine.routing.topic(first).is_none());
 }
 
 fn ack(rig: &mut Rig, key: ConnKey, version: Version, id: u16) {
@@ -231,7 +231,7 @@ fn without_file_descriptors_a_session_waits_and_skips_nothing() {
     let client = rig.connect(persistent(version, "lasting"));
     assert_eq!(until_idle(&mut rig, client, version), [""; 0]);
     rig.gate.no_descriptors.store(false, Ordering::Relaxed);
-    rig.pass_time(2 * read_retry::RETRY_MS);
+    rig.pass_time(2 * delivery::RETRY_MS);
     let got = until_idle(&mut rig, client, version);
     let wanted: Vec<String> = (1..=20).map(|id| format!("publish {id}{noise}")).collect();
     assert!(got == wanted, "{} of 20", got.len());
@@ -428,9 +428,9 @@ fn i7_clients_that_come_and_go_leave_no_timers_behind() {
     }
     rig.pass_time(tick::CHECKPOINT_MS);
     assert!(
-        rig.engine.clients.timers.len() < 10,
+        rig.engine.clients.timers_len() < 10,
         "{}",
-        rig.engine.clients.timers.len()
+        rig.engine.clients.timers_len()
     );
     assert_eq!(rig.engine.clients.sessions.len(), 1);
     rig.pass_time(5_000);

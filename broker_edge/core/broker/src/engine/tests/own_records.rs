@@ -2,7 +2,7 @@
 
 use headwater_log::AppendError;
 
-use crate::engine::protocol::publish::OwnRecord;
+use crate::engine::ingest::own::OwnRecord;
 
 use super::full_queue::{QUEUE_BYTES, put};
 use super::*;
@@ -32,6 +32,7 @@ pub(super) fn stage_as(rig: &mut Rig, count: usize, names: impl Fn(usize) -> (St
         };
         assert!(rig.engine.stage_own(&record).is_some(), "{n}");
     }
+    rig.engine.drain();
 }
 
 fn telemetry(rig: &Rig) -> headwater_log::Partition {

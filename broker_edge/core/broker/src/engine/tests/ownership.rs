@@ -37,8 +37,7 @@ fn lasting<'a>(version: Version, user: &'a str, client_id: &'a str) -> ConnectFi
 }
 
 fn session_user(broker: &Guarded, client_id: &str) -> Option<String> {
-    let key = broker.rig.engine.clients.by_client.get(client_id)?;
-    let session = broker.rig.engine.clients.sessions.get(*key)?;
+    let session = broker.rig.engine.clients.by_id(client_id)?;
     session.owner().map(str::to_owned)
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use headwater_mqtt::Publish;
 
-use crate::engine::protocol::publish::OwnRecord;
+use crate::engine::ingest::own::OwnRecord;
 
 use super::world::small;
 use super::*;
@@ -132,6 +132,7 @@ fn publish(rig: &mut Rig, count: usize) {
         };
         rig.engine.stage_own(&record).expect("there is room");
     }
+    rig.engine.drain();
 }
 
 #[test]

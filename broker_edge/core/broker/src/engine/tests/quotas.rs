@@ -33,7 +33,7 @@ fn i7_one_lasting_session_too_many_is_refused_with_the_code_of_the_version() {
     rig.crash();
     // The sessions in the log count after a restart.
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    assert_eq!(rig.engine.quotas.stored_sessions, 1);
+    assert_eq!(rig.engine.quotas.stored_sessions(), 1);
     // A removed session makes room.
     rig.engine.env.settings.mqtt.max_sessions = 1;
     rig.connect(ConnectFields::new(Version::V311, "first"));

@@ -2,7 +2,7 @@
 
 use headwater_log::{PartitionState, RecordMeta, Records};
 
-use crate::engine::ids::Ticket;
+use crate::engine::ids::Commit;
 
 use super::qos2::{LASTS, answer, lasting};
 use super::*;
@@ -60,7 +60,7 @@ fn cursor(rig: &Rig, device: ConnKey) -> u64 {
         .get(device)
         .and_then(|conn| conn.session);
     let session = session.and_then(|key| engine.clients.sessions.get(key));
-    let live_at = engine.delivery.dispatched[control.index()];
+    let live_at = engine.delivery.live_at(control);
     session.expect("connected").cursor(control, live_at).0
 }
 
@@ -89,7 +89,7 @@ fn acknowledge_while_syncs_are_held(rig: &mut Rig, device: ConnKey) -> Partition
     let telemetry = PartitionIndex::of(partition(rig, "telemetry-0").id());
     for _ in 0..3 {
         // The writer's thread has to wait for the disk, not this one.
-        let stage = &mut rig.engine.ingest.stages[telemetry.index()];
+        let stage = rig.engine.ingest.stage_mut(telemetry);
         stage.inline_commits.note(Duration::from_secs(1));
     }
     rig.gate.set(Sync::Hold);
@@ -131,10 +131,14 @@ fn a_receipt_on_its_way_is_not_appended_again_when_others_are_refused() {
     let device = commanded(&mut rig, true);
     let telemetry = acknowledge_while_syncs_are_held(&mut rig, device);
     // As if the log refused later records, or records for another partition.
-    let behind = rig.engine.ingest.stages[telemetry.index()].next_ticket();
+    let commits = &rig.engine.ingest.stage_mut(telemetry).commits;
+    let behind = commits.open();
+    let (staged, _) = commits.newest().expect("it is on its way");
     let control = PartitionIndex::of(partition(&rig, "control-0").id());
-    for (of, first) in [(telemetry, behind), (control, Ticket(0))] {
-        rig.engine.unstage_receipts(of, first);
+    let sessions: Vec<SessionKey> = rig.engine.clients.sessions.keys().collect();
+    for (partition, seq) in [(telemetry, behind), (control, staged)] {
+        let refused = Commit { partition, seq };
+        rig.engine.unstage_receipts(refused, &sessions);
         rig.pass_time(tick::CHECKPOINT_MS);
     }
     rig.gate.set(Sync::Pass);

@@ -28,6 +28,7 @@ pub(super) struct Rig {
     /// Whatever else makes a turn due is reported here.
     pub(super) tell: Arc<Mutex<Sender<()>>>,
     pub(super) now: Now,
+    _watcher: Watcher,
 }
 
 impl Rig {
@@ -78,12 +79,13 @@ impl Rig {
             StateStore::open(&log, compact_after_bytes).expect("state follows from the log"),
         );
         let (tell, moved) = channel();
+        let told = tell.clone();
+        // The test may have ended.
+        let watcher: Watcher = Arc::new(move || {
+            let _ = told.send(());
+        });
         for partition in log.partitions() {
-            let tell = tell.clone();
-            // The test may have ended.
-            partition.watch(Arc::new(move || {
-                let _ = tell.send(());
-            }));
+            partition.watch(&watcher);
         }
         let tell = Arc::new(Mutex::new(tell));
         let now = Now {
@@ -108,6 +110,7 @@ impl Rig {
             moved,
             tell,
             now,
+            _watcher: watcher,
         }
     }
 
@@ -286,6 +289,24 @@ impl Rig {
             encode::subscribe(out, version, PacketId::FIRST, &[], &one)
         });
         assert_eq!(self.packets(key, version, 1), ["suback"]);
+    }
+
+    /// Another engine on the same open log, after the first has left as at a clean stop, or in the middle of its work.
+    pub(super) fn remade(mut self, leaves: bool, meanwhile: impl FnOnce(&Log)) -> Self {
+        let (settings, metrics) = (&self.engine.env.settings, &self.engine.env.metrics);
+        let (settings, metrics) = (settings.clone(), Arc::clone(metrics));
+        if leaves {
+            self.engine.begin(self.now);
+            self.engine.close_all();
+            self.engine.commit();
+            self.engine.store_all();
+        }
+        drop(self.engine);
+        meanwhile(&self.log);
+        let (log, state) = (self.log.clone(), Arc::clone(&self.state));
+        let engine = Engine::new(settings, log, state, metrics, self.now);
+        let engine = engine.expect("the engine reads its log");
+        Self { engine, ..self }
     }
 
     /// Stops without the clean stop of the engine: everything not stored is lost.

@@ -2,7 +2,7 @@
 
 use headwater_mqtt::encode::WillFields;
 
-use crate::engine::quotas::session_bytes::UNCOUNTED_BYTES;
+use crate::engine::clients::charges::UNCOUNTED_BYTES;
 
 use super::super::quotas::Kind;
 use super::guarded::Guarded;
@@ -101,7 +101,8 @@ fn wills_over_the_bytes_of_all_sessions_are_refused_until_one_is_published() {
         rig.engine.remove(key);
     }
     assert_eq!(
-        rig.engine.quotas.session_bytes, 8000,
+        rig.engine.quotas.session_bytes(),
+        8000,
         "they wait, and count"
     );
     assert_eq!(connect(&mut rig, &fields(V5, "c3", WILL)).1, 0x97);
@@ -111,13 +112,13 @@ fn wills_over_the_bytes_of_all_sessions_are_refused_until_one_is_published() {
     // A client that has a session may have it again, and an ordinary device is always admitted.
     assert_eq!(connect(&mut rig, &fields(V5, "c1", WILL)).1, 0);
     assert_eq!(connect(&mut rig, &fields(V5, "c4", &WILL[..200])).1, 0);
-    assert_eq!(rig.engine.quotas.session_bytes, 8000);
+    assert_eq!(rig.engine.quotas.session_bytes(), 8000);
     // The will of c2 is published; connected clients keep theirs.
     rig.pass_time(61_000);
     rig.turn();
-    assert_eq!(rig.engine.quotas.session_bytes, 4000);
+    assert_eq!(rig.engine.quotas.session_bytes(), 4000);
     assert_eq!(connect(&mut rig, &fields(V5, "c3", WILL)).1, 0);
-    assert_eq!(rig.engine.quotas.session_bytes, 8000);
+    assert_eq!(rig.engine.quotas.session_bytes(), 8000);
     rig.turn();
     assert_eq!(rig.engine.env.metrics.mqtt.session_bytes.get(), 8000);
     rig.crash();
@@ -129,16 +130,16 @@ fn the_will_of_a_clean_session_counts_as_long_as_it_is_connected() {
     let mut clean = fields(V5, "c1", WILL);
     (clean.clean_start, clean.properties) = (true, &[]);
     let (key, code) = connect(&mut rig, &clean);
-    assert_eq!((code, rig.engine.quotas.session_bytes), (0, 4000));
+    assert_eq!((code, rig.engine.quotas.session_bytes()), (0, 4000));
     let mut other = clean;
     other.client_id = "c2";
     assert_eq!(connect(&mut rig, &other).1, 0x97);
     // Its new connection replaces the earlier one.
     let (again, code) = connect(&mut rig, &clean);
-    assert_eq!((code, rig.engine.quotas.session_bytes), (0, 4000));
+    assert_eq!((code, rig.engine.quotas.session_bytes()), (0, 4000));
     rig.engine.remove(key);
     rig.engine.remove(again);
-    assert_eq!(rig.engine.quotas.session_bytes, 0);
+    assert_eq!(rig.engine.quotas.session_bytes(), 0);
     assert_eq!(connect(&mut rig, &other).1, 0);
     rig.crash();
 }
@@ -160,13 +161,13 @@ fn filters_over_the_bytes_of_all_sessions_are_refused_each_for_itself() {
         assert_eq!(code, 0);
         let codes = subscribe(&mut rig, key, version, &filters);
         assert_eq!(codes, [0, 0, refused]);
-        assert_eq!(rig.engine.quotas.session_bytes, 2000);
+        assert_eq!(rig.engine.quotas.session_bytes(), 2000);
         let codes = subscribe(&mut rig, key, version, &filters);
         assert_eq!(codes, [0, 0, refused], "what is there can be asked again");
-        assert_eq!(rig.engine.quotas.session_bytes, 2000);
+        assert_eq!(rig.engine.quotas.session_bytes(), 2000);
         if version.is_v5() {
             unsubscribe(&mut rig, key, filters[1]);
-            assert_eq!(rig.engine.quotas.session_bytes, 1000);
+            assert_eq!(rig.engine.quotas.session_bytes(), 1000);
             let codes = subscribe(&mut rig, key, version, &filters[2..]);
             assert_eq!(codes, [0]);
         }
@@ -181,7 +182,7 @@ fn long_client_ids_count_and_a_clean_start_gives_back() {
     let long = "i".repeat(1000);
     assert_eq!(connect(&mut rig, &fields(V5, &long, b"")).1, 0);
     let held = 1000 - UNCOUNTED_BYTES;
-    assert_eq!(rig.engine.quotas.session_bytes, held);
+    assert_eq!(rig.engine.quotas.session_bytes(), held);
     assert_eq!(
         connect(&mut rig, &fields(V5, &"j".repeat(1000), b"")).1,
         0x97
@@ -189,7 +190,7 @@ fn long_client_ids_count_and_a_clean_start_gives_back() {
     let mut clean = fields(V5, &long, b"");
     clean.clean_start = true;
     assert_eq!(connect(&mut rig, &clean).1, 0);
-    assert_eq!(rig.engine.quotas.session_bytes, held);
+    assert_eq!(rig.engine.quotas.session_bytes(), held);
     rig.crash();
 }
 
@@ -200,23 +201,23 @@ fn restored_sessions_count_with_their_filters_and_waiting_wills_also_over_the_bo
     let filter = "f".repeat(500);
     subscribe(&mut rig, key, V5, &[&filter, "$share/g/f"]);
     rig.engine.remove(key);
-    let held = rig.engine.quotas.session_bytes;
+    let held = rig.engine.quotas.session_bytes();
     assert_eq!(held, 4000 + 500 + 10);
     // Its CONNACK is sent when all of that is durable.
     connect(&mut rig, &fields(V5, "c9", b""));
     rig.crash();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     rig.engine.env.settings.mqtt.max_session_bytes = ByteSize(100);
-    assert_eq!(rig.engine.quotas.session_bytes, held);
+    assert_eq!(rig.engine.quotas.session_bytes(), held);
     assert_eq!(connect(&mut rig, &fields(V5, "c2", WILL)).1, 0x97);
     // It has lost nothing, and gets nothing more.
     let (key, code) = connect(&mut rig, &fields(V5, "c1", WILL));
-    assert_eq!((code, rig.engine.quotas.session_bytes), (0, held));
+    assert_eq!((code, rig.engine.quotas.session_bytes()), (0, held));
     assert_eq!(subscribe(&mut rig, key, V5, &[&filter, "g"]), [0, 0x97]);
     unsubscribe(&mut rig, key, &filter);
     unsubscribe(&mut rig, key, "$share/g/f");
     let (_, code) = connect(&mut rig, &fields(V5, "c1", b""));
-    assert_eq!((code, rig.engine.quotas.session_bytes), (0, 0));
+    assert_eq!((code, rig.engine.quotas.session_bytes()), (0, 0));
     rig.crash();
 }
 

@@ -1,8 +1,7 @@
 //! What is written to the internal partition: the necessary changes, once each, and nothing of a session that has
 //! ended.
 
-use crate::engine::qos2::inbound::qos2_inbound_key;
-use crate::engine::qos2::outbound::qos2_outbound_key;
+use crate::engine::stored::{received, sent};
 
 use super::member::{Member, Publisher, settle_disk};
 use super::qos2::{LASTS, answer, lasting, publish};
@@ -106,7 +105,7 @@ fn nothing_of_qos_2_stays_stored_of_a_session_that_has_ended() {
     assert_next(&mut rig, key, "Pubrec");
     answer(&mut rig, key, VERSION, 1, encode::pubrel);
     assert_next(&mut rig, key, "Pubcomp");
-    let keys = [qos2_inbound_key("c"), qos2_outbound_key("c")];
+    let keys = [received::key("c"), sent::key("c")];
     let is_stored = |rig: &Rig| {
         keys.each_ref()
             .map(|key| rig.engine.store.state.get(key).is_some())

@@ -329,7 +329,7 @@ fn who_changes_state_that_can_be_stored_no_more_loses_its_connection_and_nobody_
     }
     // The commit has ended: nothing is left to retry in each turn.
     rig.turn();
-    assert_eq!(rig.engine.store.state_commits.unsettled(), 0);
+    assert_eq!(rig.engine.store.changes.unsettled(), 0);
     let sessions = rig.engine.clients.sessions.iter();
     assert!(
         sessions
@@ -393,11 +393,11 @@ fn what_changes_in_a_turn_is_one_round_however_many_sessions_it_is() {
     let sessions: Vec<SessionKey> = rig.engine.clients.sessions.keys().collect();
     assert_eq!(sessions.len(), names.len());
     let engine = &mut rig.engine;
-    assert_eq!(engine.store.state_commits.unsettled(), 0);
+    assert_eq!(engine.store.changes.unsettled(), 0);
     for key in &sessions {
         engine.change(*key);
     }
     engine.write_state_commit();
     // One commit, so that none of them continues before all of it is durable.
-    assert_eq!(engine.store.state_commits.unsettled(), 1);
+    assert_eq!(engine.store.changes.unsettled(), 1);
 }

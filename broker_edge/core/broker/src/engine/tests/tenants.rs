@@ -6,7 +6,7 @@ mod shares;
 
 use std::collections::BTreeMap;
 
-use crate::engine::quotas::session_bytes::UNCOUNTED_BYTES;
+use crate::engine::clients::charges::UNCOUNTED_BYTES;
 
 use super::super::quotas::{Counts, Kind};
 use super::super::session::Session;
@@ -102,7 +102,11 @@ fn recount(engine: &Engine) -> Vec<(String, Counts)> {
     }
     let sessions = engine.clients.sessions.iter();
     let bytes: usize = sessions.map(|(_, session)| bytes_of(engine, session)).sum();
-    assert_eq!(engine.quotas.session_bytes, bytes as u64, "of all together");
+    assert_eq!(
+        engine.quotas.session_bytes(),
+        bytes as u64,
+        "of all together"
+    );
     for (name, groups) in groups {
         users.entry(name).or_default()[Kind::SharedGroups as usize] = groups.len() as u64;
     }

@@ -137,13 +137,13 @@ fn a_number_keeps_its_name_when_the_table_of_topics_is_emptied() {
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let key = rig.connect(ConnectFields::new(VERSION, "p"));
     assert_eq!(answer(&mut rig, key, "t", Some(1), "before"), "puback 1");
-    let generation = rig.engine.routing.topics.generation();
+    let generation = rig.engine.routing.generation();
     for n in 0.. {
-        if rig.engine.routing.topics.generation() != generation {
+        if rig.engine.routing.generation() != generation {
             break;
         }
         let name = format!("{n}/{}", "x".repeat(60_000));
-        rig.engine.routing.topics.intern(&name, &rig.log);
+        rig.engine.routing.intern(&name, &rig.log);
     }
     for text in ["after", "and again"] {
         assert_eq!(answer(&mut rig, key, "", Some(1), text), "puback 1");

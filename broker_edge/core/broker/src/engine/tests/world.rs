@@ -67,6 +67,21 @@ impl World {
         let _ = fs::remove_dir_all(from);
     }
 
+    /// Another engine takes over the open log.
+    pub(super) fn remade(
+        self,
+        leaves: bool,
+        peers: &mut [&mut Peer],
+        meanwhile: impl FnOnce(&Log),
+    ) -> Self {
+        for peer in peers {
+            peer.key = None;
+            peer.connected = false;
+        }
+        let rig = self.rig.remade(leaves, meanwhile);
+        Self { rig, ..self }
+    }
+
     /// Runs turns until the peers have nothing left to send and the broker waits for nothing.
     pub(super) fn settle(&mut self, peers: &mut [&mut Peer]) {
         loop {
@@ -132,8 +147,8 @@ impl World {
                 )
             })
             .collect();
-        let state_commits = &self.rig.engine.store.state_commits;
-        panic!("somebody waits for ever: {peers:#?} {sessions:#?} {state_commits:?}")
+        let changes = &self.rig.engine.store.changes;
+        panic!("somebody waits for ever: {peers:#?} {sessions:#?} {changes:?}")
     }
 
     /// The payloads of the log, in order.

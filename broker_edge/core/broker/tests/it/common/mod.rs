@@ -3,6 +3,7 @@
 mod client;
 mod got;
 pub mod http;
+pub mod numbers;
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

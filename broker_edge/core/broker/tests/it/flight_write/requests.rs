@@ -1,5 +1,6 @@
 //! Requests: gaps, patterns, and what is refused whoever sends it.
 
+use crate::common::numbers::Numbers;
 use crate::support::{Sent, TestBroker, batch_of, refused};
 use serde_json::json;
 use tonic::Code;
@@ -136,18 +137,6 @@ async fn a_body_that_names_partitions_without_end_is_refused() {
     let listed = json!({"partitions": vec![3; 500]});
     let refused = client.refusal("offsets", listed).await;
     assert_eq!(refused.body["field"], "partitions");
-}
-
-/// A pseudo-random sequence, the same in each run.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % limit.max(1) as u64).unwrap()
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

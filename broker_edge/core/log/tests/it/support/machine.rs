@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use headwater_log::{
-    AppendError, Log, Offset, Partition, PartitionState, RecordMeta, Records, Seams,
+    AppendError, Log, Offset, Partition, PartitionState, RecordMeta, Records, RemovalGuard, Seams,
+    Watcher,
 };
 use parking_lot::Mutex;
 
@@ -16,29 +17,22 @@ use super::{HandClock, await_that};
 
 pub use super::settings::{Crash, NAMES, START_US, Settings, Spec};
 
-/// The notifications of a partition's watchers: by then the writer has synced, or has decided not to.
-#[derive(Default)]
+/// Up to where a partition was written when its watcher was told: by then the writer has synced, or has decided not to.
 struct Told {
-    written: AtomicU64,
-    /// Emptied when the life of the log ends, because the partition holds its watchers.
-    partition: Mutex<Option<Partition>>,
+    written: Arc<AtomicU64>,
+    _watcher: Watcher,
 }
 
 impl Told {
-    fn watch(partition: &Partition) -> Arc<Self> {
-        let told = Arc::new(Self {
-            written: partition.written().0.into(),
-            partition: Mutex::new(Some(partition.clone())),
-        });
-        let watcher = Arc::clone(&told);
-        partition.watch(Arc::new(move || {
-            if let Some(partition) = &*watcher.partition.lock() {
-                watcher
-                    .written
-                    .store(partition.written().0, Ordering::SeqCst);
-            }
-        }));
-        told
+    fn watch(partition: &Partition) -> Self {
+        let written = Arc::new(AtomicU64::new(partition.written().0));
+        let (told, watched) = (Arc::clone(&written), partition.clone());
+        let watcher: Watcher = Arc::new(move || told.store(watched.written().0, Ordering::SeqCst));
+        partition.watch(&watcher);
+        Self {
+            written,
+            _watcher: watcher,
+        }
     }
 }
 
@@ -50,8 +44,9 @@ pub struct Machine {
     log: Option<Log>,
     /// Ranges that were removed in this life, per partition.
     removed: Vec<Arc<Mutex<Vec<Range<Offset>>>>>,
+    guards: Vec<RemovalGuard>,
     payloads: usize,
-    told: Vec<Arc<Told>>,
+    told: Vec<Told>,
     /// One call will fail: a start may be refused once, and missing space comes back.
     pub is_faulty: bool,
     /// High watermark of the partitions that have stopped in this life.
@@ -73,6 +68,7 @@ impl Machine {
             references,
             log: None,
             removed: Vec::new(),
+            guards: Vec::new(),
             payloads: 0,
             told: Vec::new(),
             is_faulty: false,
@@ -138,7 +134,6 @@ impl Machine {
             opened = Log::open(self.settings.config(), self.seams());
         }
         self.stopped_at = vec![None; self.references.len()];
-        self.told.clear();
         let (log, report) = opened.unwrap_or_else(|error| panic!("the log does not open: {error}"));
         self.starts += 1;
         self.removed.clear();
@@ -149,12 +144,13 @@ impl Machine {
             let removed = Arc::new(Mutex::new(Vec::new()));
             self.removed.push(Arc::clone(&removed));
             let files = self.files.clone();
-            partition.before_delete(Arc::new(move |range| {
+            let guard = partition.before_delete(Arc::new(move |range| {
                 if !files.is_off() {
                     removed.lock().push(range);
                 }
                 true
             }));
+            self.guards.push(guard);
         }
         self.log = Some(log);
         self.check();
@@ -207,9 +203,8 @@ impl Machine {
         self.observe();
         let log = self.log.take().expect("the log is open");
         assert_eq!(self.files.retried_syncs(), [""; 0], "synced again");
-        for told in &self.told {
-            *told.partition.lock() = None;
-        }
+        self.told.clear();
+        self.guards.clear();
         drop(log);
     }
 

@@ -3,40 +3,22 @@
 //! Each record names its session and packet id. `received/<client id>` holds the ids of records below the offsets
 //! stored with it, and `mark/received` bounds what a start has to scan.
 
-use std::collections::BTreeMap;
-
-use headwater_log::{Class, Offset, PublishId, ReadError};
+use headwater_log::{Class, Offset, Partition, PublishId, ReadError};
 use rustc_hash::FxHashMap;
-use serde::{Deserialize, Serialize};
 
 use crate::engine::ids::PartitionIndex;
-use crate::engine::ingest::stage::Stage;
 use crate::engine::session::Session;
-use crate::engine::session_store::persist::to_json;
+use crate::engine::session::received::InboundId;
+use crate::engine::stored::received::{self, Received};
+use crate::engine::stored::received_mark::{self, Mark};
+use crate::engine::stored::{Names, decode, encode};
 use crate::engine::{Engine, SessionKey};
-
-use super::{InboundId, qos2_inbound_key};
 
 /// A mark is written after this many appended bytes: a start scans about this much of a partition.
 const MARK_BYTES: u64 = 16 << 20;
 const SCAN_BYTES: usize = 4 << 20;
-const MARK_KEY: &str = "mark/received";
 /// How long a start waits for its first mark.
 const MARK_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
-
-/// Value of `received/<client id>`.
-#[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
-struct StoredInbound {
-    /// Per partition name: the session's records below are covered.
-    applied: BTreeMap<String, u64>,
-    held: Vec<u16>,
-}
-
-/// Value of `mark/received`: the stored values of all sessions cover all records below these offsets.
-#[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
-struct StoredMark {
-    applied: BTreeMap<String, u64>,
-}
 
 impl Engine {
     /// The value for the state store; empty if no value is needed.
@@ -49,36 +31,24 @@ impl Engine {
             .map(|(id, _)| *id)
             .collect();
         held.sort_unstable();
-        let applied = received
-            .partitions
-            .iter()
-            .map(|partition| (self.name_of(*partition), self.settled_below(*partition).0))
-            .collect();
-        to_json(&StoredInbound { applied, held })
-    }
-
-    /// Every record below this offset is acknowledged or came from elsewhere than this loop.
-    fn settled_below(&self, partition: PartitionIndex) -> Offset {
-        let stage = &self.ingest.stages[partition.index()];
-        stage.settled_below(self.mark_of(stage))
+        let applied = received.partitions.iter();
+        let applied =
+            applied.map(|partition| (*partition, self.ingest.settled_below(*partition, &self.env)));
+        let applied = Names(&self.env.partitions).offsets(applied);
+        encode(&Received { applied, held })
     }
 
     /// Writes a mark if enough was appended since the last one, or in any case if `now`.
     pub(in crate::engine) fn mark_qos2_inbound(&mut self, now: bool) {
-        let due = |stage: &Stage| {
-            let bytes = stage.partition.size_bytes();
-            bytes < stage.marked_bytes || bytes - stage.marked_bytes > MARK_BYTES
+        let due = |(partition, marked_bytes): (&Partition, &u64)| {
+            let bytes = partition.size_bytes();
+            bytes < *marked_bytes || bytes - *marked_bytes > MARK_BYTES
         };
-        if !now && !self.ingest.stages.iter().any(due) {
+        let marked_bytes = &self.store.marked_bytes;
+        if !now && !self.env.partitions.iter().zip(marked_bytes).any(due) {
             return;
         }
-        if let Err(error) = self.write_mark() {
-            tracing::warn!(%error, "the packet ids in use cannot be stored now; the next mark tries again");
-        }
-    }
-
-    fn write_mark(&mut self) -> Result<(), crate::state::StateError> {
-        let unmarked = std::mem::take(&mut self.store.state_commits.unmarked);
+        let unmarked = std::mem::take(&mut self.store.unmarked);
         let mut values = Vec::with_capacity(unmarked.len() + 1);
         for key in &unmarked {
             let Some(session) = self.clients.session(*key).filter(|session| session.stored) else {
@@ -88,35 +58,32 @@ impl Engine {
             // Records below the mark are not scanned, so a session without ids needs no value.
             if !received.held.is_empty() && (received.is_behind || received.is_changed) {
                 let value = self.qos2_inbound_value(session);
-                values.push((qos2_inbound_key(&session.client_id), value));
+                values.push((received::key(&session.client_id), value));
             } else if received.held.is_empty() && received.is_stored {
-                values.push((qos2_inbound_key(&session.client_id), Vec::new()));
+                values.push((received::key(&session.client_id), Vec::new()));
             }
         }
-        values.push((MARK_KEY.to_owned(), to_json(&self.mark())));
-        let mut result = Ok(());
-        for chunk in values.chunks(512) {
-            result = result.and_then(|()| self.write_values(chunk).map(|_| ()));
-        }
-        if let Err(error) = result {
-            self.store.state_commits.unmarked = unmarked;
-            return Err(error);
+        values.push((received_mark::KEY.to_owned(), encode(&self.mark())));
+        let failure = "the packet ids in use cannot be stored now; the next mark tries again";
+        let mut chunks = values.chunks(512);
+        if !chunks.all(|chunk| self.store.try_write(chunk, failure)) {
+            self.store.unmarked = unmarked;
+            return;
         }
         for key in unmarked {
             self.marked(key);
         }
-        for stage in &mut self.ingest.stages {
-            stage.marked_bytes = stage.partition.size_bytes();
-        }
-        Ok(())
+        let partitions = self.env.partitions.iter();
+        self.store.marked_bytes = partitions.map(Partition::size_bytes).collect();
     }
 
-    fn mark(&self) -> StoredMark {
-        let applied = self
-            .data_partitions()
-            .map(|partition| (self.name_of(partition), self.settled_below(partition).0))
-            .collect();
-        StoredMark { applied }
+    fn mark(&self) -> Mark {
+        let partitions = self.env.data_partitions();
+        let applied = partitions
+            .map(|partition| (partition, self.ingest.settled_below(partition, &self.env)));
+        Mark {
+            applied: Names(&self.env.partitions).offsets(applied),
+        }
     }
 
     /// The session's value was written; records above the mark are covered by the next one.
@@ -133,30 +100,30 @@ impl Engine {
         received.is_stored = !received.held.is_empty();
         received.is_changed = false;
         received.is_behind = is_behind;
-        received.unmarked = received.is_stored;
-        if received.unmarked {
-            self.store.state_commits.unmarked.push(key);
+        received.unmarked = false;
+        if received.is_stored {
+            self.store.note_unmarked(key, received);
         }
     }
 
     /// Restores the packet ids in use: from the stored values, and from the records after them.
     pub(in crate::engine) fn restore_qos2_inbound(&mut self) -> Result<(), ReadError> {
         let mut by_life: FxHashMap<u64, SessionKey> = FxHashMap::default();
-        let mut applied: FxHashMap<SessionKey, StoredInbound> = FxHashMap::default();
+        let mut applied: FxHashMap<SessionKey, Received> = FxHashMap::default();
         let keys: Vec<SessionKey> = self.clients.sessions.keys().collect();
         for key in keys {
             let Some(session) = self.clients.session_mut(key) else {
                 continue;
             };
             by_life.insert(session.life, key);
-            let Some(value) = self.store.state.get(&qos2_inbound_key(&session.client_id)) else {
+            let Some(value) = self.store.state.get(&received::key(&session.client_id)) else {
                 continue;
             };
             session.qos2_inbound.is_stored = true;
-            match serde_json::from_slice::<StoredInbound>(&value) {
+            match decode::<Received>(&value) {
                 Ok(stored) => {
                     for id in &stored.held {
-                        session.qos2_inbound.held.insert(*id, InboundId::restored());
+                        session.qos2_inbound.held.insert(*id, InboundId::RESTORED);
                     }
                     // A power cut may have taken acknowledged records: their offsets are then used again.
                     session.qos2_inbound.is_behind = stored.applied.iter().any(|(name, offset)| {
@@ -169,15 +136,15 @@ impl Engine {
                     tracing::error!(%error, client_id = &*session.client_id, "the packet ids in use of a session cannot be read");
                 }
             }
-            session.qos2_inbound.unmarked = true;
-            self.store.state_commits.unmarked.push(key);
+            self.store.note_unmarked(key, &mut session.qos2_inbound);
         }
-        let stored = self.store.state.get(MARK_KEY);
-        let mark: Option<StoredMark> = stored.and_then(|value| serde_json::from_slice(&value).ok());
+        let stored = self.store.state.get(received_mark::KEY);
+        let mark: Option<Mark> = stored.and_then(|value| decode(&value).ok());
         // No session's publish is accepted before the first mark is durable: without a mark there are none to find.
         if let Some(mark) = &mark {
-            for partition in self.data_partitions() {
-                let name = self.name_of(partition);
+            let partitions: Vec<PartitionIndex> = self.env.data_partitions().collect();
+            for partition in partitions {
+                let name = Names(&self.env.partitions).of(partition);
                 let from = Offset(mark.applied.get(&name).copied().unwrap_or(0));
                 self.scan(partition, from, &mut |id, offset| {
                     let key = by_life.get(&id.session).copied()?;
@@ -253,41 +220,8 @@ impl Engine {
             return;
         };
         let received = &mut session.qos2_inbound;
-        received.held.insert(packet_id, InboundId::restored());
-        received.is_behind = true;
-        if !received.partitions.contains(&partition) {
-            received.partitions.push(partition);
-        }
-        if !received.unmarked {
-            received.unmarked = true;
-            self.store.state_commits.unmarked.push(key);
-        }
-    }
-}
-
-impl InboundId {
-    /// The record was durable when the broker started.
-    const fn restored() -> Self {
-        Self {
-            record: None,
-            counted: None,
-            repeats: 0,
-            hash: None,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stored_packet_ids_read_back() {
-        let stored = StoredInbound {
-            applied: BTreeMap::from([("telemetry-0".to_owned(), 7)]),
-            held: vec![1, 65_535],
-        };
-        let back: StoredInbound = serde_json::from_slice(&to_json(&stored)).expect("own JSON");
-        assert_eq!(back, stored);
+        received.held.insert(packet_id, InboundId::RESTORED);
+        received.miss(partition);
+        self.store.note_unmarked(key, received);
     }
 }

@@ -1,7 +1,7 @@
 //! The stored values of two sessions that have state of every kind.
 
 /// Every key in the state, in order, with its value.
-pub(super) const STORED: [(&str, &str); 13] = [
+pub(in crate::engine) const STORED: [(&str, &str); 13] = [
     (
         "cursor/c",
         concat!(
@@ -73,3 +73,26 @@ pub(super) const STORED: [(&str, &str); 13] = [
         ),
     ),
 ];
+
+/// The session of a user with a tenant, which is in a group from the beginning of the history, and the group.
+pub(in crate::engine) const SHARED_SESSION: (&str, &str) = (
+    "session/a",
+    concat!(
+        r#"{"expiry_s":3600,"away_since_us":1700000000000000,"life":1099511627778,"user":"ann","#,
+        r#""subscriptions":[{"filter":"$share/g/t","tenant":"north","qos":1,"retain_handling":0,"id":0,"#,
+        r#""offsets":true,"since":{}}]}"#,
+    ),
+);
+pub(in crate::engine) const SHARED_GROUP: (&str, &str) = (
+    "share/+6e6f727468+g/t",
+    r#"{"places":{"telemetry-0":{"low":0}},"past":{"telemetry-0":1}}"#,
+);
+
+/// A retained message; its time is the clock's.
+pub(in crate::engine) const RETAINED: (&str, &str) = (
+    "retained/a/b",
+    concat!(
+        r#"{"partition":3,"offset":0,"time_us":0,"client_id":"p","qos":1,"#,
+        r#""properties":"03000474657874","payload":"6b657074"}"#,
+    ),
+);

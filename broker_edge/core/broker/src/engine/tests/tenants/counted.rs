@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use headwater_mqtt::encode::WillFields;
 use proptest::prelude::*;
 
-use crate::engine::quotas::session_bytes::UNCOUNTED_BYTES;
+use crate::engine::clients::charges::UNCOUNTED_BYTES;
 
 use super::super::super::quotas::{Counts, Kind};
 use super::super::*;

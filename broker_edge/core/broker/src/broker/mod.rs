@@ -1,0 +1,272 @@
+//! Starts and stops a broker: the order of its parts.
+
+mod listen;
+mod start_error;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use headwater_log::{Log, LogId, RecoveryReport, Seams};
+
+use crate::auth::AuthService;
+use crate::config::Config;
+use crate::data_plane::{self, DataPlane, LoopParts};
+use crate::log_settings::log_config;
+use crate::metrics::Metrics;
+use crate::reload::Reloads;
+use crate::service::{self, Service, ServiceContext, ServiceEndpoint};
+use crate::state::{Compaction, StateStore};
+use crate::transport::BoundListener;
+use crate::transport::certificates::{Certificates, TlsError};
+use listen::{address, listen, listen_mqtt};
+pub use start_error::StartError;
+
+/// State records are compacted only above this size.
+const COMPACT_AFTER_BYTES: u64 = 4 << 20;
+
+/// A running broker. Dropping it stops it; [`shutdown`](Self::shutdown) stops it explicitly.
+pub struct Broker {
+    /// The data plane's addresses by listener name, in the order of the configuration; `mqtt` is first.
+    mqtt: Vec<(&'static str, SocketAddr)>,
+    certificates: Arc<Certificates>,
+    flight: SocketAddr,
+    admin: SocketAddr,
+    log: Log,
+    reloads: Arc<Reloads>,
+    /// In the order in which they stop; `None` once stopped.
+    running: Option<Running>,
+}
+
+struct Running {
+    data_plane: DataPlane,
+    service: Service,
+    compaction: Compaction,
+}
+
+impl Broker {
+    /// Binds the listeners, recovers the log, restores the state, and serves. When it returns, every configured
+    /// address accepts connections.
+    ///
+    /// # Errors
+    /// One sentence with the address, folder or file, and what to do.
+    pub fn start(config: Config) -> Result<Broker, StartError> {
+        // Bind the listeners first, so that a busy port is reported before the log is recovered.
+        let (mqtt, mut certificates) = listen_mqtt(&config)?;
+        let flight = listen("flight", config.listeners.flight.bind.0)?;
+        let admin = listen("admin", config.listeners.admin.bind.0)?;
+        let (flight_at, admin_at) = (address(&flight)?, address(&admin)?);
+        let (flight_tls, admin_tls) = (&config.listeners.flight.tls, &config.listeners.admin.tls);
+        let flight = ServiceEndpoint {
+            listener: flight,
+            tls: certificates.load("flight", flight_tls, &["h2"])?,
+        };
+        let admin = ServiceEndpoint {
+            listener: admin,
+            tls: certificates.load("admin", admin_tls, &["http/1.1"])?,
+        };
+        let mqtt_at = mqtt
+            .iter()
+            .map(|bound| Ok((bound.speaks.name(), address(&bound.listener)?)))
+            .collect::<Result<Vec<_>, StartError>>()?;
+
+        let auth = AuthService::start(&config.auth, config.is_local())?;
+        if !config.is_local() && config.auth.acl_file.is_none() {
+            tracing::warn!(
+                "other machines can reach this broker and there is no ACL: every admitted client may use every topic; set auth.acl_file"
+            );
+        }
+        let metrics = Arc::new(Metrics::default());
+        let certificates = Arc::new(certificates);
+        certificates.show(&metrics.transport);
+        let reloads = reloads_of(&metrics, &auth, &certificates);
+        let loop_parts = LoopParts::new().map_err(thread("MQTT data plane"))?;
+        std::fs::create_dir_all(&config.data_dir).map_err(|reason| StartError::Folder {
+            dir: config.data_dir.clone(),
+            reason,
+        })?;
+        let (log, report) = Log::open(log_config(&config), Seams::system())?;
+        tell(&log, &report);
+        let context = ServiceContext {
+            metrics,
+            commands: loop_parts.commands(),
+            auth,
+            reloads: Arc::clone(&reloads),
+        };
+        match start_on(&config, &log, loop_parts, context, mqtt, flight, admin) {
+            Ok(running) => Ok(Broker {
+                mqtt: mqtt_at,
+                certificates,
+                flight: flight_at,
+                admin: admin_at,
+                log,
+                reloads,
+                running: Some(running),
+            }),
+            Err(error) => {
+                log.shutdown();
+                Err(error)
+            }
+        }
+    }
+
+    /// The first address of plain MQTT.
+    pub fn mqtt_address(&self) -> SocketAddr {
+        let (_, address) = self.mqtt[0];
+        address
+    }
+
+    /// The addresses of a listener of the data plane: `mqtt`, `mqtts`, `ws` or `wss`.
+    pub fn addresses(&self, listener: &str) -> Vec<SocketAddr> {
+        let of_listener = self.mqtt.iter().filter(|(name, _)| *name == listener);
+        of_listener.map(|(_, address)| *address).collect()
+    }
+
+    /// Reloads certificates, keys and authorities, for new connections.
+    ///
+    /// # Errors
+    /// What is wrong with a file. Its listener keeps the old files; the other listeners are renewed.
+    pub fn reload_certificates(&self) -> Result<(), TlsError> {
+        self.certificates.reload()
+    }
+
+    pub fn flight_address(&self) -> SocketAddr {
+        self.flight
+    }
+
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin
+    }
+
+    pub fn log_id(&self) -> LogId {
+        self.log.id()
+    }
+
+    /// Reloads users, token keys and the ACL. An invalid part keeps its old contents.
+    ///
+    /// # Errors
+    /// What is wrong with a file, in one sentence.
+    pub fn reload(&self) -> Result<(), String> {
+        self.reloads.run()
+    }
+
+    /// Closes the listeners and connections, ends the calls in progress, writes and syncs what is queued, and marks the
+    /// clean stop.
+    pub fn shutdown(mut self) {
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        let Some(running) = self.running.take() else {
+            return;
+        };
+        drop(running.data_plane);
+        drop(running.service);
+        drop(running.compaction);
+        self.log.shutdown();
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What is read again while the broker runs.
+fn reloads_of(
+    metrics: &Arc<Metrics>,
+    auth: &Arc<AuthService>,
+    certificates: &Arc<Certificates>,
+) -> Arc<Reloads> {
+    let reloads = Reloads::new(Arc::clone(metrics));
+    let auth = Arc::clone(auth);
+    reloads.add(move || auth.reload().map_err(|error| error.to_string()));
+    let (certificates, shown) = (Arc::clone(certificates), Arc::clone(metrics));
+    reloads.add(move || {
+        let result = certificates.reload();
+        certificates.show(&shown.transport);
+        result.map_err(|error| error.to_string())
+    });
+    Arc::new(reloads)
+}
+
+fn thread(what: &'static str) -> impl Fn(std::io::Error) -> StartError {
+    move |reason| StartError::Thread { what, reason }
+}
+
+fn start_on(
+    config: &Config,
+    log: &Log,
+    loop_parts: LoopParts,
+    context: ServiceContext,
+    mqtt: Vec<BoundListener>,
+    flight: ServiceEndpoint,
+    admin: ServiceEndpoint,
+) -> Result<Running, StartError> {
+    let state = Arc::new(StateStore::open(log, COMPACT_AFTER_BYTES)?);
+    let compaction = Compaction::start(&state).map_err(thread("compaction of the state"))?;
+    let (metrics, auth) = (Arc::clone(&context.metrics), Arc::clone(&context.auth));
+    let service = service::start(
+        config,
+        log.clone(),
+        Arc::clone(&state),
+        context,
+        flight,
+        admin,
+    )
+    .map_err(thread("service runtime"))?;
+    let data_plane = data_plane::start(
+        loop_parts,
+        config.clone(),
+        log.clone(),
+        state,
+        metrics,
+        auth,
+        mqtt,
+    )
+    .map_err(thread("MQTT data plane"))?;
+    // Retention may begin only now, because it must ask the holders of old records first.
+    log.hold_with(&service.holders());
+    Ok(Running {
+        data_plane,
+        service,
+        compaction,
+    })
+}
+
+/// Logs what recovery found.
+fn tell(log: &Log, report: &RecoveryReport) {
+    if report.created {
+        tracing::info!(log_id = %log.id(), "created a new log");
+        return;
+    }
+    for found in &report.partitions {
+        let (start, end) = (found.log_start.0, found.high_watermark.0);
+        tracing::info!(
+            partition = found.name,
+            log_start = start,
+            high_watermark = end,
+            "opened"
+        );
+        if found.torn_bytes > 0 {
+            tracing::warn!(
+                partition = found.name,
+                bytes = found.torn_bytes,
+                "cut off an unfinished write"
+            );
+        }
+        for gap in &found.gaps {
+            let (start, end) = (gap.range.start.0, gap.range.end.0);
+            tracing::error!(
+                partition = found.name,
+                start,
+                end,
+                reason = gap.reason,
+                "offsets are lost"
+            );
+        }
+        for note in &found.notes {
+            tracing::warn!(partition = found.name, "{note}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Sends one record to one session: what the live stream, groups, catch-up and retained messages have in common.
+
+use headwater_log::{Batch, RecordView};
+use headwater_mqtt::{PacketId, QoS};
+
+use crate::engine::clients::Clients;
+use crate::engine::env::Env;
+use crate::engine::ids::PartitionIndex;
+use crate::engine::observe::Observe;
+use crate::engine::routing::topics::EffectiveOptions;
+use crate::engine::session::Session;
+use crate::engine::session::window::{Inflight, InflightState, Source};
+use crate::engine::session_store::Store;
+use crate::engine::shared_groups::Groups;
+use crate::engine::{ConnKey, SessionKey};
+
+use super::encode::{Form, Written, write};
+
+/// The result of one packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivered {
+    Sent,
+    /// The window or the out buffer is full.
+    NoRoom,
+    /// Not for this subscriber: expired, or its own message.
+    Skipped,
+    /// Larger than the client's Maximum Packet Size.
+    TooLarge,
+}
+
+/// One record on its way to one session.
+#[derive(Clone, Copy)]
+pub struct Packet<'a> {
+    pub record: &'a RecordView<'a>,
+    /// The batch that holds the record, if its payload may be sent from there.
+    pub batch: Option<&'a Batch>,
+    pub partition: PartitionIndex,
+    pub effective: &'a EffectiveOptions,
+    pub source: Source,
+    /// Sets the retain flag regardless of the subscription.
+    pub retain: bool,
+}
+
+impl Packet<'_> {
+    /// The entry for the window; none for QoS 0. An error says why the record is not sent now.
+    #[inline]
+    fn inflight(&self, session: &Session, qos: QoS) -> Result<Option<Inflight>, Delivered> {
+        if qos == QoS::AtMostOnce {
+            return Ok(None);
+        }
+        let (partition, offset) = (self.partition, self.record.offset);
+        if qos == QoS::ExactlyOnce && session.has_assigned(self.source, partition, offset) {
+            return Err(Delivered::Skipped);
+        }
+        if session.window.room(session.window_max) == 0 {
+            return Err(Delivered::NoRoom);
+        }
+        Ok(Some(Inflight {
+            offset,
+            partition,
+            source: self.source,
+            receipt: session.is_commanded_by(self.record.topic),
+        }))
+    }
+}
+
+/// Sends records to sessions, and gives those of groups to members.
+pub struct Sender<'a> {
+    pub env: &'a Env,
+    pub groups: &'a mut Groups,
+    pub clients: &'a mut Clients,
+    pub store: &'a mut Store,
+    pub observe: &'a mut Observe,
+}
+
+impl Sender<'_> {
+    /// Encodes one record for one session into its connection's out buffer. With QoS 2, a session that outlives its
+    /// connection only gets the packet id now.
+    pub fn deliver(
+        &mut self,
+        key: SessionKey,
+        conn_key: ConnKey,
+        packet: &Packet<'_>,
+    ) -> Delivered {
+        let (record, effective) = (packet.record, packet.effective);
+        let Some((session, conn)) = self.clients.pair(key, conn_key) else {
+            return Delivered::Skipped;
+        };
+        if effective.no_local && *record.client_id == *session.client_id {
+            return Delivered::Skipped;
+        }
+        let qos = QoS::from_u8(record.qos).map_or(effective.qos, |qos| qos.min(effective.qos));
+        let sent = match packet.inflight(session, qos) {
+            Ok(sent) => sent,
+            Err(delivered) => return delivered,
+        };
+        if let (QoS::ExactlyOnce, true, Some(sent)) = (qos, session.stored, sent) {
+            let packet_id = self.store.assign(key, session, sent);
+            session.note_command(packet_id, sent, record);
+            return Delivered::Sent;
+        }
+        if conn.lacks_room(&self.env.settings) {
+            return Delivered::NoRoom;
+        }
+        let form = Form {
+            qos,
+            retain: packet.retain || (effective.retain_as_published && record.retain),
+            dup: false,
+            effective,
+            uses_aliases: true,
+            batch: packet.batch,
+        };
+        let (layout, base) = match write(conn, record, packet.partition, &form, self.env) {
+            Written::Sent(layout, base) => (layout, base),
+            Written::Expired => return Delivered::Skipped,
+            Written::TooLarge => {
+                // A shared group may have another member that accepts it.
+                if !matches!(packet.source, Source::Shared(_)) {
+                    self.observe.turn_metrics.deliveries_dropped += 1;
+                }
+                return Delivered::TooLarge;
+            }
+        };
+        if let Some(sent) = sent {
+            let packet_id = session.window.push(sent, InflightState::sent(qos));
+            session.note_command(packet_id, sent, record);
+            if let Some(id) = PacketId::new(packet_id) {
+                layout.set_packet_id(&mut conn.out[base..], id);
+            }
+        }
+        conn.traffic.sent_messages += 1;
+        self.observe.turn_metrics.publish_sent_bytes += record.payload.len() as u64;
+        self.observe.turn_metrics.deliveries += 1;
+        self.clients.touch(conn_key);
+        Delivered::Sent
+    }
+}

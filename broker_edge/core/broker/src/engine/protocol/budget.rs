@@ -1,0 +1,91 @@
+//! The budget for large packets that are being received. Such a packet is read only when room for all of it is
+//! reserved, so that a packet once begun can be completed.
+
+use std::collections::VecDeque;
+
+use headwater_mqtt::ReasonCode;
+
+use crate::engine::clients::Clients;
+use crate::engine::effects::Cause;
+use crate::engine::env::Env;
+use crate::engine::session::connection::Unparsed;
+use crate::engine::session::pauses::Pause;
+use crate::engine::{ConnKey, Engine};
+
+/// How long a large packet may take to arrive while others wait for the budget.
+const PACKET_MS_MAX: u64 = 30_000;
+
+#[derive(Debug, Default)]
+pub struct Budget {
+    reserved_bytes: usize,
+    waits: VecDeque<ConnKey>,
+    /// Some was freed since the connections that wait were last resumed.
+    is_freed: bool,
+}
+
+impl Budget {
+    #[cfg(test)]
+    pub fn reserved_bytes(&self) -> usize {
+        self.reserved_bytes
+    }
+
+    /// Whether connections wait for it.
+    pub fn is_scarce(&self) -> bool {
+        !self.waits.is_empty()
+    }
+
+    /// Reserves room for the packet at the front. Returns false if the connection has to wait for it.
+    pub fn reserve(&mut self, key: ConnKey, unparsed: &mut Unparsed, env: &Env) -> bool {
+        let more = unparsed.needs.saturating_sub(unparsed.reserved);
+        let bytes_max = env.settings.mqtt.receive_budget_bytes.as_usize();
+        if more > 0 && self.reserved_bytes + more > bytes_max {
+            self.waits.push_back(key);
+            return false;
+        }
+        if more > 0 {
+            unparsed.reserved += more;
+            unparsed.reserved_at_ms = env.now.mono_ms;
+            self.reserved_bytes += more;
+            let rest = unparsed.needs - unparsed.bytes.len();
+            unparsed.bytes.reserve_exact(rest);
+        }
+        true
+    }
+
+    /// Frees the room reserved for a packet that is complete or abandoned.
+    pub fn give_back(&mut self, reserved: usize) {
+        self.reserved_bytes -= reserved;
+        self.is_freed |= reserved > 0;
+    }
+
+    /// Lets connections that wait try again after some was freed.
+    pub fn wake_waits(&mut self, clients: &mut Clients, env: &Env) {
+        if self.is_scarce() && std::mem::take(&mut self.is_freed) {
+            for key in self.waits.drain(..) {
+                clients.resume(key, Pause::Budget, env);
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// While others wait for the budget, closes connections that reserve part of it for a packet that does not arrive.
+    pub(in crate::engine) fn end_slow_packets(&mut self) {
+        if !self.protocol.budget.is_scarce() {
+            return;
+        }
+        let now_ms = self.env.now.mono_ms;
+        let is_slow = |unparsed: &Unparsed| {
+            unparsed.reserved > 0 && unparsed.reserved_at_ms + PACKET_MS_MAX <= now_ms
+        };
+        let conns = self.clients.conns.iter();
+        let slow = conns.filter(|(_, conn)| is_slow(&conn.unparsed));
+        let slow: Vec<ConnKey> = slow.map(|(key, _)| key).collect();
+        for key in slow {
+            tracing::debug!(
+                "a large packet takes too long while others wait for the budget, so its connection is closed"
+            );
+            self.close_now(key, Cause::Reason(ReasonCode::QuotaExceeded));
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Refuses clients, subscriptions and topics that exceed what the broker, a user or its tenant may have.
+
+use std::sync::Arc;
+
+use headwater_mqtt::{Connect, ReasonCode};
+
+use crate::auth::Rights;
+use crate::engine::quotas::{AccountId, Kind};
+use crate::engine::routing::position::Refusal;
+use crate::engine::shared_groups::is_shared;
+use crate::engine::{ConnKey, Engine, SessionKey};
+
+/// The limit that would be exceeded.
+enum OverLimit {
+    /// That of the broker for all sessions.
+    All,
+    /// That of the user or its tenant.
+    Quota(Kind),
+}
+
+impl Engine {
+    /// Why a client is refused because of what the broker, its user or its tenant already has.
+    pub(super) fn refusal_by_quotas(
+        &mut self,
+        key: ConnKey,
+        connect: &Connect<'_>,
+        rights: Option<&Arc<Rights>>,
+    ) -> Option<ReasonCode> {
+        let account = self.quotas.open(rights);
+        let over = self.connect_over(account, connect);
+        self.quotas.close(account);
+        let over = over?;
+        if let OverLimit::Quota(kind) = over {
+            let who = Some((connect.client_id, rights.map(|rights| &**rights)));
+            let what = ("connect", kind.reason());
+            self.clients.refused(key, who, what, &self.env);
+        }
+        let is_session = !matches!(over, OverLimit::Quota(Kind::Connections));
+        self.observe.turn_metrics.sessions_refused += u64::from(is_session);
+        Some(ReasonCode::QuotaExceeded)
+    }
+
+    fn connect_over(&self, account: Option<AccountId>, connect: &Connect<'_>) -> Option<OverLimit> {
+        let (quotas, limits) = (&self.quotas, &self.env.settings.mqtt);
+        let held = self.clients.by_id(connect.client_id);
+        let lasts = self.expiry_of(connect) > 0;
+        let is_stored = held.is_some_and(|session| session.stored);
+        if lasts && !is_stored && quotas.stored_sessions() >= limits.max_sessions as usize {
+            return Some(OverLimit::All);
+        }
+        // An earlier connection of the client makes room for this one and has the same session.
+        let own = held.filter(|session| session.account == account);
+        let replaces = own.is_some_and(|session| session.conn.is_some());
+        if !replaces && !quotas.allows(account, Kind::Connections, 1) {
+            return Some(OverLimit::Quota(Kind::Connections));
+        }
+        let is_counted = own.is_some_and(|session| session.stored);
+        if lasts && !is_counted && !quotas.allows(account, Kind::Sessions, 1) {
+            return Some(OverLimit::Quota(Kind::Sessions));
+        }
+        self.bytes_over(account, self.clients.growth_by_connect(connect))
+    }
+
+    /// The limit that a session would exceed with `more` counted bytes, if any.
+    fn bytes_over(&self, account: Option<AccountId>, more: u64) -> Option<OverLimit> {
+        let bytes = self.quotas.session_bytes().saturating_add(more);
+        if more > 0 && bytes > self.env.settings.mqtt.max_session_bytes.0 {
+            return Some(OverLimit::All);
+        }
+        let is_over = !self.quotas.allows(account, Kind::SessionBytes, more);
+        is_over.then_some(OverLimit::Quota(Kind::SessionBytes))
+    }
+
+    /// Why one more subscription is refused, if it is.
+    pub(super) fn check_quotas(&self, key: SessionKey, filter: &str) -> Result<(), Refusal> {
+        let session = self.clients.session(key);
+        let Some(session) = session.filter(|session| session.subscription(filter).is_none()) else {
+            return Ok(());
+        };
+        let refuse = |sentence| Err(Refusal::new(ReasonCode::QuotaExceeded, sentence));
+        let limits = &self.env.settings.mqtt;
+        let (total_max, members_max) = (limits.max_total_subscriptions, limits.max_shared_members);
+        let members = self.groups.members();
+        if self.routing.subscriptions() + members >= total_max as usize {
+            return refuse(format!(
+                "the broker keeps at most {total_max} subscriptions"
+            ));
+        }
+        let shared = is_shared(filter);
+        if shared && members >= members_max as usize {
+            return refuse(format!(
+                "the broker keeps at most {members_max} members of shared groups"
+            ));
+        }
+        let account = session.account;
+        let more = self.clients.growth_by_filter(session, filter);
+        let of_bytes = match self.bytes_over(account, more) {
+            Some(OverLimit::All) => {
+                let bytes_max = limits.max_session_bytes.0;
+                return refuse(format!(
+                    "the broker keeps at most {bytes_max} bytes of filters and wills for all sessions"
+                ));
+            }
+            Some(OverLimit::Quota(kind)) => Some(kind),
+            None => None,
+        };
+        let is_over = !self.quotas.allows(account, Kind::Subscriptions, 1);
+        let over = is_over.then_some(Kind::Subscriptions).or_else(|| {
+            let group = || self.groups.meant(session, filter);
+            shared.then(|| self.quotas.refuses_member(account, group()))?
+        });
+        let Some(kind) = over.or(of_bytes) else {
+            return Ok(());
+        };
+        if let Some(conn) = session.conn {
+            let what = ("subscribe", kind.reason());
+            self.clients.refused(conn, None, what, &self.env);
+        }
+        refuse(format!(
+            "this exceeds a quota of the user or its tenant ({})",
+            kind.reason()
+        ))
+    }
+
+    /// Whether one more topic exceeds a quota of the client's user.
+    pub(super) fn is_topic_over_quota(&mut self, key: ConnKey, name: &str) -> bool {
+        if !self.quotas.is_used() || self.routing.holds_topic(name) {
+            return false;
+        }
+        self.quotas.begin_table(self.routing.generation());
+        let account = self.clients.conn(key).and_then(|conn| conn.account);
+        let is_over = !self.quotas.allows(account, Kind::Topics, 1);
+        if is_over {
+            let what = ("publish", Kind::Topics.reason());
+            self.clients.refused(key, None, what, &self.env);
+        }
+        is_over
+    }
+
+    /// A client added a topic to the table.
+    pub(super) fn charge_topic(&mut self, key: ConnKey) {
+        if self.quotas.is_used() {
+            self.quotas.begin_table(self.routing.generation());
+            let account = self.clients.conn(key).and_then(|conn| conn.account);
+            self.quotas.add(account, Kind::Topics, 1);
+        }
+    }
+}

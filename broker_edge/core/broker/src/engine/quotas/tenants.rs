@@ -1,0 +1,119 @@
+//! Tenants: the accounts of a tenant's users are counted together. A user without one counts as a tenant of its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::engine::ids::GroupId;
+
+use super::kinds::{Counts, Kind};
+use super::{AccountId, Quotas, take};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum TenantName {
+    Named(Arc<str>),
+    /// The tenant of a user that has none.
+    Own(Arc<str>),
+    Anonymous,
+}
+
+impl TenantName {
+    pub(super) fn of(user: Option<&Arc<str>>, tenant: Option<&Arc<str>>) -> Self {
+        match (tenant, user) {
+            (Some(tenant), _) => Self::Named(Arc::clone(tenant)),
+            (None, Some(user)) => Self::Own(Arc::clone(user)),
+            (None, None) => Self::Anonymous,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tenant {
+    pub(super) held: Counts,
+    pub(super) accounts: u32,
+    /// Members per group.
+    pub(super) groups: FxHashMap<GroupId, u32>,
+}
+
+impl Quotas {
+    /// Gives every account the current tenant of its user.
+    pub fn renew_tenants(&mut self, tenant_of: impl Fn(Option<&Arc<str>>) -> Option<Arc<str>>) {
+        let ids: Vec<AccountId> = self.by_user.values().copied().collect();
+        for id in ids {
+            let tenant = tenant_of(self.user_of(id));
+            self.renew_tenant(id, tenant.as_ref());
+        }
+    }
+
+    /// Gives one account the current tenant of its user.
+    pub fn renew_tenant(&mut self, id: AccountId, tenant: Option<&Arc<str>>) {
+        let name = TenantName::of(self.user_of(id), tenant);
+        self.set_tenant(id, name);
+    }
+
+    /// Adds up the usage of accounts by tenant.
+    pub fn by_tenant(&self, mut held: FxHashMap<AccountId, usize>) -> FxHashMap<AccountId, usize> {
+        let mut sums: HashMap<&TenantName, usize> = HashMap::new();
+        for (id, count) in &held {
+            if let Some(account) = self.get(*id) {
+                *sums.entry(&account.tenant).or_default() += count;
+            }
+        }
+        for (id, count) in &mut held {
+            if let Some(account) = self.get(*id) {
+                *count = sums[&account.tenant];
+            }
+        }
+        held
+    }
+
+    pub(super) fn set_tenant(&mut self, id: AccountId, name: TenantName) {
+        let Some(account) = self.get_mut(id).filter(|account| account.tenant != name) else {
+            return;
+        };
+        let held = account.held;
+        let before = std::mem::replace(&mut account.tenant, name.clone());
+        let groups: Vec<(GroupId, u32)> = self
+            .groups
+            .iter()
+            .filter(|((_, of), _)| *of == id)
+            .map(|((group, _), members)| (*group, *members))
+            .collect();
+        let at = Kind::SharedGroups as usize;
+        if let Some(tenant) = self.tenants.get_mut(&before) {
+            for kind in Kind::ALL
+                .into_iter()
+                .filter(|kind| *kind != Kind::SharedGroups)
+            {
+                take(&mut tenant.held[kind as usize], held[kind as usize]);
+            }
+            for (group, members) in &groups {
+                if let Some(left) = tenant.groups.get_mut(group) {
+                    *left -= members;
+                    if *left == 0 {
+                        tenant.groups.remove(group);
+                        take(&mut tenant.held[at], 1);
+                    }
+                }
+            }
+            tenant.accounts -= 1;
+            if tenant.accounts == 0 {
+                self.tenants.remove(&before);
+            }
+        }
+        let tenant = self.tenants.entry(name).or_default();
+        tenant.accounts += 1;
+        for kind in Kind::ALL
+            .into_iter()
+            .filter(|kind| *kind != Kind::SharedGroups)
+        {
+            tenant.held[kind as usize] += held[kind as usize];
+        }
+        for (group, members) in groups {
+            let there = tenant.groups.entry(group).or_default();
+            tenant.held[at] += u64::from(*there == 0);
+            *there += members;
+        }
+    }
+}

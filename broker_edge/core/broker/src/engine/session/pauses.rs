@@ -1,0 +1,113 @@
+//! Why a connection is not read.
+
+use crate::engine::ids::PartitionIndex;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pause {
+    /// Too many acknowledgements are pending.
+    Acks,
+    /// The client has to take the bytes that wait for it.
+    Out,
+    /// The budget has no room for the packet at the front of the unparsed bytes.
+    Budget,
+    /// This partition accepts no records.
+    Queue(PartitionIndex),
+    /// The client is over a rate limit.
+    MessageRate,
+    ByteRate,
+    /// Its credentials are being checked.
+    Auth,
+}
+
+impl Pause {
+    /// The names in metrics, by number. Checks of credentials are not counted.
+    pub const CAUSES: [&'static str; 6] = [
+        "acks",
+        "out",
+        "budget",
+        "queue",
+        "message_rate",
+        "byte_rate",
+    ];
+
+    pub fn number(self) -> usize {
+        match self {
+            Self::Acks => 0,
+            Self::Out => 1,
+            Self::Budget => 2,
+            Self::Queue(_) => 3,
+            Self::MessageRate => 4,
+            Self::ByteRate => 5,
+            Self::Auth => 6,
+        }
+    }
+
+    fn bit(self) -> u8 {
+        1 << self.number()
+    }
+}
+
+/// The pauses of one connection.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PauseSet {
+    bits: u8,
+    /// The partition of [`Pause::Queue`]; a connection waits for one at a time.
+    partition: PartitionIndex,
+}
+
+impl PauseSet {
+    pub fn begin(&mut self, pause: Pause) {
+        self.bits |= pause.bit();
+        if let Pause::Queue(partition) = pause {
+            self.partition = partition;
+        }
+    }
+
+    pub fn has(self, pause: Pause) -> bool {
+        let is_same = |partition| self.partition == partition;
+        self.bits & pause.bit() != 0 && !matches!(pause, Pause::Queue(of) if !is_same(of))
+    }
+
+    pub fn has_rate(self) -> bool {
+        self.has(Pause::MessageRate) || self.has(Pause::ByteRate)
+    }
+
+    /// Returns whether there was this pause.
+    pub fn end(&mut self, pause: Pause) -> bool {
+        let had = self.has(pause);
+        if had {
+            self.bits &= !pause.bit();
+        }
+        had
+    }
+
+    /// Whether there is any.
+    #[inline]
+    pub fn is_paused(self) -> bool {
+        self.bits != 0
+    }
+
+    /// Whether the broker, and not the client, causes a pause.
+    pub fn is_held_back(self) -> bool {
+        self.bits & !Pause::Out.bit() != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pause_ends_alone_and_a_full_queue_only_with_its_partition() {
+        let queue = |partition| Pause::Queue(PartitionIndex(partition));
+        let mut pauses = PauseSet::default();
+        assert!(!pauses.is_paused() && !pauses.end(Pause::Out));
+        pauses.begin(Pause::Out);
+        assert!(pauses.is_paused() && !pauses.is_held_back());
+        pauses.begin(queue(3));
+        assert!(pauses.is_held_back() && !pauses.has(queue(2)) && !pauses.end(queue(2)));
+        assert!(pauses.end(Pause::Out) && pauses.has(queue(3)));
+        assert!(pauses.end(queue(3)) && !pauses.is_paused());
+        assert_eq!(size_of::<PauseSet>(), 4);
+    }
+}

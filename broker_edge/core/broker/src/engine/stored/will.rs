@@ -1,0 +1,24 @@
+//! `will/<client id>`: a will that waits for its delay.
+
+use serde::{Deserialize, Serialize};
+
+pub const PREFIX: &str = "will/";
+
+pub fn key(client_id: &str) -> String {
+    format!("{PREFIX}{client_id}")
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Will {
+    /// Unix microseconds.
+    pub due_us: i64,
+    /// Idempotency key of its record.
+    pub token: String,
+    pub topic: String,
+    pub qos: u8,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub retain: bool,
+    /// Both in hexadecimal.
+    pub properties: String,
+    pub payload: String,
+}

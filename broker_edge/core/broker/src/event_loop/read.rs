@@ -1,0 +1,97 @@
+//! Reads the ready sockets and passes their bytes to the engine.
+
+use std::time::Duration;
+
+use mio::Events;
+
+use super::{EventLoop, READ_BYTES_MAX};
+use crate::engine::{ConnKey, ReadPlan};
+use crate::transport::ReceiveResult;
+
+/// The most bytes read from all connections in a turn. It bounds the staged records, and so the size of an append.
+const TURN_BYTES_MAX: usize = 4 << 20;
+/// How often a turn polls for more input before a commit that blocks the loop. A poll costs a hundredth of a sync, and
+/// input that arrives between polls shares the sync.
+const LOOKS_MAX: usize = 4;
+
+impl EventLoop {
+    /// Reads ready connections in order, each at most once and all together within the limit of a turn.
+    pub(super) fn read(&mut self) {
+        for key in self.engine.take_resumed() {
+            if self.engine.receive_held(key) {
+                self.want_read(key);
+            }
+        }
+        let mut left = TURN_BYTES_MAX;
+        let mut pass = self.readable.pass();
+        while left > 0
+            && let Some(key) = self.readable.next(&mut pass)
+        {
+            self.sockets.unmark_readable(key);
+            let received = match self.engine.read_plan(key) {
+                // It stays unread; the engine reports it in `take_resumed` when it may continue.
+                ReadPlan::Wait => continue,
+                ReadPlan::Shared { held, bytes_max } => self.read_shared(key, &held, bytes_max),
+                ReadPlan::Own { wanted } => self.read_own(key, wanted.min(READ_BYTES_MAX)),
+            };
+            match received {
+                ReceiveResult::Bytes { count, more } => {
+                    // A read without any MQTT bytes: WebSocket headers and pings cost as much as payloads.
+                    let cost = if count == 0 { READ_BYTES_MAX } else { count };
+                    left = left.saturating_sub(cost);
+                    self.engine.count_received(key, count);
+                    // Otherwise the socket is empty, and later input causes a new event.
+                    if more {
+                        self.want_read(key);
+                    }
+                }
+                ReceiveResult::Nothing => {}
+                ReceiveResult::Ended => self.engine.lost(key),
+            }
+        }
+    }
+
+    /// Reads input that has arrived since the turn began, if it would otherwise wait for a whole sync: publishers that
+    /// were acknowledged together publish again while the first of them are read. Stops at the first poll without
+    /// events.
+    pub(super) fn look_again(&mut self, events: &mut Events) {
+        for _ in 0..LOOKS_MAX {
+            if !self.engine.will_hold_up_several() {
+                return;
+            }
+            // If the poll fails, it fails again at the start of the next turn, which handles the error.
+            if self.poll.poll(events, Some(Duration::ZERO)).is_err() || events.is_empty() {
+                return;
+            }
+            self.take_events(events);
+            self.read();
+        }
+    }
+
+    fn read_shared(&mut self, key: ConnKey, held: &[u8], bytes_max: usize) -> ReceiveResult {
+        self.buffer[..held.len()].copy_from_slice(held);
+        let end = bytes_max.min(self.buffer.len());
+        let received = self.sockets.receive(key, &mut self.buffer[held.len()..end]);
+        let count = received.count();
+        if count > 0 || !held.is_empty() {
+            self.engine
+                .receive(key, &self.buffer[..held.len() + count], count > 0);
+        }
+        received
+    }
+
+    fn read_own(&mut self, key: ConnKey, wanted: usize) -> ReceiveResult {
+        let Some(held) = self.engine.held_mut(key) else {
+            return ReceiveResult::Nothing;
+        };
+        let base = held.len();
+        held.resize(base + wanted, 0);
+        let received = self.sockets.receive(key, &mut held[base..]);
+        let count = received.count();
+        held.truncate(base + count);
+        if count > 0 {
+            self.engine.receive_held(key);
+        }
+        received
+    }
+}

@@ -1,0 +1,82 @@
+//! Access rules of the admin listener. Health is open. Metrics are for every user (or open). Artifacts are for users
+//! who may read their topic. Everything else: viewers may read it, operators may also change it. A new path falls under
+//! this last rule until it is named here.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::failure::Failure;
+use crate::service::authenticate::authenticate;
+use crate::service::callers::caller::Caller;
+use crate::service::connections::gate::{Pass, PassState};
+use crate::service::shared::Shared;
+
+pub async fn guard(
+    State(shared): State<Arc<Shared>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let Some(pass) = request.extensions().get::<Arc<Pass>>().cloned() else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
+    let path = request.uri().path();
+    let is_metrics = path == "/metrics";
+    let is_artifact = path.starts_with("/artifacts/");
+    if matches!(path, "/healthz" | "/readyz") || (is_metrics && shared.auth.opens_metrics()) {
+        let mut response = next.run(request).await;
+        if pass.state() == PassState::Pending {
+            // Otherwise a probe that reuses the connection would be cut off in the middle of a request at the deadline.
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
+        return response;
+    }
+    let caller = match authenticate(&shared, request.headers(), &pass).await {
+        Ok(caller) => caller,
+        Err(refusal) if refusal.is_too_many() => {
+            return Failure::unavailable(refusal.message()).into_response();
+        }
+        Err(refusal) => {
+            let status = StatusCode::UNAUTHORIZED;
+            let failure = Failure::new(status, "unauthenticated", refusal.message());
+            let mut response = failure.into_response();
+            let scheme = HeaderValue::from_static("Basic realm=\"headwater\"");
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, scheme);
+            return response;
+        }
+    };
+    let is_look = matches!(*request.method(), Method::GET | Method::HEAD);
+    match check(&caller, is_metrics || is_artifact, is_look) {
+        Ok(()) => {
+            // The artifact handler checks the rights itself.
+            if is_artifact {
+                request.extensions_mut().insert(caller);
+            }
+            next.run(request).await
+        }
+        Err(message) => {
+            shared.metrics.auth.calls_denied.inc();
+            let user = caller.user().map(|user| &**user);
+            shared.refuse_call(&pass, "acl", user);
+            Failure::denied(message).into_response()
+        }
+    }
+}
+
+fn check(caller: &Caller, is_for_users: bool, is_look: bool) -> Result<(), String> {
+    if is_for_users {
+        return Ok(());
+    }
+    let refused = if is_look {
+        caller.must_view("this path")
+    } else {
+        caller.must_operate("this path")
+    };
+    refused.map_err(|refusal| refusal.message().to_owned())
+}

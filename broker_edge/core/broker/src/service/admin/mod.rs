@@ -1,0 +1,207 @@
+//! Admin HTTP: health, readiness, metrics, status. Requests that the event loop answers have their own files.
+
+pub mod artifact_manifest;
+pub mod artifacts;
+pub mod browser;
+pub mod byte_range;
+pub mod clients;
+pub mod failure;
+pub mod guard;
+pub mod http;
+pub mod operate;
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use headwater_log::{Cause, DiskLevel, Partition, PartitionState};
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+
+use crate::VERSION;
+use crate::audit::Refusals;
+use crate::metrics::PartitionStats;
+use crate::service::connections::incoming::Incoming;
+use crate::service::records::offsets::gap_rows;
+use crate::service::shared::Shared;
+use browser::Browser;
+use failure::Failure;
+
+const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The most groups that the status lists for a partition: those furthest behind.
+const HELD_BY_MAX: usize = 16;
+
+pub async fn serve(
+    shared: Arc<Shared>,
+    listener: Incoming,
+    browser: Browser,
+    stopping: watch::Receiver<bool>,
+) {
+    let routes = Router::new()
+        .route("/healthz", get(async || "ok"))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .route("/api/v1/status", get(status))
+        .route("/api/v1/refusals", get(refusals))
+        .merge(clients::routes())
+        .merge(operate::routes())
+        .merge(artifacts::routes())
+        .route("/api/v1/reload", post(reload))
+        .layer(from_fn_with_state(Arc::clone(&shared), guard::guard))
+        .layer(from_fn_with_state(Arc::new(browser), browser::guard))
+        .with_state(Arc::clone(&shared));
+    let (limits, metrics) = (shared.config.admin.clone(), Arc::clone(&shared.metrics));
+    http::serve(listener, routes, limits, metrics, stopping).await;
+}
+
+/// Reloads users, token keys and the ACL. A file with an error keeps its old contents.
+async fn reload(State(shared): State<Arc<Shared>>) -> Response {
+    let reloads = Arc::clone(&shared.reloads);
+    match tokio::task::spawn_blocking(move || reloads.run()).await {
+        Ok(Ok(())) => Json(json!({"reloaded": true})).into_response(),
+        Ok(Err(message)) => Failure::invalid(message).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
+    let reasons: Vec<Value> = shared
+        .log
+        .partitions()
+        .iter()
+        .filter_map(|partition| {
+            let reason = match partition.state() {
+                PartitionState::Running => return None,
+                PartitionState::Full => {
+                    "no space left on the device or in the disk budget; appends resume when there is space".to_owned()
+                }
+                PartitionState::Stopped(reason) => reason,
+            };
+            Some(json!({"partition": partition.name(), "reason": reason}))
+        })
+        .collect();
+    let not_ready = |body: Value| (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
+    if shared.metrics.detail.draining.get() > 0 {
+        return not_ready(json!({"ready": false, "draining": true}));
+    }
+    if reasons.is_empty() {
+        return match shared.log.disk_use().level {
+            DiskLevel::Normal => "ready".into_response(),
+            _ => Json(json!({"ready": true, "disk": disk_status(&shared)})).into_response(),
+        };
+    }
+    not_ready(json!({"ready": false, "partitions": reasons, "disk": disk_status(&shared)}))
+}
+
+async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    for partition in shared.log.partitions() {
+        shared.metrics.set_partition(&PartitionStats {
+            name: partition.name(),
+            log_start: partition.log_start().0,
+            high_watermark: partition.high_watermark().0,
+            bytes: partition.size_bytes(),
+            file_bytes: partition.file_bytes(),
+            held_offset: held_offset(&shared, partition),
+            oldest_time_s: partition.oldest_time_us().map(|us| us as f64 / 1e6),
+            queued_bytes: partition.queued_bytes(),
+            running: partition.state() == PartitionState::Running,
+            gap_offsets: partition
+                .gaps()
+                .iter()
+                .map(|gap| gap.range.end.0 - gap.range.start.0)
+                .sum(),
+            damaged_bytes: partition.damaged_bytes(),
+        });
+        let stats = partition.stats();
+        shared.metrics.log.set_partition(partition.name(), &stats);
+    }
+    shared.metrics.log.set_disk(&shared.log.disk_use());
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, &shared.metrics.registry()) {
+        Ok(()) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+/// The refusals since the start, by caller.
+async fn refusals(State(shared): State<Arc<Shared>>) -> Json<Refusals> {
+    Json(shared.metrics.audit.refusals())
+}
+
+async fn status(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let partitions: Vec<Value> = shared
+        .log
+        .partitions()
+        .iter()
+        .map(|partition| partition_status(&shared, partition))
+        .collect();
+    Json(json!({
+        "log_id": shared.log_id,
+        "version": VERSION,
+        "connections": shared.metrics.mqtt.connections.get(),
+        "sessions": shared.metrics.mqtt.sessions.get(),
+        "disk": disk_status(&shared),
+        "partitions": partitions,
+    }))
+}
+
+fn disk_status(shared: &Shared) -> Value {
+    let disk = shared.log.disk_use();
+    json!({
+        "used_bytes": disk.used_bytes,
+        "budget_bytes": disk.budget_bytes,
+        "level": disk.level.name(),
+    })
+}
+
+/// The lowest offset that a consumer group holds, or the high watermark if no group holds any.
+fn held_offset(shared: &Shared, partition: &Partition) -> u64 {
+    let end = partition.high_watermark();
+    let holds = shared.holds.below(partition.id(), end);
+    holds.iter().map(|hold| hold.next).min().unwrap_or(end).0
+}
+
+fn partition_status(shared: &Shared, partition: &Partition) -> Value {
+    let (state, reason) = match partition.state() {
+        PartitionState::Running => ("running", None),
+        PartitionState::Full => ("full", None),
+        PartitionState::Stopped(reason) => ("stopped", Some(reason)),
+    };
+    let (gaps, gaps_left_out) = gap_rows(partition);
+    let mut held_by = shared
+        .holds
+        .below(partition.id(), partition.high_watermark());
+    held_by.sort_by_key(|hold| hold.next);
+    let held_by: Vec<Value> = held_by
+        .iter()
+        .take(HELD_BY_MAX)
+        .map(|hold| json!({"group": hold.holder, "next": hold.next.0}))
+        .collect();
+    let removed = Cause::ALL.into_iter().zip(partition.stats().removed);
+    let removed: Map<String, Value> = removed
+        .map(|(cause, removed)| (cause.name().to_owned(), removed.segments.into()))
+        .collect();
+    json!({
+        "gaps": gaps,
+        "gaps_left_out": gaps_left_out,
+        "damaged_bytes": partition.damaged_bytes(),
+        "partition": partition.id().0,
+        "name": partition.name(),
+        "class": partition.class().name(),
+        "epoch": partition.epoch().0,
+        "log_start": partition.log_start().0,
+        "high_watermark": partition.high_watermark().0,
+        "bytes": partition.size_bytes(),
+        "file_bytes": partition.file_bytes(),
+        "oldest_us": partition.oldest_time_us(),
+        "held_by": held_by,
+        "removed_segments": removed,
+        "state": state,
+        "reason": reason,
+    })
+}

@@ -1,0 +1,95 @@
+//! What an operator can change while the broker runs: maintenance (`drain`) and the log level.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{Query, State};
+use axum::http::header;
+use axum::response::{Html, IntoResponse};
+use axum::routing::{get, put};
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::failure::Failure;
+use crate::engine::Drain;
+use crate::event_loop::Command;
+use crate::logging;
+use crate::service::shared::Shared;
+
+/// The dashboard: one page that loads nothing from other origins. Script and style are separate files, because the
+/// security policy of every response forbids inline ones.
+const PAGE: &str = include_str!("dashboard.html");
+const SCRIPT: &str = include_str!("dashboard.js");
+const STYLE: &str = include_str!("dashboard.css");
+
+pub fn routes() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/", get(async || Html(PAGE)))
+        .route(
+            "/dashboard.js",
+            get(async || of_type("text/javascript", SCRIPT)),
+        )
+        .route("/dashboard.css", get(async || of_type("text/css", STYLE)))
+        .route("/api/v1/drain", put(drain).delete(serve_again))
+        .route("/api/v1/log-level", get(level).put(set_level))
+}
+
+fn of_type(kind: &'static str, text: &'static str) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, kind)], text)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DrainParameters {
+    /// Tell the clients not to reconnect.
+    #[serde(default)]
+    moved: bool,
+}
+
+async fn drain(
+    State(shared): State<Arc<Shared>>,
+    parameters: Result<Query<DrainParameters>, QueryRejection>,
+) -> Result<Json<Value>, Failure> {
+    let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
+    let drain = if wanted.moved {
+        Drain::ForGood
+    } else {
+        Drain::ForNow
+    };
+    shared.tell(Command::Drain(Some(drain)))?;
+    Ok(Json(json!({"draining": true})))
+}
+
+async fn serve_again(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Failure> {
+    shared.tell(Command::Drain(None))?;
+    Ok(Json(json!({"draining": false})))
+}
+
+impl Shared {
+    /// Sends the loop a command that has no answer.
+    fn tell(&self, command: Command) -> Result<(), Failure> {
+        let told = self.commands.ask(command);
+        told.map_err(|error| Failure::unavailable(error.to_string()))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LevelWanted {
+    level: String,
+}
+
+async fn level() -> Json<Value> {
+    Json(json!({"level": logging::level()}))
+}
+
+async fn set_level(
+    wanted: Result<Json<LevelWanted>, JsonRejection>,
+) -> Result<Json<Value>, Failure> {
+    let Json(wanted) = wanted
+        .map_err(|error| Failure::new(error.status(), "invalid_argument", error.body_text()))?;
+    logging::set_level(&wanted.level).map_err(Failure::invalid)?;
+    tracing::info!(level = wanted.level, "log level changed");
+    Ok(level().await)
+}

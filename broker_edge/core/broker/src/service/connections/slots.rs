@@ -1,0 +1,184 @@
+//! The connection slots of one listener: what each connection counts against, and which one is closed for the next.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::gate::{Limits, Pass, Refused};
+use crate::auth::Identity;
+use crate::metrics::Closed;
+use crate::words::words;
+
+/// When no address holds more than the others, a connection is closed for another only after this time: the first if it
+/// has sent nothing, the second if it has sent something.
+const SILENT_GRACE: Duration = Duration::from_millis(100);
+const GRACE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub struct ConnectionSlots {
+    pub next: u64,
+    pub passes: HashMap<u64, (Arc<Pass>, SlotOwner)>,
+    /// The pending connections of each site, in order of arrival.
+    pub sites: BTreeMap<IpAddr, BTreeSet<u64>>,
+    pub pending: usize,
+    /// Connections of each site without a verified user: pending and anonymous ones.
+    pub unknown: HashMap<IpAddr, usize>,
+    pub users: HashMap<Arc<str>, usize>,
+    pub tenants: HashMap<Arc<str>, usize>,
+    /// Connections without credentials, which count as one user.
+    pub anonymous: usize,
+}
+
+/// What a connection counts against.
+#[derive(Clone)]
+pub enum SlotOwner {
+    Pending,
+    Anonymous,
+    Verified {
+        identity: Arc<Identity>,
+        tenant: Option<Arc<str>>,
+    },
+}
+
+/// A user or tenant has reached its limit of connections.
+#[derive(Debug)]
+pub struct TooMany {
+    pub max: usize,
+    pub of: QuotaScope,
+}
+
+words! {
+    pub enum QuotaScope {
+        User = "user",
+        Tenant = "tenant",
+    }
+}
+
+impl QuotaScope {
+    /// The setting behind the limit: a tenant gets half of all connections.
+    pub fn setting(self) -> &'static str {
+        match self {
+            QuotaScope::User => "max_connections_per_user",
+            QuotaScope::Tenant => "max_connections",
+        }
+    }
+}
+
+impl ConnectionSlots {
+    pub fn add(&mut self, pass: Arc<Pass>, site: IpAddr) {
+        self.sites.entry(site).or_default().insert(pass.number);
+        self.pending += 1;
+        *self.unknown.entry(site).or_default() += 1;
+        self.passes.insert(pass.number, (pass, SlotOwner::Pending));
+    }
+
+    /// Removes a connection from every count.
+    pub fn remove(&mut self, number: u64) -> Option<Arc<Pass>> {
+        let (pass, place) = self.passes.remove(&number)?;
+        self.uncount(&pass, &place);
+        Some(pass)
+    }
+
+    pub fn uncount(&mut self, pass: &Pass, place: &SlotOwner) {
+        let site = pass.site();
+        if let SlotOwner::Verified { identity, tenant } = place {
+            if let Some(user) = &identity.user {
+                lower(&mut self.users, user);
+            }
+            if let Some(tenant) = tenant {
+                lower(&mut self.tenants, tenant);
+            }
+            return;
+        }
+        lower(&mut self.unknown, &site);
+        if matches!(place, SlotOwner::Anonymous) {
+            self.anonymous -= 1;
+        } else if let Some(numbers) = self.sites.get_mut(&site) {
+            self.pending -= 1;
+            numbers.remove(&pass.number);
+            if numbers.is_empty() {
+                self.sites.remove(&site);
+            }
+        }
+    }
+
+    /// The pending connection to close for a new one from `site`.
+    pub fn victim(&self, site: IpAddr, pending_max: usize) -> Result<u64, Refused> {
+        let own = self.sites.get(&site).map_or(0, BTreeSet::len);
+        let now = Instant::now();
+        let age = |pass: &Pass| now.saturating_duration_since(pass.came);
+        let most = self.sites.iter().max_by_key(|(_, numbers)| numbers.len());
+        let from = if own >= (pending_max / 2).max(1) {
+            Some(site)
+        } else {
+            most.filter(|(_, numbers)| numbers.len() > own + 1)
+                .map(|(site, _)| *site)
+        };
+        if let Some(numbers) = from.and_then(|site| self.sites.get(&site)) {
+            let found = self
+                .oldest(numbers.iter(), |pass| !pass.has_spoken())
+                .or_else(|| self.oldest(numbers.iter(), |pass| !pass.is_checking()));
+            return match found {
+                Some(number) => Ok(number),
+                // All of them wait for a password check.
+                None if from == Some(site) => Err(Refused::For(Closed::Pending)),
+                None => numbers.first().copied().ok_or(Refused::Later),
+            };
+        }
+        let all = || self.sites.values().flatten();
+        self.oldest(all(), |pass| {
+            !pass.has_spoken() && age(pass) >= SILENT_GRACE
+        })
+        .or_else(|| self.oldest(all(), |pass| !pass.is_checking() && age(pass) >= GRACE))
+        .ok_or(Refused::Later)
+    }
+
+    /// Checks that one more connection of this user (or without credentials) and of this tenant is within the limits.
+    pub fn check_quota(
+        &self,
+        limits: &Limits,
+        user: Option<&Arc<str>>,
+        tenant: Option<&Arc<str>>,
+    ) -> Result<(), TooMany> {
+        let held = match user {
+            Some(user) => self.users.get(user).copied().unwrap_or(0),
+            None => self.anonymous,
+        };
+        let of_tenant = tenant.and_then(|tenant| self.tenants.get(tenant));
+        let of_tenant = of_tenant.copied().unwrap_or(0);
+        for (held, max, of) in [
+            (held, limits.per_user, QuotaScope::User),
+            (of_tenant, limits.per_tenant, QuotaScope::Tenant),
+        ] {
+            if held >= max {
+                return Err(TooMany { max, of });
+            }
+        }
+        Ok(())
+    }
+
+    fn oldest<'a>(
+        &self,
+        numbers: impl Iterator<Item = &'a u64>,
+        wanted: impl Fn(&Pass) -> bool,
+    ) -> Option<u64> {
+        numbers
+            .filter(|number| {
+                self.passes
+                    .get(number)
+                    .is_some_and(|(pass, _)| wanted(pass))
+            })
+            .min()
+            .copied()
+    }
+}
+
+fn lower<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! DoPut: messages become records.
+
+pub mod produce;
+pub mod put;
+pub mod put_body;
+pub mod rows;

@@ -1,0 +1,196 @@
+//! The actions `version`, `topics` and `offsets`. All but `version` may wait for the disk.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use headwater_log::{Gap, Offset, Partition};
+use serde_json::{Map, Value, json};
+
+use crate::VERSION;
+use crate::auth::Access;
+use crate::filter::Filters;
+use crate::service::callers::caller::Caller;
+use crate::service::error::Refusal;
+use crate::service::request;
+use crate::service::shared::Shared;
+
+const PROTOCOL: u32 = 1;
+const FORMAT: u32 = 1;
+/// The largest answer with a partition's topics, and the size of a row beside its topic name.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+const ROW_BYTES: usize = 128;
+const TOPICS_A_RESULT: usize = 1_000;
+/// The most gaps of a partition in one answer; the newest are kept.
+const GAPS_MAX: usize = 1_000;
+
+pub fn version(shared: &Shared) -> Value {
+    json!({"version": VERSION, "protocol": PROTOCOL, "format": FORMAT, "log_id": shared.log_id})
+}
+
+/// The partitions that can contain a wanted topic.
+pub fn reachable<'a>(
+    shared: &'a Shared,
+    filters: &'a Filters,
+) -> impl Iterator<Item = &'a Partition> {
+    let classes = &shared.classes;
+    shared
+        .log
+        .partitions()
+        .iter()
+        .filter(move |partition| filters.can_reach(partition.class(), classes))
+}
+
+/// The answer rows of a partition's wanted topics.
+pub fn topic_rows(partition: &Partition, filters: &Filters) -> Result<Vec<Value>, Refusal> {
+    let high_watermark = partition.high_watermark();
+    let topics = partition
+        .topics()
+        .map_err(|error| Refusal::from_read(partition, error))?;
+    let mut bytes = 0;
+    let mut rows = Vec::new();
+    for range in topics {
+        if range.first >= high_watermark || !filters.wants(&range.topic) {
+            continue;
+        }
+        bytes += range.topic.len() + ROW_BYTES;
+        if bytes > ANSWER_BYTES_MAX {
+            return Err(Refusal::exhausted(format!(
+                "the matching topics of {} take more than {ANSWER_BYTES_MAX} bytes: use narrower filters",
+                partition.name()
+            )));
+        }
+        rows.push(json!({
+            "topic": range.topic,
+            "class": partition.class().name(),
+            "partition": partition.id().0,
+            "name": partition.name(),
+            "first": range.first.0,
+            "next": range.next.min(high_watermark).0,
+        }));
+    }
+    request::check_work(filters)?;
+    Ok(rows)
+}
+
+/// One answer per thousand topics, at least one.
+pub fn topics(
+    shared: &Shared,
+    caller: &Caller,
+    body: request::Topics,
+    stop: &Arc<AtomicBool>,
+) -> Result<Vec<Value>, Refusal> {
+    let filters = request::filters(body.filters, body.pattern, caller, Access::Receive, stop)?;
+    let mut rows = Vec::new();
+    for partition in reachable(shared, &filters) {
+        rows.extend(topic_rows(partition, &filters)?);
+    }
+    let answer = |rows: &[Value]| json!({"log_id": shared.log_id, "topics": rows});
+    if rows.is_empty() {
+        return Ok(vec![answer(&[])]);
+    }
+    Ok(rows.chunks(TOPICS_A_RESULT).map(answer).collect())
+}
+
+pub fn offsets(
+    shared: &Shared,
+    caller: &Caller,
+    body: request::Offsets,
+    stop: &Arc<AtomicBool>,
+) -> Result<Value, Refusal> {
+    let filters = request::filters(body.filters, body.pattern, caller, Access::Receive, stop)?;
+    let asked = body.partitions.as_ref().map_or(0, Vec::len);
+    shared.check_partitions("partitions", asked)?;
+    let asked = body.epoch_before.as_ref().map_or(0, BTreeMap::len);
+    shared.check_partitions("epoch_before", asked)?;
+    let mut before = Map::new();
+    for (text, offset) in body.epoch_before.iter().flatten() {
+        before.insert(
+            request::number("epoch_before", text)?.to_string(),
+            json!(offset),
+        );
+    }
+    let partitions: Vec<&Partition> = match &body.partitions {
+        Some(numbers) => numbers
+            .iter()
+            .map(|number| shared.partition(*number))
+            .collect::<Result<_, _>>()?,
+        None => reachable(shared, &filters).collect(),
+    };
+    let mut rows = Map::new();
+    for partition in partitions {
+        let number = partition.id().to_string();
+        let before = before.get(&number).and_then(Value::as_u64);
+        rows.insert(number, row(partition, body.time_us, before)?);
+    }
+    Ok(json!({"log_id": shared.log_id, "partitions": rows}))
+}
+
+fn row(
+    partition: &Partition,
+    time_us: Option<i64>,
+    epoch_before: Option<u64>,
+) -> Result<Value, Refusal> {
+    let refused = |error| Refusal::from_read(partition, error);
+    // The log start is read last, to be current. Retention may have passed this high watermark by then, so the answer
+    // bounds the log start by it.
+    let high_watermark = partition.high_watermark();
+    let mut row = json!({
+        "name": partition.name(),
+        "class": partition.class().name(),
+        "high_watermark": high_watermark.0,
+        "epoch": partition.epoch().0,
+        "bytes": partition.size_bytes(),
+    });
+    if let Some(time_us) = time_us {
+        let offset = partition.offset_for_time(time_us).map_err(refused)?;
+        row["offset_for_time"] = json!(offset.min(high_watermark).0);
+    }
+    if let Some(offset) = epoch_before {
+        row["epoch_before"] = json!(epoch_of_record_before(partition, Offset(offset))?);
+    }
+    row["log_start"] = json!(partition.log_start().0.min(high_watermark.0));
+    let (gaps, left_out) = gap_rows(partition);
+    row["gaps"] = json!(gaps);
+    row["gaps_left_out"] = json!(left_out);
+    Ok(row)
+}
+
+/// The lost offsets of a partition, ascending, and the number of older gaps left out of the list. Retention removed the
+/// offsets below the log start.
+pub fn gap_rows(partition: &Partition) -> (Vec<Value>, usize) {
+    let row = |start: u64, end: u64, reason: &str, detail: &str| json!({"start": start, "end": end, "reason": reason, "detail": detail});
+    let gaps = partition.gaps();
+    let log_start = partition.log_start().0;
+    let left_out = gaps.len().saturating_sub(GAPS_MAX);
+    let removed = (log_start > 0).then(|| row(0, log_start, "retention", "below the log start"));
+    let found = gaps[left_out..].iter().map(
+        |Gap {
+             range,
+             kind,
+             reason,
+         }| {
+            row(
+                range.start.0.max(log_start),
+                range.end.0,
+                kind.name(),
+                reason,
+            )
+        },
+    );
+    (removed.into_iter().chain(found).collect(), left_out)
+}
+
+/// Null at 0, above the high watermark, and if the record is gone.
+pub fn epoch_of_record_before(
+    partition: &Partition,
+    offset: Offset,
+) -> Result<Option<u64>, Refusal> {
+    if offset > partition.high_watermark() {
+        return Ok(None);
+    }
+    let epoch = partition
+        .epoch_before(offset)
+        .map_err(|error| Refusal::from_read(partition, error))?;
+    Ok(epoch.map(|epoch| epoch.0))
+}

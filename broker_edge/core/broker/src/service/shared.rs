@@ -1,0 +1,70 @@
+//! What all calls of the service share.
+
+use std::sync::{Arc, OnceLock};
+
+use headwater_log::{ClassConfig, Log, Partition, PartitionId};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::arrow::columns::Constants;
+use super::callers::bearer::Bearers;
+use super::callers::shares::Shares;
+use super::error::Refusal;
+use super::groups::Groups;
+use super::groups::holds::GroupHolds;
+use super::groups::progress::Progress;
+use super::limits::Limits;
+use crate::auth::AuthService;
+use crate::config::Config;
+use crate::event_loop::CommandSender;
+use crate::metrics::Metrics;
+use crate::reload::Reloads;
+
+/// State that all calls share.
+pub struct Shared {
+    pub config: Config,
+    pub limits: Limits,
+    pub classes: Vec<ClassConfig>,
+    pub log: Log,
+    pub log_id: String,
+    pub metrics: Arc<Metrics>,
+    /// Sends commands to the event loop.
+    pub commands: CommandSender,
+    pub auth: Arc<AuthService>,
+    pub bearers: Bearers,
+    pub reloads: Arc<Reloads>,
+    pub groups: Groups,
+    pub holds: Arc<GroupHolds>,
+    pub progress: Vec<Progress>,
+    pub shares: Shares,
+    /// Created by the first read.
+    pub constants: OnceLock<Arc<Constants>>,
+    /// Locked during a backup.
+    pub backing_up: Mutex<()>,
+    /// True when the broker stops, which ends following reads.
+    pub stopping: watch::Receiver<bool>,
+}
+
+impl Shared {
+    pub fn partition(&self, number: u32) -> Result<&Partition, Refusal> {
+        self.log
+            .partition(PartitionId(number))
+            .ok_or_else(|| Refusal::not_found(format!("there is no partition {number}")))
+    }
+
+    /// Limits the number of named partitions, because repeating one would repeat its work.
+    pub fn check_partitions(&self, field: &str, asked: usize) -> Result<(), Refusal> {
+        let most = self.log.partitions().len();
+        if asked <= most {
+            return Ok(());
+        }
+        let message = format!("the request names {asked} partitions; the log has {most}");
+        Err(Refusal::invalid(field, message))
+    }
+}
+
+/// Completes when the broker stops.
+pub async fn stopped(mut stopping: watch::Receiver<bool>) {
+    // An error means that the sender is gone, which also means stop.
+    let _ = stopping.wait_for(|stop| *stop).await;
+}
