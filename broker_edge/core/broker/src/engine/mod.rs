@@ -5,8 +5,20 @@
 //! sessions, subscriptions and timers; the log, the state store and the retained messages are shared. It never blocks,
 //! except for log reads that miss the tail cache and for inline commits; both are bounded per turn.
 
-/// Lends owners to a borrow list, from the engine or from another list.
+/// Lends owners to a borrow list, from the engine or from a list with more owners.
 macro_rules! lend {
+    ($from:expr => Membership) => {
+        lend!($from => Membership: groups, clients, routing, quotas, observe)
+    };
+    ($from:expr => Sender) => {
+        lend!($from => Sender: groups, clients, store, observe)
+    };
+    ($from:expr => Dispatching) => {
+        lend!($from => Dispatching: delivery, routing, groups, retained, quotas, clients, store, observe, effects)
+    };
+    ($from:expr => CatchingUp) => {
+        lend!($from => CatchingUp: catch_up, delivery, routing, groups, retained, clients, store, observe, effects)
+    };
     ($from:expr => $list:ident: $($owner:ident),*) => {
         $list { env: &$from.env, $($owner: &mut $from.$owner),* }
     };
@@ -275,19 +287,17 @@ impl Engine {
 
     /// Sends what became durable to the live sessions and groups.
     fn dispatch(&mut self) {
-        lend!(self => Dispatching: delivery, routing, groups, retained, quotas, clients, store, observe, effects)
-        .run();
+        lend!(self => Dispatching).run();
     }
 
     /// Lets sessions and groups that are behind read on.
     fn catch_up(&mut self) {
-        lend!(self => CatchingUp: catch_up, delivery, routing, groups, retained, clients, store, observe, effects)
-        .run();
+        lend!(self => CatchingUp).run();
         self.drain();
     }
 
     fn membership(&mut self) -> Membership<'_> {
-        lend!(self => Membership: groups, clients, routing, quotas, observe)
+        lend!(self => Membership)
     }
 
     /// Makes a session with something to send run in the next catch-up.

@@ -73,13 +73,7 @@ impl CatchingUp<'_> {
             let given = match &batch {
                 Some(batch) => {
                     let record = batch.record((offset.0 - batch.base_offset().0) as usize);
-                    lend!(self => Sender: groups, clients, store, observe).give(
-                        id,
-                        batch,
-                        &record,
-                        partition,
-                        Some(from),
-                    )
+                    lend!(self => Sender).give(id, batch, &record, partition, Some(from))
                 }
                 None => GiveOutcome::Taken,
             };
@@ -129,8 +123,7 @@ impl CatchingUp<'_> {
             let given = if group.is_full() && record.qos > 0 {
                 GiveOutcome::NoRoom
             } else {
-                lend!(self => Sender: groups, clients, store, observe)
-                    .give(id, batch, &record, partition, None)
+                lend!(self => Sender).give(id, batch, &record, partition, None)
             };
             let is_aside =
                 given == GiveOutcome::Aside && self.groups.set_aside(id, partition, &record);

@@ -130,11 +130,7 @@ impl CatchingUp<'_> {
             let Some(stored) = self.stored_retained(&value.topic) else {
                 return Delivered::Skipped;
             };
-            return lend!(self => Sender: groups, clients, store, observe).deliver(
-                key,
-                conn,
-                &packet_of(&stored.view()),
-            );
+            return lend!(self => Sender).deliver(key, conn, &packet_of(&stored.view()));
         }
         *steps = steps.saturating_sub(usize::from(!recent.holds((partition, offset))));
         let batch = match self.read_one((partition, offset), recent) {
@@ -145,11 +141,7 @@ impl CatchingUp<'_> {
             Ok(None) | Err(_) => return Delivered::Skipped,
         };
         let record = batch.record((offset.0 - batch.base_offset().0) as usize);
-        lend!(self => Sender: groups, clients, store, observe).deliver(
-            key,
-            conn,
-            &packet_of(&record),
-        )
+        lend!(self => Sender).deliver(key, conn, &packet_of(&record))
     }
 
     pub(super) fn stored_retained(&self, topic: &Arc<str>) -> Option<OwnedRecord> {

@@ -128,9 +128,7 @@ impl CatchingUp<'_> {
             source: reading.id.source(),
             retain: false,
         };
-        if lend!(self => Sender: groups, clients, store, observe).deliver(key, conn, &packet)
-            != Delivered::NoRoom
-        {
+        if lend!(self => Sender).deliver(key, conn, &packet) != Delivered::NoRoom {
             return true;
         }
         let late_us = self.env.now.wall_us - record.time_us;

@@ -256,11 +256,8 @@ impl Dispatching<'_> {
                 source: Source::Cursor,
                 retain: false,
             };
-            if lend!(self => Sender: groups, clients, store, observe).deliver(
-                target.session,
-                target.conn,
-                &packet,
-            ) == Delivered::NoRoom
+            if lend!(self => Sender).deliver(target.session, target.conn, &packet)
+                == Delivered::NoRoom
             {
                 if target.effective.qos == QoS::AtMostOnce || record.qos == 0 {
                     self.observe.turn_metrics.deliveries_dropped += 1;
@@ -287,13 +284,7 @@ impl Dispatching<'_> {
             let given = if waits && record.qos > 0 {
                 GiveOutcome::NoRoom
             } else {
-                lend!(self => Sender: groups, clients, store, observe).give(
-                    id,
-                    run.batch,
-                    &record,
-                    run.partition,
-                    None,
-                )
+                lend!(self => Sender).give(id, run.batch, &record, run.partition, None)
             };
             match given {
                 GiveOutcome::Taken => {}

@@ -187,7 +187,7 @@ impl Engine {
         report.changed |= start.is_some() || !is_same;
         if shared.is_some() {
             let live_at = self.delivery.live();
-            lend!(self => Membership: groups, clients, routing, quotas, observe).put(
+            lend!(self => Membership).put(
                 key,
                 filter,
                 wanted.options,
