@@ -3,7 +3,9 @@
 use headwater_log::{AppendError, Offset, failpoint};
 use headwater_mqtt::ReasonCode;
 
+use crate::engine::delivery::replies::Replies;
 use crate::engine::effects::Cause;
+use crate::engine::ingest::own::OwnRecords;
 use crate::engine::ingest::stage::{Outcome, Refused};
 use crate::engine::observe::Gauges;
 use crate::engine::session::pauses::Pause;
@@ -89,7 +91,7 @@ impl Engine {
 
     /// Tells publishers that asked for it the offsets of their records.
     fn locate(&mut self, commit: Commit, base: Offset) {
-        for conn in self.ingest.last_publishers(commit.partition) {
+        for conn in self.ingest.publishers_of(commit) {
             if let Some(conn) = self.clients.conn_mut(*conn)
                 && conn.stream_ack
             {
@@ -108,7 +110,7 @@ impl Engine {
         turn_metrics.publishes_refused += refused.publishes;
         turn_metrics.refuse_several("puback", reason, refused.publishes);
         self.free_refused(refused.exactly_once);
-        self.unstage_receipts(commit, &refused.receipts);
+        lend!(self => OwnRecords).unstage_receipts(commit, &refused.receipts);
         let mut conns = refused.conns;
         conns.sort_unstable();
         conns.dedup();
@@ -118,7 +120,7 @@ impl Engine {
             };
             let can_refuse = conn.is_v5();
             conn.acks.refuse(commit, reason, can_refuse);
-            self.send_ready(key);
+            lend!(self => Replies).send_ready(key);
         }
     }
 
@@ -138,7 +140,7 @@ impl Engine {
 
     pub(super) fn send_ready_to(&mut self, conns: Vec<ConnKey>) {
         for key in conns {
-            self.send_ready(key);
+            lend!(self => Replies).send_ready(key);
             self.drain();
         }
     }

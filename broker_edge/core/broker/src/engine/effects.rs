@@ -39,6 +39,10 @@ impl Cause {
 pub enum Effect {
     /// The connection is marked as closed and has its DISCONNECT; the rest follows.
     Close(ConnKey, Cause),
+    /// The CONNACK of the connection has left: deliveries may begin.
+    Activated(ConnKey),
+    /// The session may have something to send besides the live stream.
+    Wake(SessionKey),
     /// A replay of the session has caught up: that is to be stored.
     Joined(SessionKey),
     /// Records were accepted or refused: publishers are told, and go on if they were paused.
@@ -55,6 +59,10 @@ pub struct Effects {
 impl Effects {
     pub fn push(&mut self, effect: Effect) {
         self.queue.push_back(effect);
+    }
+
+    pub fn extend(&mut self, effects: impl IntoIterator<Item = Effect>) {
+        self.queue.extend(effects);
     }
 
     #[inline]

@@ -7,11 +7,17 @@
 
 /// Lends owners to a borrow list, from the engine or from a list with more owners.
 macro_rules! lend {
+    ($from:expr => OwnRecords) => {
+        lend!($from => OwnRecords: clients, routing, ingest, observe, effects)
+    };
     ($from:expr => Membership) => {
         lend!($from => Membership: groups, clients, routing, quotas, observe)
     };
     ($from:expr => Sender) => {
         lend!($from => Sender: groups, clients, store, observe)
+    };
+    ($from:expr => Replies) => {
+        lend!($from => Replies: clients, ingest, store, observe, effects)
     };
     ($from:expr => Dispatching) => {
         lend!($from => Dispatching: delivery, routing, groups, retained, quotas, clients, store, observe, effects)
@@ -192,6 +198,8 @@ impl Engine {
         while let Some(effect) = self.effects.pop() {
             match effect {
                 Effect::Close(key, cause) => self.end_connection(key, &cause),
+                Effect::Activated(key) => self.activate(key),
+                Effect::Wake(key) => self.wake_session(key),
                 Effect::Joined(key) => self.store_session(key),
                 Effect::Appended(outcome) => self.appended(outcome),
             }

@@ -4,6 +4,7 @@ pub mod dispatch;
 pub mod encode;
 pub mod give;
 pub mod matches;
+pub mod replies;
 pub mod sender;
 mod template;
 

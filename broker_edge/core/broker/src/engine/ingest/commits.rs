@@ -68,10 +68,11 @@ impl<W: Copy + PartialEq> Commits<W> {
         &self.waiting
     }
 
-    /// Who waits for the newest accepted append.
-    pub fn last_waiting(&self) -> &[W] {
-        let last = self.appended.back();
-        last.map_or(&[], |appended| &appended.waiting)
+    /// Who waits for an accepted append; the newest ones are found first.
+    pub fn waiting_for(&self, seq: CommitSeq) -> &[W] {
+        let mut newest_first = self.appended.iter().rev();
+        let found = newest_first.find(|appended| appended.seq == seq);
+        found.map_or(&[], |appended| &appended.waiting)
     }
 
     /// Waits for the next append.

@@ -3,6 +3,7 @@
 pub mod commits;
 mod inline_commit_policy;
 pub mod own;
+mod receipts;
 pub mod stage;
 
 use std::time::{Duration, Instant};
@@ -190,9 +191,10 @@ impl Ingest {
         }
     }
 
-    /// The publishers of the newest accepted append.
-    pub fn last_publishers(&self, partition: PartitionIndex) -> &[ConnKey] {
-        self.stages[partition.index()].commits.last_waiting()
+    /// The publishers of an accepted append.
+    pub fn publishers_of(&self, commit: Commit) -> &[ConnKey] {
+        let stage = &self.stages[commit.partition.index()];
+        stage.commits.waiting_for(commit.seq)
     }
 
     /// Notes what is durable, for the whole turn. Returns whether QoS 2 publishes come first among what is settled.

@@ -11,7 +11,7 @@ use crate::engine::clients::charges::discharge;
 use crate::engine::clients::timers::Timer;
 use crate::engine::effects::Cause;
 use crate::engine::ids::Waiter;
-use crate::engine::ingest::own::OwnRecord;
+use crate::engine::ingest::own::{OwnRecord, OwnRecords};
 use crate::engine::quotas::Kind;
 use crate::engine::session::connection::Will;
 use crate::engine::session::cursors::Cursor;
@@ -185,7 +185,7 @@ impl Engine {
             return;
         }
         let retain = self.may_retain(account, will);
-        self.stage_own(&OwnRecord {
+        lend!(self => OwnRecords).stage_own(&OwnRecord {
             topic: &will.topic,
             client_id: &client_id,
             key: None,

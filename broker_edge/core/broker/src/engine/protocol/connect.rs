@@ -9,6 +9,7 @@ use headwater_mqtt::{Connect, ConnectReturnCode, Property, ReasonCode, encode};
 use crate::auth::scram::METHOD;
 use crate::auth::{Access, Denied, Rights};
 use crate::engine::clients::timers::Timer;
+use crate::engine::delivery::replies::Replies;
 use crate::engine::effects::Cause;
 use crate::engine::quotas::Kind;
 use crate::engine::session::NEVER_EXPIRES;
@@ -182,7 +183,7 @@ impl Engine {
             let present = present && connect.version != headwater_mqtt::Version::V31;
             encode::connack_v3(&mut bytes, present, ConnectReturnCode::Accepted);
         }
-        self.queue_packet(key, after, PacketKind::Connack, bytes);
+        lend!(self => Replies).queue_packet(key, after, PacketKind::Connack, bytes);
     }
 
     /// Sets up the connection with what the client announced.

@@ -12,7 +12,6 @@ mod over_limit;
 mod ownership;
 pub mod publish;
 pub mod receive;
-mod replies;
 mod subscribe;
 
 use std::cell::Cell;

@@ -4,6 +4,7 @@ use headwater_log::RecordsFull;
 use headwater_mqtt::{Publish, QoS, ReasonCode};
 
 use crate::engine::delivery::matches::matches;
+use crate::engine::delivery::replies::Replies;
 use crate::engine::effects::Cause;
 use crate::engine::ids::{Commit, PartitionIndex};
 use crate::engine::ingest::stage::Staged;
@@ -243,7 +244,7 @@ impl Engine {
             let ack = Acks::one(kind, packet_id.get(), reason);
             conn.acks.push_ack(Commit::DURABLE, ack);
             conn.publishes_in_flight += 1;
-            self.send_ready(key);
+            lend!(self => Replies).send_ready(key);
         }
     }
 

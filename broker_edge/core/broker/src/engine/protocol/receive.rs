@@ -3,14 +3,12 @@
 //! Keeps incomplete packets, and pauses reading when a limit requires it: a full append queue, the global budget of
 //! unparsed bytes, or too many pending acknowledgements. Each kind of packet is handled in a file of its own.
 
-use headwater_log::Offset;
 use headwater_mqtt::packet::{self, Packet, kind};
 use headwater_mqtt::{Frame, ReasonCode, encode, frame};
 
 use crate::auth::Denied;
+use crate::engine::delivery::replies::{PENDING_REPLIES_MAX, Replies};
 use crate::engine::effects::Cause;
-use crate::engine::ids::Commit;
-use crate::engine::session::ack::{PacketKind, What};
 use crate::engine::session::connection::Phase;
 use crate::engine::session::pauses::Pause;
 use crate::engine::{ConnKey, Engine};
@@ -29,9 +27,6 @@ pub enum ReadPlan {
 /// Packets up to this size are received in the shared buffer, and only their beginning is kept: a connection may always
 /// hold this much. A larger packet is received in its own buffer, within the budget.
 const OWN_BUFFER_MIN: usize = 64 << 10;
-/// A connection with more entries in its FIFO of acknowledgements is not read until some have left.
-pub(in crate::engine) const PENDING_REPLIES_MAX: usize = 4096;
-
 /// The largest packet in an exchange of AUTH packets before the CONNACK. A larger one would use the budget, which is
 /// reserved for admitted clients.
 const AUTH_PACKET_BYTES_MAX: usize = 32 << 10;
@@ -264,52 +259,12 @@ impl Engine {
             Packet::Puback(ack) => self.handle_puback(key, ack.packet_id),
             Packet::Subscribe(subscribe) => self.handle_subscribe(key, &subscribe),
             Packet::Unsubscribe(unsubscribe) => self.handle_unsubscribe(key, &unsubscribe),
-            Packet::Pingreq => self.write_packet(key, encode::pingresp),
+            Packet::Pingreq => lend!(self => Replies).write_packet(key, encode::pingresp),
             Packet::Disconnect(disconnect) => self.handle_disconnect(key, &disconnect),
             Packet::Pubrel(ack) => self.handle_pubrel(key, &ack),
             Packet::Pubrec(ack) => self.handle_pubrec(key, &ack),
             Packet::Pubcomp(ack) => self.handle_pubcomp(key, &ack),
             Packet::Auth(auth) => self.handle_auth(key, &auth),
-        }
-    }
-
-    /// Writes a packet that may leave before the pending acknowledgements, but not before the CONNACK (MQTT-3.2.0-1).
-    pub(in crate::engine) fn write_packet(
-        &mut self,
-        key: ConnKey,
-        encode: impl FnOnce(&mut Vec<u8>),
-    ) {
-        if !self.clients.has_connack(key) {
-            let mut bytes = Vec::new();
-            encode(&mut bytes);
-            self.queue_packet(key, None, PacketKind::Other, bytes);
-        } else if let Some(conn) = self.clients.writer(key) {
-            encode(&mut conn.out);
-            self.observe.turn_metrics.packets_sent += 1;
-        }
-    }
-
-    /// Queues an encoded packet behind the pending acknowledgements; it leaves once the state record at `after` is
-    /// durable.
-    pub(super) fn queue_packet(
-        &mut self,
-        key: ConnKey,
-        after: Option<Offset>,
-        kind: PacketKind,
-        bytes: Vec<u8>,
-    ) {
-        let Some(conn) = self.clients.conn_mut(key) else {
-            return;
-        };
-        let commit = after.map_or(Commit::DURABLE, |end| self.ingest.state_written(end));
-        conn.acks.push(commit, What::Packet(kind, bytes.into()));
-        if kind == PacketKind::Suback {
-            conn.subacks_pending += 1;
-        }
-        if commit == Commit::DURABLE {
-            self.send_ready(key);
-        } else {
-            self.ingest.watch(commit, key);
         }
     }
 }

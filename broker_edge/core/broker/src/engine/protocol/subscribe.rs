@@ -7,6 +7,7 @@ use headwater_mqtt::{PacketId, Properties, Property, QoS, ReasonCode, encode};
 
 use crate::auth::Access;
 use crate::engine::containers::lazy_box::LazyBox;
+use crate::engine::delivery::replies::Replies;
 use crate::engine::effects::Cause;
 use crate::engine::ids::PartitionOffset;
 use crate::engine::observe::sys_tree::is_sys;
@@ -137,7 +138,7 @@ impl Engine {
             bytes.clear();
             encode::suback(&mut bytes, version, id, &[], codes);
         }
-        self.queue_packet(key, after, PacketKind::Suback, bytes);
+        lend!(self => Replies).queue_packet(key, after, PacketKind::Suback, bytes);
     }
 
     fn ends_of(&self, starts: &[PartitionOffset]) -> Vec<PartitionOffset> {
@@ -343,7 +344,7 @@ impl Engine {
         };
         let mut bytes = Vec::new();
         encode::unsuback(&mut bytes, conn.version, unsubscribe.packet_id, &[], &codes);
-        self.queue_packet(key, after, PacketKind::Other, bytes);
+        lend!(self => Replies).queue_packet(key, after, PacketKind::Other, bytes);
     }
 
     fn session_of(&self, key: ConnKey) -> Option<(SessionKey, bool)> {

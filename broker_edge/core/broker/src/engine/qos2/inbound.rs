@@ -11,6 +11,7 @@ use headwater_mqtt::{Publish, ReasonCode};
 use rustc_hash::FxHashMap;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::engine::delivery::replies::Replies;
 use crate::engine::effects::Cause;
 use crate::engine::ids::{Commit, CommitSeq, PartitionIndex};
 use crate::engine::quotas::AccountId;
@@ -97,7 +98,7 @@ impl Engine {
             }
             None => {
                 conn.acks.push_ack(Commit::DURABLE, ack);
-                self.send_ready(key);
+                lend!(self => Replies).send_ready(key);
             }
         }
         if too_many {
@@ -233,7 +234,7 @@ impl Engine {
             let ack = Acks::one(AckKind::Pubcomp, packet_id, ReasonCode::Success);
             conn.acks.push_ack(after, ack);
             failpoint!("qos2-release-staged");
-            self.send_ready(key);
+            lend!(self => Replies).send_ready(key);
         }
     }
 

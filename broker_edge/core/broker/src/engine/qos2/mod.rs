@@ -1,8 +1,8 @@
 //! Packet ids of QoS 2 in use, over all sessions.
 
+pub mod acknowledge;
 pub mod inbound;
 pub mod outbound;
-pub mod receipt;
 
 use std::collections::VecDeque;
 

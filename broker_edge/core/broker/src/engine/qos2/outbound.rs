@@ -10,8 +10,10 @@ mod stored;
 use headwater_mqtt::packet::ack::Ack;
 use headwater_mqtt::{PacketId, ReasonCode, encode};
 
+use crate::engine::delivery::replies::Replies;
 use crate::engine::effects::Cause;
 use crate::engine::ids::CommitSeq;
+use crate::engine::ingest::own::OwnRecords;
 use crate::engine::session::Session;
 use crate::engine::session::window::{Inflight, InflightState};
 use crate::engine::{ConnKey, Engine, SessionKey};
@@ -43,7 +45,7 @@ impl Engine {
     /// A client has received a command: the receipt has to be durable before the command is released.
     fn take_receipt(&mut self, key: SessionKey, packet_id: u16, sent: Inflight) {
         if !self.qos2.receipted.contains(&(key, packet_id)) {
-            self.append_receipt(key, packet_id, sent);
+            lend!(self => OwnRecords).append_receipt(key, packet_id, sent);
             self.qos2.receipted.push((key, packet_id));
         }
     }
@@ -51,7 +53,7 @@ impl Engine {
     /// Releases the commands whose receipts are durable.
     pub(in crate::engine) fn release_receipted(&mut self) {
         for (key, packet_id) in std::mem::take(&mut self.qos2.receipted) {
-            self.stage_receipts(key);
+            lend!(self => OwnRecords).stage_receipts(key);
             self.drain();
             let Some(session) = self.clients.session(key) else {
                 continue;
@@ -107,7 +109,7 @@ impl Engine {
     fn write_pubrel(&mut self, key: ConnKey, packet_id: u16) {
         if let (Some(id), Some(conn)) = (PacketId::new(packet_id), self.clients.conn(key)) {
             let version = conn.version;
-            self.write_packet(key, |out| {
+            lend!(self => Replies).write_packet(key, |out| {
                 encode::pubrel(out, version, id, ReasonCode::Success, &[]);
             });
         }

@@ -9,6 +9,7 @@ use headwater_log::Offset;
 
 use crate::engine::clients::timers::Timer;
 use crate::engine::ids::PartitionIndex;
+use crate::engine::ingest::own::OwnRecords;
 use crate::engine::session::replay::Replay;
 use crate::engine::session::{NEVER_EXPIRES, Session, Subscription};
 use crate::engine::stored::{self, KeyValue, Names, encode, to_hex};
@@ -134,7 +135,7 @@ impl Engine {
         let part = self.store.due.split_off(from);
         let mut values = Vec::with_capacity(part.len());
         for key in &part {
-            self.stage_receipts(*key);
+            lend!(self => OwnRecords).stage_receipts(*key);
             self.drain();
             let Some(session) = self.clients.session_mut(*key) else {
                 continue;
@@ -180,7 +181,7 @@ impl Engine {
         for key in keys {
             // A receipt that became durable since the last checkpoint no longer holds the cursor back. Without this, a
             // device would get its last command again after a clean stop.
-            self.stage_receipts(key);
+            lend!(self => OwnRecords).stage_receipts(key);
             self.drain();
             self.store_session(key);
             self.change(key);

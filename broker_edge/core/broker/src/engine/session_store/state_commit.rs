@@ -7,6 +7,7 @@
 use headwater_log::{AppendError, Offset, PartitionState};
 use headwater_mqtt::ReasonCode;
 
+use crate::engine::delivery::replies::Replies;
 use crate::engine::effects::Cause;
 use crate::engine::ids::CommitSeq;
 use crate::engine::session::Session;
@@ -159,7 +160,7 @@ impl Engine {
         for key in sessions {
             self.wake_session(key);
             if let Some(conn) = self.clients.conn_of(key) {
-                self.send_ready(conn);
+                lend!(self => Replies).send_ready(conn);
                 self.drain();
             }
         }

@@ -2,7 +2,7 @@
 
 use headwater_log::AppendError;
 
-use crate::engine::ingest::own::OwnRecord;
+use crate::engine::ingest::own::{OwnRecord, OwnRecords};
 
 use super::full_queue::{QUEUE_BYTES, put};
 use super::*;
@@ -30,7 +30,10 @@ pub(super) fn stage_as(rig: &mut Rig, count: usize, names: impl Fn(usize) -> (St
             properties: &[],
             payload: b"x",
         };
-        assert!(rig.engine.stage_own(&record).is_some(), "{n}");
+        assert!(
+            lend!(rig.engine => OwnRecords).stage_own(&record).is_some(),
+            "{n}"
+        );
     }
     rig.engine.drain();
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use headwater_mqtt::Publish;
 
-use crate::engine::ingest::own::OwnRecord;
+use crate::engine::ingest::own::{OwnRecord, OwnRecords};
 
 use super::world::small;
 use super::*;
@@ -130,7 +130,9 @@ fn publish(rig: &mut Rig, count: usize) {
             properties: &[],
             payload: b"x",
         };
-        rig.engine.stage_own(&record).expect("there is room");
+        lend!(rig.engine => OwnRecords)
+            .stage_own(&record)
+            .expect("there is room");
     }
     rig.engine.drain();
 }

@@ -3,6 +3,7 @@
 use headwater_log::{PartitionState, RecordMeta, Records};
 
 use crate::engine::ids::Commit;
+use crate::engine::ingest::own::OwnRecords;
 
 use super::qos2::{LASTS, answer, lasting};
 use super::*;
@@ -138,7 +139,7 @@ fn a_receipt_on_its_way_is_not_appended_again_when_others_are_refused() {
     let sessions: Vec<SessionKey> = rig.engine.clients.sessions.keys().collect();
     for (partition, seq) in [(telemetry, behind), (control, staged)] {
         let refused = Commit { partition, seq };
-        rig.engine.unstage_receipts(refused, &sessions);
+        lend!(rig.engine => OwnRecords).unstage_receipts(refused, &sessions);
         rig.pass_time(tick::CHECKPOINT_MS);
     }
     rig.gate.set(Sync::Pass);

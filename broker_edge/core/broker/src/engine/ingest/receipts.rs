@@ -5,15 +5,14 @@
 
 use std::rc::Rc;
 
-use headwater_mqtt::{PacketId, ReasonCode};
 use serde::Serialize;
 
-use crate::engine::effects::Cause;
+use crate::engine::SessionKey;
 use crate::engine::ids::Commit;
-use crate::engine::ingest::own::OwnRecord;
 use crate::engine::session::PendingReceipt;
 use crate::engine::session::window::Inflight;
-use crate::engine::{ConnKey, Engine, SessionKey};
+
+use super::own::{OwnRecord, OwnRecords};
 
 const TOPIC: &str = "$receipts";
 
@@ -30,36 +29,9 @@ struct Receipt<'a> {
     time_us: i64,
 }
 
-impl Engine {
-    /// A client acknowledged a delivery.
-    #[inline]
-    pub(in crate::engine) fn handle_puback(&mut self, key: ConnKey, packet_id: PacketId) {
-        let Some((session_key, session)) = self.clients.attached(key) else {
-            return;
-        };
-        let Some(sent) = session.window.ack(packet_id.get()) else {
-            if session.window.flight(packet_id.get()).is_some() {
-                self.close(key, Cause::Reason(ReasonCode::ProtocolError));
-            }
-            return;
-        };
-        if !session.replays.is_empty() {
-            session.drop_finished_replays();
-        }
-        if session.stored || sent.receipt {
-            self.store.note_dirty(session_key, session);
-        }
-        let wakes = session.has_work() || session.is_member();
-        if sent.receipt {
-            self.append_receipt(session_key, packet_id.get(), sent);
-        }
-        if wakes {
-            self.groups.settle(sent, false);
-            self.wake_session(session_key);
-        }
-    }
-
-    pub(super) fn append_receipt(&mut self, key: SessionKey, packet_id: u16, sent: Inflight) {
+impl OwnRecords<'_> {
+    /// Stages the receipt of a command that the client acknowledged under this packet id.
+    pub fn append_receipt(&mut self, key: SessionKey, packet_id: u16, sent: Inflight) {
         let time_us = self.env.now.wall_us;
         let Some(session) = self.clients.session_mut(key) else {
             return;
@@ -95,7 +67,7 @@ impl Engine {
     }
 
     /// The log refused an append: the receipts in it are staged again at the next checkpoint.
-    pub(in crate::engine) fn unstage_receipts(&mut self, commit: Commit, sessions: &[SessionKey]) {
+    pub fn unstage_receipts(&mut self, commit: Commit, sessions: &[SessionKey]) {
         for key in sessions {
             let session = self.clients.session_mut(*key);
             let extras = session.and_then(|session| session.extras.present_mut());
@@ -106,14 +78,14 @@ impl Engine {
     }
 
     /// Stages receipts that are not staged yet, and forgets those that are durable.
-    pub(in crate::engine) fn stage_receipts(&mut self, key: SessionKey) {
+    pub fn stage_receipts(&mut self, key: SessionKey) {
         let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         if session.extras.receipts.is_empty() {
             return;
         }
-        let ingest = &self.ingest;
+        let ingest = &*self.ingest;
         session.extras.receipts.retain(|receipt| {
             receipt
                 .staged

@@ -1,21 +1,36 @@
 //! Sends the replies of a connection in the order in which its packets arrived, once what they wait for is durable.
 
-use headwater_log::failpoint;
+use headwater_log::{Offset, failpoint};
 use headwater_mqtt::{PacketId, Property, encode};
 
-use crate::engine::effects::Cause;
+use crate::engine::ConnKey;
+use crate::engine::clients::Clients;
+use crate::engine::effects::{Cause, Effect, Effects};
+use crate::engine::env::Env;
 use crate::engine::ids::Commit;
+use crate::engine::ingest::Ingest;
+use crate::engine::observe::Observe;
 use crate::engine::session::ack::{AckKind, Acks, PacketKind, Reply, What};
 use crate::engine::session::connection::{Connection, Phase};
 use crate::engine::session::pauses::Pause;
-use crate::engine::session_store::CHANGES;
-use crate::engine::{ConnKey, Engine};
+use crate::engine::session_store::{CHANGES, Store};
 
-use super::receive::PENDING_REPLIES_MAX;
+/// A connection with more entries in its FIFO of replies is not read until some have left.
+pub const PENDING_REPLIES_MAX: usize = 4096;
 
-impl Engine {
+/// The replies of connections on their way to the clients.
+pub struct Replies<'a> {
+    pub env: &'a Env,
+    pub clients: &'a mut Clients,
+    pub ingest: &'a mut Ingest,
+    pub store: &'a mut Store,
+    pub observe: &'a mut Observe,
+    pub effects: &'a mut Effects,
+}
+
+impl Replies<'_> {
     /// Sends all ready entries at the front of a connection's FIFO.
-    pub(in crate::engine) fn send_ready(&mut self, key: ConnKey) {
+    pub fn send_ready(&mut self, key: ConnKey) {
         loop {
             let Some(conn) = self.clients.conn_mut(key) else {
                 return;
@@ -23,7 +38,7 @@ impl Engine {
             if conn.phase != Phase::Open {
                 return;
             }
-            let (ingest, store) = (&self.ingest, &self.store);
+            let (ingest, store) = (&*self.ingest, &*self.store);
             let is_settled = |after: Commit| match after.partition {
                 CHANGES => store.is_settled(after.seq),
                 _ => ingest.is_settled(after),
@@ -38,7 +53,7 @@ impl Engine {
         };
         conn.acks.shrink();
         if conn.pauses.has(Pause::Acks) && conn.acks.len() < PENDING_REPLIES_MAX / 2 {
-            self.clients.resume(key, Pause::Acks, &self.env);
+            self.clients.resume(key, Pause::Acks, self.env);
         }
     }
 
@@ -49,7 +64,10 @@ impl Engine {
                 (ack, base.map(|base| base.plus(u64::from(index))))
             }
             What::Packet(kind, bytes) => return self.send_packet(key, kind, &bytes),
-            What::Close(reason) => return self.close(key, Cause::Reason(reason)),
+            What::Close(reason) => {
+                let cause = Cause::Reason(reason);
+                return self.clients.close(key, cause, self.env, self.effects);
+            }
         };
         self.observe.turn_metrics.packets_sent += u64::from(acks.count);
         let of_record = reply.after != Commit::DURABLE && acks.kind != AckKind::Pubcomp;
@@ -93,14 +111,53 @@ impl Engine {
         };
         conn.out.extend_from_slice(bytes);
         match kind {
-            PacketKind::Connack => self.activate(key),
+            PacketKind::Connack => {
+                if let Some((_, session)) = self.clients.attached(key) {
+                    session.active = true;
+                }
+                self.effects.push(Effect::Activated(key));
+            }
             PacketKind::Suback => {
                 conn.subacks_pending = conn.subacks_pending.saturating_sub(1);
-                if let Some(session) = conn.session {
-                    self.wake_session(session);
-                }
+                self.effects.extend(conn.session.map(Effect::Wake));
             }
             PacketKind::Other => {}
+        }
+    }
+
+    /// Writes a packet that may leave before the pending acknowledgements, but not before the CONNACK (MQTT-3.2.0-1).
+    pub fn write_packet(&mut self, key: ConnKey, encode: impl FnOnce(&mut Vec<u8>)) {
+        if !self.clients.has_connack(key) {
+            let mut bytes = Vec::new();
+            encode(&mut bytes);
+            self.queue_packet(key, None, PacketKind::Other, bytes);
+        } else if let Some(conn) = self.clients.writer(key) {
+            encode(&mut conn.out);
+            self.observe.turn_metrics.packets_sent += 1;
+        }
+    }
+
+    /// Queues an encoded packet behind the pending acknowledgements; it leaves once the state record at `after` is
+    /// durable.
+    pub fn queue_packet(
+        &mut self,
+        key: ConnKey,
+        after: Option<Offset>,
+        kind: PacketKind,
+        bytes: Vec<u8>,
+    ) {
+        let Some(conn) = self.clients.conn_mut(key) else {
+            return;
+        };
+        let commit = after.map_or(Commit::DURABLE, |end| self.ingest.state_written(end));
+        conn.acks.push(commit, What::Packet(kind, bytes.into()));
+        if kind == PacketKind::Suback {
+            conn.subacks_pending += 1;
+        }
+        if commit == Commit::DURABLE {
+            self.send_ready(key);
+        } else {
+            self.ingest.watch(commit, key);
         }
     }
 }

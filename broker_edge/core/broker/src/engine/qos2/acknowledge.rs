@@ -1,0 +1,37 @@
+//! PUBACK from a client.
+
+use headwater_mqtt::{PacketId, ReasonCode};
+
+use crate::engine::effects::Cause;
+use crate::engine::ingest::own::OwnRecords;
+use crate::engine::{ConnKey, Engine};
+
+impl Engine {
+    /// A client acknowledged a delivery.
+    #[inline]
+    pub(in crate::engine) fn handle_puback(&mut self, key: ConnKey, packet_id: PacketId) {
+        let Some((session_key, session)) = self.clients.attached(key) else {
+            return;
+        };
+        let Some(sent) = session.window.ack(packet_id.get()) else {
+            if session.window.flight(packet_id.get()).is_some() {
+                self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+            }
+            return;
+        };
+        if !session.replays.is_empty() {
+            session.drop_finished_replays();
+        }
+        if session.stored || sent.receipt {
+            self.store.note_dirty(session_key, session);
+        }
+        let wakes = session.has_work() || session.is_member();
+        if sent.receipt {
+            lend!(self => OwnRecords).append_receipt(session_key, packet_id.get(), sent);
+        }
+        if wakes {
+            self.groups.settle(sent, false);
+            self.wake_session(session_key);
+        }
+    }
+}
