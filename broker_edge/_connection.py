@@ -39,11 +39,11 @@ DEFAULT_PORT = 8815
 _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MAX_S = 2.0
 
-# gRPC's own pause between connection attempts grows to two minutes, which would delay the return of a broker. Pings
-# during an open call detect a dead peer, so that a stream without a deadline cannot hang forever.
+# gRPC's own pause between connection attempts grows to two minutes, which would delay the return of a broker. Its
+# `min_reconnect_backoff_ms` stays at 20 s: it is the time that one attempt has, and a link may be slow. Pings during an
+# open call detect a dead peer, so that a stream without a deadline cannot hang forever.
 _CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.keepalive_time_ms", 20_000),

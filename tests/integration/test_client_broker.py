@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from support.flight_server import SCHEMA
 from support.paho_client import PahoClient
+from support.slow_link import SlowLink
 
 from broker_edge import (
     Client,
@@ -196,6 +197,14 @@ def test_a_gap_is_a_record_that_subscribers_see(broker: BrokerProcess, client: C
     client.gap(3, 0, 1, reason="test", group="bronze")
     (topic,) = client.topics("$gaps")
     assert topic.class_name == "control"
+
+
+def test_a_slow_link_is_no_broker_that_is_away(broker: BrokerProcess) -> None:
+    with SlowLink(broker.flight, delay_s=0.5) as link, Client("grpc://{}:{}".format(*link.address)) as client:
+        # Neither is tried again, so the first attempt to connect has to wait for the answer.
+        (place,) = client.produce(rows(1))
+    with SlowLink(broker.flight, delay_s=0.5) as link, Client("grpc://{}:{}".format(*link.address), retries=0) as client:
+        assert client.offsets().partitions[place.partition].high_watermark == place.offset + 1
 
 
 def test_a_broker_that_is_away_is_named(broker: BrokerProcess) -> None:
