@@ -9,6 +9,7 @@ use crate::engine::ingest::own::OwnRecords;
 use crate::engine::ingest::stage::{Outcome, Refused};
 use crate::engine::observe::Gauges;
 use crate::engine::session::pauses::Pause;
+use crate::engine::session_store::checkpoint::Checkpointing;
 
 use super::ids::{Commit, PartitionIndex};
 use super::{ConnKey, Engine};
@@ -40,7 +41,8 @@ impl Engine {
         // Receipts and wills staged above need not wait for another turn.
         self.append_all();
         self.release_receipted();
-        self.write_state_commit();
+        lend!(self => Checkpointing).write_state_commit();
+        self.drain();
         self.clients.copy_held_payloads();
         self.protocol
             .budget
@@ -138,7 +140,26 @@ impl Engine {
         self.settle_state();
     }
 
-    pub(super) fn send_ready_to(&mut self, conns: Vec<ConnKey>) {
+    /// Lets everything go on that waited for state that is durable now.
+    fn settle_state(&mut self) {
+        let conns = self.ingest.settle_state(&self.env);
+        self.send_ready_to(conns);
+        let sessions = self.store.settle(&self.env);
+        self.send_releases();
+        for key in sessions {
+            self.wake_session(key);
+            if let Some(conn) = self.clients.conn_of(key) {
+                lend!(self => Replies).send_ready(conn);
+                self.drain();
+            }
+        }
+        let in_vain = self
+            .store
+            .abandon_if_stopped(&mut self.ingest, &self.clients);
+        self.close_each(in_vain, ReasonCode::UnspecifiedError);
+    }
+
+    fn send_ready_to(&mut self, conns: Vec<ConnKey>) {
         for key in conns {
             lend!(self => Replies).send_ready(key);
             self.drain();

@@ -25,6 +25,20 @@ macro_rules! lend {
     ($from:expr => CatchingUp) => {
         lend!($from => CatchingUp: catch_up, delivery, routing, groups, retained, clients, store, observe, effects)
     };
+    ($from:expr => Checkpointing) => {
+        Checkpointing {
+            env: &$from.env,
+            live: $from.delivery.live(),
+            store: &mut $from.store,
+            clients: &mut $from.clients,
+            groups: &mut $from.groups,
+            quotas: &mut $from.quotas,
+            routing: &mut $from.routing,
+            ingest: &mut $from.ingest,
+            observe: &mut $from.observe,
+            effects: &mut $from.effects,
+        }
+    };
     ($from:expr => $list:ident: $($owner:ident),*) => {
         $list { env: &$from.env, $($owner: &mut $from.$owner),* }
     };
@@ -97,6 +111,7 @@ use quotas::Quotas;
 use retained::guard::guard;
 use routing::Routing;
 use session_store::Store;
+use session_store::checkpoint::Checkpointing;
 use shared_groups::Groups;
 use shared_groups::membership::Membership;
 
@@ -165,8 +180,11 @@ impl Engine {
                 now,
             },
         };
-        engine.restore_sessions();
-        engine.restore_qos2_inbound()?;
+        let authority = &engine.protocol.auth_gate.authority;
+        lend!(engine => Checkpointing).restore_sessions(authority);
+        engine.publish_left_wills();
+        let held = lend!(engine => Checkpointing).restore_received()?;
+        engine.qos2.restore(held);
         engine
             .clients
             .set_timer(now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);
@@ -200,7 +218,7 @@ impl Engine {
                 Effect::Close(key, cause) => self.end_connection(key, &cause),
                 Effect::Activated(key) => self.activate(key),
                 Effect::Wake(key) => self.wake_session(key),
-                Effect::Joined(key) => self.store_session(key),
+                Effect::Joined(key) => lend!(self => Checkpointing).store_session(key),
                 Effect::Appended(outcome) => self.appended(outcome),
             }
         }
@@ -301,6 +319,12 @@ impl Engine {
     /// Lets sessions and groups that are behind read on.
     fn catch_up(&mut self) {
         lend!(self => CatchingUp).run();
+        self.drain();
+    }
+
+    /// Stores every persistent session, for a clean stop.
+    pub fn store_all(&mut self) {
+        lend!(self => Checkpointing).store_all();
         self.drain();
     }
 

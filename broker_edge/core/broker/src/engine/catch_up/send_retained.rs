@@ -145,7 +145,7 @@ impl CatchingUp<'_> {
     }
 
     pub(super) fn stored_retained(&self, topic: &Arc<str>) -> Option<OwnedRecord> {
-        let value = self.store.state.get(&stored::retained::key(topic))?;
+        let value = self.store.get(&stored::retained::key(topic))?;
         let value: stored::retained::Value = decode(&value).ok()?;
         Some(OwnedRecord {
             topic: Arc::clone(topic),

@@ -147,10 +147,7 @@ impl Dispatching<'_> {
         {
             let replaced = retained.apply_charged(self.quotas, &record, partition);
             if replaced.is_some_and(|entry| entry.stored)
-                && let Err(error) = self
-                    .store
-                    .state
-                    .delete(&stored::retained::key(record.topic))
+                && let Err(error) = self.store.delete(stored::retained::key(record.topic))
             {
                 tracing::warn!(%error, topic = record.topic, "an old retained message cannot be removed from the state store now");
             }

@@ -19,6 +19,7 @@ use super::ids::{Commit, CommitSeq, PartitionIndex};
 use super::routing::topics::Topic;
 use super::session::Session;
 use super::session::connection::Connection;
+use super::session::received::InboundId;
 use super::{ConnKey, SessionKey};
 
 use own::OwnRecord;
@@ -264,6 +265,11 @@ impl Ingest {
     #[inline]
     pub fn is_settled(&self, commit: Commit) -> bool {
         self.stages[commit.partition.index()].commits.settled() >= commit.seq
+    }
+
+    /// Whether the publish of a packet id in use is acknowledged.
+    pub fn is_acknowledged(&self, held: &InboundId) -> bool {
+        held.record.is_none_or(|record| self.is_settled(record))
     }
 
     /// Makes a connection wait for an append.

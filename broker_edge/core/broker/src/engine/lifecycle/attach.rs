@@ -64,7 +64,7 @@ impl Engine {
         }
         let was_there = found.is_some();
         let session_key = found.unwrap_or_else(|| {
-            let life = self.store.state.unique_number();
+            let life = self.store.unique_number();
             let session = Session::new(client_id.into(), connect.version, life);
             self.clients.insert(session)
         });

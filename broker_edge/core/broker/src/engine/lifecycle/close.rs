@@ -16,6 +16,7 @@ use crate::engine::quotas::Kind;
 use crate::engine::session::connection::Will;
 use crate::engine::session::cursors::Cursor;
 use crate::engine::session::{NEVER_EXPIRES, Offline};
+use crate::engine::session_store::checkpoint::Checkpointing;
 use crate::engine::shared_groups::is_shared;
 use crate::engine::{ConnKey, Engine, SessionKey};
 
@@ -134,7 +135,7 @@ impl Engine {
         if is_member {
             self.membership().give_back(key, false);
         }
-        self.store_session(key);
+        lend!(self => Checkpointing).store_session(key);
     }
 
     /// Removes a session and everything that depends on it.
@@ -164,7 +165,7 @@ impl Engine {
         }
         self.forget_received(&session);
         if session.stored {
-            self.forget_stored(&session);
+            self.store.forget(&session, &mut self.quotas);
         }
         discharge(&session, &mut self.quotas);
     }

@@ -7,6 +7,7 @@ use crate::engine::effects::Cause;
 use crate::engine::session::NEVER_EXPIRES;
 use crate::engine::session::connection::Phase;
 use crate::engine::session::pauses::Pause;
+use crate::engine::session_store::checkpoint::Checkpointing;
 use crate::engine::{ConnKey, Engine, SessionKey};
 
 /// Cursors are checkpointed this often.
@@ -40,15 +41,16 @@ impl Engine {
                 Timer::Sys => self.publish_sys(),
                 // The catch-up of this turn checks which sessions may read.
                 Timer::ScheduleReads => self.catch_up.look_again(),
-                Timer::Cursors => self.checkpoint_some(),
+                Timer::Cursors => lend!(self => Checkpointing).checkpoint_some(),
                 Timer::Checkpoint => {
                     self.membership().take_from_silent();
-                    self.begin_checkpoint();
-                    self.forget_published_wills();
+                    lend!(self => Checkpointing).begin_checkpoint();
+                    self.drain();
+                    self.store.forget_published_wills(&self.clients, &self.env);
                     self.observe
                         .active_rates
                         .look(&mut self.clients.conns, self.env.now.mono_ms);
-                    self.mark_qos2_inbound(false);
+                    lend!(self => Checkpointing).mark_received(false);
                     self.end_slow_packets();
                     self.close_waits_on_full();
                     self.catch_up

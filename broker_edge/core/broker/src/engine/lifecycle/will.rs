@@ -2,7 +2,7 @@
 //!
 //! A delayed will is a value of the internal partition, `will/<client id>`, written in the same append as the session
 //! that was disconnected. It is published under its own idempotency key and removed once the record is durable; after a
-//! crash in between, the record is found by its key.
+//! crash in between, the record is found by its key. `session_store/wills.rs` writes and reads it.
 //!
 //! Wills of connected clients are only kept in memory, as in Mosquitto: when the broker is killed they are lost with
 //! the connections, because which clients are gone is only known after they had time to reconnect.
@@ -15,8 +15,7 @@ use crate::auth::Access;
 use crate::engine::clients::timers::Timer;
 use crate::engine::quotas::AccountId;
 use crate::engine::session::connection::Will;
-use crate::engine::session_store::PublishedWill;
-use crate::engine::stored::{self, decode, from_hex};
+use crate::engine::session_store::wills::PublishedWill;
 use crate::engine::{Engine, SessionKey};
 
 /// When to retry a will that the log did not accept.
@@ -154,13 +153,13 @@ impl Engine {
         }
         match partition.append_unique(records) {
             Ok(placed) => {
-                self.store
-                    .published_wills
-                    .extend(placed.first().map(|placed| PublishedWill {
+                if let Some(placed) = placed.first() {
+                    self.store.note_published(PublishedWill {
                         client_id,
                         partition: index,
                         offset: placed.offset,
-                    }));
+                    });
+                }
                 true
             }
             Err(AppendError::TooLarge { .. }) => true,
@@ -171,69 +170,10 @@ impl Engine {
         }
     }
 
-    /// Removes the stored wills whose records are durable. Called with each checkpoint and at the clean stop.
-    pub(in crate::engine) fn forget_published_wills(&mut self) {
-        let partitions = &self.env.partitions;
-        let is_durable = |published: &PublishedWill| {
-            partitions[published.partition.index()].high_watermark() > published.offset
-        };
-        if !self.store.published_wills.iter().any(is_durable) {
-            return;
-        }
-        let all = std::mem::take(&mut self.store.published_wills);
-        let (durable, waiting): (Vec<_>, Vec<_>) = all.into_iter().partition(is_durable);
-        self.store.published_wills = waiting;
-        let mut removed: Vec<stored::KeyValue> = Vec::new();
-        for published in &durable {
-            let session = self.clients.by_id(&published.client_id);
-            // The client may have left another will since, which has replaced it.
-            if session.is_none_or(|session| !session.will_stored) {
-                removed.push((stored::will::key(&published.client_id), Vec::new()));
-            }
-        }
-        let failure = "published wills cannot be removed from the state store now";
-        if !self.store.try_write(&removed, failure) {
-            self.store.published_wills.extend(durable);
-        }
-    }
-
-    /// The delayed will of a restored session.
-    pub(in crate::engine) fn restore_will(&mut self, key: SessionKey) {
-        let now = self.env.now;
-        let Some(session) = self.clients.session_mut(key) else {
-            return;
-        };
-        let Some(value) = self.store.state.get(&stored::will::key(&session.client_id)) else {
-            return;
-        };
-        session.will_stored = true;
-        let Some((due_us, will)) = read_will(&value, &session.client_id) else {
-            return;
-        };
-        let left_ms = u64::try_from(due_us.saturating_sub(now.wall_us)).unwrap_or(0) / 1000;
-        let due_ms = now.mono_ms + left_ms;
-        if let Some(away) = &mut session.offline {
-            away.will = Some((due_ms, Box::new(will)));
-        }
-        self.clients.set_timer(due_ms, Timer::Will(key));
-    }
-
     /// Publishes the wills of sessions that ended together with the broker.
     pub(in crate::engine) fn publish_left_wills(&mut self) {
-        let mut left = Vec::new();
-        let clients = &self.clients;
-        self.store
-            .state
-            .for_each_prefix(stored::will::PREFIX, |key, value| {
-                let client_id = &key[stored::will::PREFIX.len()..];
-                if clients.key_by_id(client_id).is_none() {
-                    left.push((Rc::<str>::from(client_id), std::sync::Arc::clone(value)));
-                }
-            });
-        for (client_id, value) in left {
-            if let Some((_, will)) = read_will(&value, &client_id)
-                && !self.publish_once(Rc::clone(&client_id), None, &will)
-            {
+        for (client_id, will) in self.store.left_wills(&self.clients) {
+            if !self.publish_once(Rc::clone(&client_id), None, &will) {
                 tracing::warn!(
                     client_id = &*client_id,
                     "a will is published by the next start"
@@ -241,24 +181,4 @@ impl Engine {
             }
         }
     }
-}
-
-/// A stored will, and when it is due.
-fn read_will(value: &[u8], client_id: &str) -> Option<(i64, Will)> {
-    let read = decode::<stored::will::Will>(value).ok().and_then(|stored| {
-        Some(Will {
-            topic: stored.topic.into(),
-            payload: from_hex(&stored.payload)?.into(),
-            properties: from_hex(&stored.properties)?.into(),
-            qos: stored.qos,
-            retain: stored.retain,
-            delay_s: 0,
-            waits: Some((stored.due_us, stored.token.into())),
-        })
-    });
-    let Some(will) = read else {
-        tracing::error!(client_id, "a stored will cannot be read and is lost");
-        return None;
-    };
-    Some((will.waits.as_ref()?.0, will))
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use headwater_log::Offset;
 use headwater_mqtt::packet::connect;
 use headwater_mqtt::{Connect, ConnectReturnCode, Property, ReasonCode, encode};
 
@@ -16,7 +15,7 @@ use crate::engine::session::NEVER_EXPIRES;
 use crate::engine::session::ack::PacketKind;
 use crate::engine::session::aliases::OutAliases;
 use crate::engine::session::connection::{Phase, Will};
-use crate::engine::session_store::persist::stored_keys;
+use crate::engine::session_store::checkpoint::Checkpointing;
 use crate::engine::{ConnKey, Engine, SessionKey};
 
 use super::authenticate::Authenticated;
@@ -146,7 +145,7 @@ impl Engine {
             session.rights = rights;
             self.groups.update_rights(session_key, session);
         }
-        let after = match self.settle_state_of(session_key) {
+        let after = match lend!(self => Checkpointing).store_attached(session_key) {
             Ok(after) => after,
             Err(error) => {
                 if self.observe.may_log_client(self.env.now.mono_ms) {
@@ -318,7 +317,7 @@ impl Engine {
     /// use.
     fn assign_client_id(&self) -> String {
         loop {
-            let number = self.store.state.unique_number();
+            let number = self.store.unique_number();
             let client_id = format!("auto-{:x}-{number:x}", self.env.now.wall_us);
             if self.clients.key_by_id(&client_id).is_none() {
                 return client_id;
@@ -343,34 +342,5 @@ impl Engine {
             self.routing.advance();
         }
         self.wake_session(session_key);
-    }
-
-    /// Brings the state store in line with a session that was just attached. Returns the offset for which the CONNACK
-    /// has to wait.
-    fn settle_state_of(
-        &mut self,
-        key: SessionKey,
-    ) -> Result<Option<Offset>, crate::state::StateError> {
-        let Some(session) = self.clients.session(key) else {
-            return Ok(None);
-        };
-        if session.expiry_s > 0 {
-            return self.try_store_session(key).map(Some);
-        }
-        if !session.stored {
-            // A clean start may have deleted a stored session just now: the removal must be durable as well.
-            return Ok(self.store.pending_removal(&session.client_id));
-        }
-        let offset = self.store.write(&stored_keys(session))?;
-        if let Some(session) = self.clients.session_mut(key) {
-            session.stored = false;
-            if session.qos2_inbound.is_stored {
-                session.qos2_inbound.is_stored = false;
-            }
-            session.outbound_stored = false;
-            session.will_stored = false;
-            self.quotas.note_stored(session.account, false);
-        }
-        Ok(Some(offset))
     }
 }

@@ -21,6 +21,7 @@ use crate::engine::session::Subscription;
 use crate::engine::session::ack::PacketKind;
 use crate::engine::session::cursors::Cursor;
 use crate::engine::session::replay::Replay;
+use crate::engine::session_store::checkpoint::Checkpointing;
 use crate::engine::shared_groups::is_shared;
 use crate::engine::shared_groups::membership::Membership;
 use crate::engine::{ConnKey, Engine, SessionKey};
@@ -371,7 +372,7 @@ impl Engine {
         {
             return Ok(None);
         }
-        self.try_store_session(session).map(Some).map_err(|error| {
+        lend!(self => Checkpointing).try_store_session(session).map(Some).map_err(|error| {
             if self.observe.may_log_client(self.env.now.mono_ms) {
                 tracing::warn!(%error, "subscriptions cannot be stored, the connection is closed");
             }

@@ -1,9 +1,7 @@
 //! QoS 2 from clients: the packet ids whose publish is in the log and whose PUBREL has not arrived.
 //!
 //! A publish with such an id is a repetition: it is answered and not appended. For sessions that outlive their
-//! connection the ids survive a crash; see [`stored`].
-
-mod stored;
+//! connection the ids survive a crash; see `session_store/received.rs`.
 
 use headwater_log::{PartitionState, failpoint};
 use headwater_mqtt::packet::ack::Ack;
@@ -215,7 +213,7 @@ impl Engine {
         // Releasing an unknown id is complete, as in Mosquitto.
         let mut after = session.qos2_inbound.released_in;
         if let Some(held) = session.qos2_inbound.held.get(&packet_id).copied() {
-            if !self.is_settled(&held) {
+            if !self.ingest.is_acknowledged(&held) {
                 // The PUBREC was never sent.
                 return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
             }
@@ -240,20 +238,14 @@ impl Engine {
 
     /// The client has released a packet id. Returns the commit after which the client may be told.
     fn free(&mut self, key: SessionKey, packet_id: u16) -> CommitSeq {
-        let after = self.change(key);
-        if let Some(session) = self.clients.session_mut(key) {
-            session.qos2_inbound.is_changed = session.stored;
-            session.qos2_inbound.released_in = after;
-            self.qos2.ids_in_use -=
-                usize::from(session.qos2_inbound.held.remove(&packet_id).is_some());
-        }
+        let Some(session) = self.clients.session_mut(key) else {
+            return CommitSeq::default();
+        };
+        let after = self.store.change(key, session);
+        session.qos2_inbound.is_changed = session.stored;
+        session.qos2_inbound.released_in = after;
+        self.qos2.ids_in_use -= usize::from(session.qos2_inbound.held.remove(&packet_id).is_some());
         after
-    }
-
-    /// Whether the record of a packet id in use is acknowledged.
-    fn is_settled(&self, held: &InboundId) -> bool {
-        held.record
-            .is_none_or(|record| self.ingest.is_settled(record))
     }
 
     /// Forgets the packet ids of a session that ends.

@@ -21,3 +21,10 @@ pub struct Qos2 {
     pub(super) ids_in_use: usize,
     pub(super) tenant_id_counts: TenantIdCounts,
 }
+
+impl Qos2 {
+    /// So many packet ids were in use before the start.
+    pub fn restore(&mut self, ids_in_use: usize) {
+        self.ids_in_use = ids_in_use;
+    }
+}

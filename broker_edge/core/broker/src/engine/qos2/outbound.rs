@@ -5,8 +5,6 @@
 //! is sent again with the same id, or released, and never with another id. A record that was given an id is not
 //! delivered again from a cursor that lags behind.
 
-mod stored;
-
 use headwater_mqtt::packet::ack::Ack;
 use headwater_mqtt::{PacketId, ReasonCode, encode};
 
@@ -74,10 +72,10 @@ impl Engine {
 
     /// The client has the record: PUBREL is sent once that is durable.
     fn release(&mut self, key: SessionKey, packet_id: u16) {
-        let after = self.change(key);
         let Some(session) = self.clients.session_mut(key) else {
             return;
         };
+        let after = self.store.change(key, session);
         let next = InflightState::AwaitsPubcomp;
         session.window.advance(packet_id, next, after);
         session.outbound_changed = session.stored;

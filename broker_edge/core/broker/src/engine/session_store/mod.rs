@@ -1,8 +1,12 @@
 //! What has to be stored of sessions, and what is on its way into the internal partition.
 
-pub mod persist;
+pub mod checkpoint;
+mod persist;
+mod received;
 mod restore;
+mod sent;
 mod state_commit;
+pub mod wills;
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -19,35 +23,29 @@ use super::session::Session;
 use super::session::received::Qos2Inbound;
 use super::stored::KeyValue;
 
+use wills::PublishedWill;
+
 /// Stands for the changes of QoS 2 state in the place of a partition. They have commits of their own: they may find the
 /// queue full after other values were written, whose clients need not wait for them.
 pub const CHANGES: PartitionIndex = PartitionIndex(u16::MAX);
 
-/// A stored will whose record is not durable yet.
-#[derive(Debug)]
-pub struct PublishedWill {
-    pub client_id: Rc<str>,
-    pub partition: PartitionIndex,
-    pub offset: Offset,
-}
-
 pub struct Store {
-    pub(super) state: Arc<StateStore>,
+    state: Arc<StateStore>,
     /// The changes of QoS 2 state on their way into the internal partition, and the sessions that wait for them.
-    pub(super) changes: Commits<SessionKey>,
+    changes: Commits<SessionKey>,
     /// Sessions whose QoS 2 state changed and has to be written, each at most once.
-    pub(super) changed: Vec<SessionKey>,
+    changed: Vec<SessionKey>,
     /// Sessions with records that their stored value does not cover, each at most once.
-    pub(super) unmarked: Vec<SessionKey>,
+    unmarked: Vec<SessionKey>,
     /// The sizes of the partitions at the last mark of the packet ids in use.
-    pub(super) marked_bytes: Vec<u64>,
+    marked_bytes: Vec<u64>,
     /// Sessions whose cursors have to be checkpointed or that have receipts in progress, each at most once; from the
     /// beginning of a checkpoint to its end, those that come later.
     dirty: Vec<SessionKey>,
     /// Those that are left in this checkpoint.
     due: Vec<SessionKey>,
     /// Wills that were stored and are published, until their records are durable.
-    pub(super) published_wills: Vec<PublishedWill>,
+    published_wills: Vec<PublishedWill>,
     /// The clients whose stored sessions were removed, until that is durable, each with the offset that it needs.
     removed: VecDeque<(Offset, Rc<str>)>,
 }
@@ -65,6 +63,21 @@ impl Store {
             published_wills: Vec::new(),
             removed: VecDeque::new(),
         }
+    }
+
+    /// A stored value.
+    pub fn get(&self, key: &str) -> Option<Arc<[u8]>> {
+        self.state.get(key)
+    }
+
+    /// A number that this log never gives again.
+    pub fn unique_number(&self) -> u64 {
+        self.state.unique_number()
+    }
+
+    #[cfg(test)]
+    pub fn changes(&self) -> &Commits<SessionKey> {
+        &self.changes
     }
 
     /// Appends values to the internal partition. Whatever waits for them may continue once the state is durable up to
@@ -87,6 +100,11 @@ impl Store {
             tracing::warn!(%error, "{failure}");
         }
         result.is_ok()
+    }
+
+    /// Removes a value. Returns the offset at which that is durable.
+    pub fn delete(&self, key: String) -> Result<Offset, StateError> {
+        self.write(&[(key, Vec::new())])
     }
 
     /// The end of the state log, if it is not durable yet.

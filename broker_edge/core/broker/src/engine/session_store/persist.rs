@@ -7,20 +7,20 @@
 
 use headwater_log::Offset;
 
-use crate::engine::clients::timers::Timer;
+use crate::engine::SessionKey;
 use crate::engine::ids::PartitionIndex;
-use crate::engine::ingest::own::OwnRecords;
+use crate::engine::quotas::Quotas;
 use crate::engine::session::replay::Replay;
 use crate::engine::session::{NEVER_EXPIRES, Session, Subscription};
-use crate::engine::stored::{self, KeyValue, Names, encode, to_hex};
-use crate::engine::{Engine, SessionKey};
+use crate::engine::stored::{self, KeyValue, Names, encode};
 use crate::state::StateError;
 
-/// Sessions whose cursors are written in one turn, with one append.
-const CHECKPOINT_PART: usize = 256;
+use super::Store;
+use super::checkpoint::Checkpointing;
+use super::wills::will_change;
 
 /// All keys of a session in the state store, with the value that removes them.
-pub fn stored_keys(session: &Session) -> Vec<KeyValue> {
+fn stored_keys(session: &Session) -> Vec<KeyValue> {
     let id = &session.client_id;
     let keys = [
         (true, stored::session::key(id)),
@@ -33,37 +33,23 @@ pub fn stored_keys(session: &Session) -> Vec<KeyValue> {
     stored.map(|(_, key)| (key, Vec::new())).collect()
 }
 
-/// The value of the session's will for the state store, if it has changed; an empty value removes it.
-fn will_change(session: &Session) -> Option<KeyValue> {
-    let away = session.offline.as_ref();
-    let waiting = away
-        .and_then(|away| away.will.as_ref())
-        .and_then(|(_, will)| {
-            let (due_us, token) = will.waits.as_ref()?;
-            Some(stored::will::Will {
-                due_us: *due_us,
-                token: token.to_string(),
-                topic: will.topic.to_string(),
-                qos: will.qos,
-                retain: will.retain,
-                properties: to_hex(&will.properties),
-                payload: to_hex(&will.payload),
-            })
-        });
-    match (waiting, session.will_stored) {
-        (Some(will), false) => Some((stored::will::key(&session.client_id), encode(&will))),
-        (None, true) => Some((stored::will::key(&session.client_id), Vec::new())),
-        _ => None,
+impl Store {
+    /// Removes an ended session from the state store.
+    pub fn forget(&mut self, session: &Session, quotas: &mut Quotas) {
+        match self.write(&stored_keys(session)) {
+            Ok(until) => self.note_removed(&session.client_id, until),
+            Err(error) => {
+                tracing::warn!(%error, client_id = &*session.client_id, "an ended session cannot be removed from the state store and stays there until it expires");
+            }
+        }
+        quotas.note_stored(session.account, false);
     }
 }
 
-impl Engine {
+impl Checkpointing<'_> {
     /// Stores session and cursors. Whatever waits for them may continue once the state is durable up to the returned
     /// offset.
-    pub(in crate::engine) fn try_store_session(
-        &mut self,
-        key: SessionKey,
-    ) -> Result<Offset, StateError> {
+    pub fn try_store_session(&mut self, key: SessionKey) -> Result<Offset, StateError> {
         let Some(session) = self.clients.session(key) else {
             return Ok(self.store.state.durable());
         };
@@ -93,15 +79,15 @@ impl Engine {
         mut values: Vec<KeyValue>,
         keys: &[SessionKey],
     ) -> Result<Offset, StateError> {
-        let ids = self.groups_to_store_with(keys);
-        values.extend(ids.iter().filter_map(|id| self.group_value(*id)));
+        let ids = self.groups.to_store_with(keys, self.clients);
+        values.extend(self.group_values(&ids));
         let end = self.store.write(&values)?;
-        self.groups_stored(&ids);
+        self.groups.note_stored(&ids);
         Ok(end)
     }
 
     /// Stores a session when nobody waits for it; after a failure the next change or checkpoint stores it.
-    pub(in crate::engine) fn store_session(&mut self, key: SessionKey) {
+    pub fn store_session(&mut self, key: SessionKey) {
         if let Err(error) = self.try_store_session(key)
             && self.observe.may_log_client(self.env.now.mono_ms)
         {
@@ -109,87 +95,31 @@ impl Engine {
         }
     }
 
-    /// Removes an ended session from the state store.
-    pub(in crate::engine) fn forget_stored(&mut self, session: &Session) {
-        match self.store.write(&stored_keys(session)) {
-            Ok(until) => self.store.note_removed(&session.client_id, until),
-            Err(error) => {
-                tracing::warn!(%error, client_id = &*session.client_id, "an ended session cannot be removed from the state store and stays there until it expires");
-            }
+    /// Brings the state store in line with a session that was just attached. Returns the offset that its CONNACK has to
+    /// wait for.
+    ///
+    /// # Errors
+    /// The state store accepts nothing now.
+    pub fn store_attached(&mut self, key: SessionKey) -> Result<Option<Offset>, StateError> {
+        let Some(session) = self.clients.session_mut(key) else {
+            return Ok(None);
+        };
+        if session.expiry_s > 0 {
+            return self.try_store_session(key).map(Some);
         }
+        if !session.stored {
+            // A clean start may have deleted a stored session just now: the removal must be durable as well.
+            return Ok(self.store.pending_removal(&session.client_id));
+        }
+        let offset = self.store.write(&stored_keys(session))?;
+        session.stored = false;
+        if session.qos2_inbound.is_stored {
+            session.qos2_inbound.is_stored = false;
+        }
+        session.outbound_stored = false;
+        session.will_stored = false;
         self.quotas.note_stored(session.account, false);
-    }
-
-    /// Begins a checkpoint of the sessions with acknowledgements since the last one.
-    pub(in crate::engine) fn begin_checkpoint(&mut self) {
-        if self.store.due.is_empty() {
-            self.store.due = std::mem::take(&mut self.store.dirty);
-            self.checkpoint_some();
-        }
-        self.checkpoint_groups(false);
-    }
-
-    /// Checkpoints the next part of them, so that many sessions do not block the loop.
-    pub(in crate::engine) fn checkpoint_some(&mut self) {
-        let from = self.store.due.len().saturating_sub(CHECKPOINT_PART);
-        let part = self.store.due.split_off(from);
-        let mut values = Vec::with_capacity(part.len());
-        for key in &part {
-            lend!(self => OwnRecords).stage_receipts(*key);
-            self.drain();
-            let Some(session) = self.clients.session_mut(*key) else {
-                continue;
-            };
-            session.window.shrink();
-            session.extras.trim();
-            session.dirty = false;
-            if !session.extras.receipts.is_empty() {
-                self.store.note_dirty(*key, session);
-            }
-            if session.outbound_changed {
-                self.store.change(*key, session);
-            }
-            if let Some(session) = self.clients.session(*key).filter(|session| session.stored) {
-                values.push(self.cursor_value(session));
-            }
-        }
-        let failure = "cursors cannot be stored now; the next checkpoint tries again";
-        if !self.store.try_write(&values, failure) {
-            for key in part {
-                if let Some(session) = self.clients.session_mut(key)
-                    && session.stored
-                {
-                    self.store.note_dirty(key, session);
-                }
-            }
-        }
-        if !self.store.due.is_empty() {
-            self.clients
-                .set_timer(self.env.now.mono_ms + 1, Timer::Cursors);
-        }
-    }
-
-    /// Stores every persistent session, for a clean stop.
-    pub fn store_all(&mut self) {
-        let keys: Vec<SessionKey> = self
-            .clients
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.stored)
-            .map(|(key, _)| key)
-            .collect();
-        for key in keys {
-            // A receipt that became durable since the last checkpoint no longer holds the cursor back. Without this, a
-            // device would get its last command again after a clean stop.
-            lend!(self => OwnRecords).stage_receipts(key);
-            self.drain();
-            self.store_session(key);
-            self.change(key);
-        }
-        self.checkpoint_groups(true);
-        self.forget_published_wills();
-        self.mark_qos2_inbound(true);
-        self.write_state_commit();
+        Ok(Some(offset))
     }
 
     fn stored_session(&self, session: &Session) -> stored::session::Session {
@@ -227,7 +157,7 @@ impl Engine {
     fn stored_cursors(&self, session: &Session) -> stored::cursors::Cursors {
         let names = Names(&self.env.partitions);
         let cursor = |partition: PartitionIndex| {
-            let live_at = self.delivery.live_at(partition);
+            let live_at = self.live[partition.index()];
             (partition, session.cursor(partition, live_at))
         };
         let replay = |replay: &Replay| {

@@ -1,20 +1,25 @@
 //! How a starting broker restores the stored sessions.
 
+use std::sync::Arc;
+
 use headwater_mqtt::packet::subscribe::RetainHandling;
 use headwater_mqtt::{QoS, Version};
 
-use crate::engine::Engine;
+use crate::auth::Authority;
 use crate::engine::clients::timers::Timer;
 use crate::engine::routing::router::Options;
 use crate::engine::session::cursors::Cursor;
 use crate::engine::session::replay::Replay;
 use crate::engine::session::{NEVER_EXPIRES, Offline, Session, Subscription};
 use crate::engine::shared_groups::is_shared;
-use crate::engine::stored::{self, Names, decode};
+use crate::engine::shared_groups::membership::Membership;
+use crate::engine::stored::{self, Names, decode, share};
 
-impl Engine {
-    /// Restores the sessions of the state store.
-    pub(in crate::engine) fn restore_sessions(&mut self) {
+use super::checkpoint::Checkpointing;
+
+impl Checkpointing<'_> {
+    /// Restores the sessions of the state store. `authority` knows the rights of their owners.
+    pub fn restore_sessions(&mut self, authority: &Arc<Authority>) {
         let mut found = Vec::new();
         self.store
             .state
@@ -30,14 +35,14 @@ impl Engine {
                     continue;
                 }
             };
-            let cursors = self.store.state.get(&stored::cursors::key(&client_id));
+            let cursors = self.store.get(&stored::cursors::key(&client_id));
             let cursors = cursors
                 .and_then(|value| decode(&value).ok())
                 .unwrap_or_default();
-            self.restore(&client_id, session, &cursors);
+            self.restore(&client_id, session, &cursors, authority);
         }
-        self.finish_restoring_groups();
-        self.publish_left_wills();
+        self.groups.skip_restored(self.clients);
+        self.forget_left_groups();
     }
 
     fn restore(
@@ -45,17 +50,16 @@ impl Engine {
         client_id: &str,
         stored: stored::session::Session,
         cursors: &stored::cursors::Cursors,
+        authority: &Arc<Authority>,
     ) {
         let life = if stored.life == 0 {
-            self.store.state.unique_number()
+            self.store.unique_number()
         } else {
             stored.life
         };
         let mut session = Session::new(client_id.into(), Version::V311, life);
         session.stored = true;
-        session.rights = stored
-            .user
-            .map(|user| self.protocol.auth_gate.authority.stored_rights(&user));
+        session.rights = stored.user.map(|user| authority.stored_rights(&user));
         self.quotas.note_stored(None, true);
         session.expiry_s = stored.expiry_s.unwrap_or(NEVER_EXPIRES);
         let now = self.env.now;
@@ -103,7 +107,7 @@ impl Engine {
                 self.restore_group(&held.filter, held.tenant.as_deref(), user.as_deref());
             }
         }
-        self.restore_qos2_outbound(&mut session);
+        self.restore_sent(&mut session);
         let away_ms = u64::try_from(now.wall_us - away_since_us).unwrap_or(0) / 1000;
         let expiry_ms = u64::from(session.expiry_s) * 1000;
         let expires = session.expiry_s != NEVER_EXPIRES;
@@ -119,15 +123,48 @@ impl Engine {
         let key = self.clients.insert(session);
         for (of, (filter, options)) in stored.subscriptions.iter().zip(held) {
             if is_shared(&filter) {
-                self.restore_member(key, (&filter, of.tenant.as_deref()), options);
+                let name = (&*filter, of.tenant.as_deref());
+                lend!(self => Membership).join_restored(key, name, options);
             } else {
                 self.routing.insert_away(&filter);
             }
         }
         self.restore_will(key);
-        self.clients.recount_bytes(key, &mut self.quotas);
+        self.clients.recount_bytes(key, self.quotas);
         if expires {
             self.clients.set_timer(due_ms, Timer::Expiry(key));
+        }
+    }
+
+    /// Creates the group of a subscription that is being restored. It begins at its stored cursors.
+    fn restore_group(&mut self, shown: &str, tenant: Option<&str>, user: Option<&str>) {
+        let Some((id, is_new)) = lend!(self => Membership).group_of(shown, tenant, user) else {
+            tracing::error!(
+                name = shown,
+                "a stored shared group exceeds the limit and is skipped"
+            );
+            return;
+        };
+        let group = self.groups.get(id).filter(|_| is_new);
+        let value = group.and_then(|group| self.store.get(&share::key(group.name())));
+        if let Some(value) = value {
+            self.groups.restore_cursors(id, &value, self.env);
+        }
+    }
+
+    /// Removes the cursors of groups without members.
+    fn forget_left_groups(&mut self) {
+        let keys = self.groups.keys();
+        let mut left = Vec::new();
+        self.store.state.for_each_prefix(share::PREFIX, |key, _| {
+            if !keys.contains(key) {
+                left.push((key.to_owned(), Vec::new()));
+            }
+        });
+        if !left.is_empty() {
+            let failure =
+                "cursors of ended shared groups cannot be removed from the state store now";
+            self.store.try_write(&left, failure);
         }
     }
 

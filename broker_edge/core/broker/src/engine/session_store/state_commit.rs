@@ -7,16 +7,19 @@
 use headwater_log::{AppendError, Offset, PartitionState};
 use headwater_mqtt::ReasonCode;
 
-use crate::engine::delivery::replies::Replies;
+use crate::engine::clients::Clients;
 use crate::engine::effects::Cause;
+use crate::engine::env::Env;
 use crate::engine::ids::CommitSeq;
+use crate::engine::ingest::Ingest;
 use crate::engine::session::Session;
 use crate::engine::session::window::Inflight;
 use crate::engine::stored::{self, KeyValue};
-use crate::engine::{Engine, SessionKey};
+use crate::engine::{ConnKey, SessionKey};
 use crate::state::StateError;
 
 use super::Store;
+use super::checkpoint::Checkpointing;
 
 /// Values per append.
 const CHUNK: usize = 512;
@@ -42,6 +45,34 @@ impl Store {
         session.window.assign(sent, after)
     }
 
+    /// Settles the changes that are durable. Returns the sessions that waited for them.
+    pub fn settle(&mut self, env: &Env) -> Vec<SessionKey> {
+        let mut waiting = Vec::new();
+        let durations = &env.metrics.detail.ack_latency;
+        self.changes
+            .settle(self.state.durable(), &mut waiting, durations);
+        waiting
+    }
+
+    /// If the internal partition has stopped, it cannot make durable what it accepted. Returns the connections that
+    /// wait for that in vain.
+    pub fn abandon_if_stopped(&mut self, ingest: &mut Ingest, clients: &Clients) -> Vec<ConnKey> {
+        if !ingest.is_state_waited_for() && !self.changes.is_waited_for() {
+            return Vec::new();
+        }
+        let PartitionState::Stopped(reason) = self.state.partition().state() else {
+            return Vec::new();
+        };
+        tracing::error!(
+            reason,
+            "connections that wait for state to be stored are closed"
+        );
+        let mut conns = ingest.abandon_state();
+        let sessions = self.changes.abandon();
+        conns.extend(sessions.into_iter().filter_map(|key| clients.conn_of(key)));
+        conns
+    }
+
     /// Whether changes are durable that somebody waits for.
     pub fn is_settleable(&self) -> bool {
         self.changes.is_settleable(self.state.durable())
@@ -54,16 +85,9 @@ impl Store {
     }
 }
 
-impl Engine {
-    pub(in crate::engine) fn change(&mut self, key: SessionKey) -> CommitSeq {
-        let session = self.clients.session_mut(key);
-        session.map_or_else(CommitSeq::default, |session| {
-            self.store.change(key, session)
-        })
-    }
-
+impl Checkpointing<'_> {
     /// Ends the commit of this turn: writes what changed in it. What finds no room stays in the open commit.
-    pub(in crate::engine) fn write_state_commit(&mut self) {
+    pub fn write_state_commit(&mut self) {
         while !self.store.changed.is_empty() {
             let from = self.store.changed.len().saturating_sub(CHUNK);
             let keys = self.store.changed.split_off(from);
@@ -106,7 +130,8 @@ impl Engine {
             };
             session.in_state_commit = false;
             if let Some(conn) = session.conn {
-                self.close_now(conn, Cause::Reason(ReasonCode::UnspecifiedError));
+                let cause = Cause::Reason(ReasonCode::UnspecifiedError);
+                self.clients.close(conn, cause, self.env, self.effects);
             }
         }
     }
@@ -120,7 +145,7 @@ impl Engine {
             if session.qos2_inbound.is_changed {
                 values.push((
                     stored::received::key(&session.client_id),
-                    self.qos2_inbound_value(session),
+                    self.received_value(session),
                 ));
             }
             // In one append: after a crash between the two, the whole replay would be delivered again as new.
@@ -130,7 +155,7 @@ impl Engine {
             if session.outbound_changed {
                 values.push((
                     stored::sent::key(&session.client_id),
-                    self.qos2_outbound_value(session),
+                    self.sent_value(session),
                 ));
             }
         }
@@ -146,44 +171,5 @@ impl Engine {
             }
         }
         Ok(end)
-    }
-
-    /// Resumes everything that waited for state that is durable now.
-    pub(in crate::engine) fn settle_state(&mut self) {
-        let conns = self.ingest.settle_state(&self.env);
-        self.send_ready_to(conns);
-        let mut sessions = Vec::new();
-        let mark = self.store.state.durable();
-        let durations = &self.env.metrics.detail.ack_latency;
-        self.store.changes.settle(mark, &mut sessions, durations);
-        self.send_releases();
-        for key in sessions {
-            self.wake_session(key);
-            if let Some(conn) = self.clients.conn_of(key) {
-                lend!(self => Replies).send_ready(conn);
-                self.drain();
-            }
-        }
-        self.abandon_if_state_stopped();
-    }
-
-    /// Closes the connections that wait for the internal partition if it has stopped: it accepted their changes and
-    /// could not make them durable.
-    fn abandon_if_state_stopped(&mut self) {
-        if !self.ingest.is_state_waited_for() && !self.store.changes.is_waited_for() {
-            return;
-        }
-        let PartitionState::Stopped(reason) = self.store.state.partition().state() else {
-            return;
-        };
-        tracing::error!(
-            reason,
-            "connections that wait for state to be stored are closed"
-        );
-        let mut conns = self.ingest.abandon_state();
-        for key in self.store.changes.abandon() {
-            conns.extend(self.clients.conn_of(key));
-        }
-        self.close_each(conns, ReasonCode::UnspecifiedError);
     }
 }

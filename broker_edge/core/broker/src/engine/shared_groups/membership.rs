@@ -132,6 +132,18 @@ impl Membership<'_> {
         self.groups.members += usize::from(is_new);
     }
 
+    /// Puts a restored session into its group.
+    pub fn join_restored(
+        &mut self,
+        key: SessionKey,
+        (shown, tenant): (&str, Option<&str>),
+        options: Options,
+    ) {
+        if let Some(id) = self.groups.by_name(&tenants::name_of(shown, tenant)) {
+            self.join(key, id, options);
+        }
+    }
+
     /// A session has unsubscribed. Records sent to it stay with it; the group ends with its last subscription.
     pub fn leave(&mut self, key: SessionKey, name: &str) {
         let held = self.clients.session(key);

@@ -23,11 +23,6 @@ pub fn name_of(filter: &str, tenant: Option<&str>) -> String {
     }
 }
 
-/// The filter in the name under which a group is kept.
-pub fn filter_behind(name: &str) -> Option<&str> {
-    Some(name.strip_prefix(PREFIX)?.split_once('/')?.1)
-}
-
 /// The tenant of a session's user, if it has one.
 pub fn of(session: &Session) -> Option<&str> {
     let tenant = session.rights.as_ref()?.tenant();

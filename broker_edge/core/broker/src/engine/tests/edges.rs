@@ -397,7 +397,7 @@ fn the_cursors_of_many_sessions_are_stored_a_part_at_a_time() {
     let cursors = |rig: &Rig| {
         let mut found = Vec::new();
         let mut note = |_: &str, value: &std::sync::Arc<[u8]>| found.push(value.clone());
-        rig.engine.store.state.for_each_prefix("cursor/", &mut note);
+        rig.state.for_each_prefix("cursor/", &mut note);
         found
     };
     let before = cursors(&rig);

@@ -273,7 +273,7 @@ fn the_internal_partition_stays_bounded_under_qos_2() {
     let version = Version::V311;
     let compact_after = 128 << 10;
     let mut world = World::with(Rig::open_compacting(small(dir.path()), compact_after));
-    let compaction = Compaction::start(&world.rig.engine.store.state).expect("a thread");
+    let compaction = Compaction::start(&world.rig.state).expect("a thread");
     let mut publisher = Peer::new("publisher", version);
     let mut subscriber = Peer::new("subscriber", version);
     publisher.connect(&mut world.rig);

@@ -283,9 +283,7 @@ fn the_group_ends_with_its_last_subscription_and_a_position_counts_only_for_a_ne
     rig.pass_time(tick::CHECKPOINT_MS);
     settle_disk(&mut rig, &mut []);
     let mut kept = Vec::new();
-    rig.engine
-        .store
-        .state
+    rig.state
         .for_each_prefix("share/", |key, _| kept.push(key.to_owned()));
     assert_eq!(kept, [""; 0], "the cursor went with the group");
     publisher.publish(&mut rig, 1, QoS::AtLeastOnce);
@@ -408,7 +406,8 @@ fn i7_a_group_waits_at_its_bound_of_outstanding_records_and_goes_on_behind_it() 
         rig.engine.groups.get(id).expect("it is there").pending(),
         100_000
     );
-    let (_, value) = rig.engine.group_value(id).expect("it is there");
+    let values = lend!(rig.engine => Checkpointing).group_values(&[id]);
+    let (_, value) = values.into_iter().next().expect("it is there");
     let value = value.len();
     assert!(value < 64 << 10, "the stored cursor has {value} bytes");
     for _ in 0..2 {

@@ -106,10 +106,7 @@ fn nothing_of_qos_2_stays_stored_of_a_session_that_has_ended() {
     answer(&mut rig, key, VERSION, 1, encode::pubrel);
     assert_next(&mut rig, key, "Pubcomp");
     let keys = [received::key("c"), sent::key("c")];
-    let is_stored = |rig: &Rig| {
-        keys.each_ref()
-            .map(|key| rig.engine.store.state.get(key).is_some())
-    };
+    let is_stored = |rig: &Rig| keys.each_ref().map(|key| rig.state.get(key).is_some());
     assert_eq!(is_stored(&rig), [true; 2]);
     rig.connect(ConnectFields::new(VERSION, "c"));
     assert_eq!(is_stored(&rig), [false; 2]);

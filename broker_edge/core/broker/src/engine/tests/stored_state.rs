@@ -141,7 +141,7 @@ fn stop_state(rig: &mut Rig) {
     let internal = rig.log.partitions()[0].clone();
     rig.state_gate.set(Sync::Fail);
     // Nothing may be in progress.
-    let _ = rig.engine.store.state.put("something", b"else");
+    let _ = rig.state.put("something", b"else");
     while !matches!(internal.state(), PartitionState::Stopped(_)) {
         rig.moved.recv_timeout(DEADLINE).expect("the log stops");
     }
@@ -329,7 +329,7 @@ fn who_changes_state_that_can_be_stored_no_more_loses_its_connection_and_nobody_
     }
     // The commit has ended: nothing is left to retry in each turn.
     rig.turn();
-    assert_eq!(rig.engine.store.changes.unsettled(), 0);
+    assert_eq!(rig.engine.store.changes().unsettled(), 0);
     let sessions = rig.engine.clients.sessions.iter();
     assert!(
         sessions
@@ -357,7 +357,7 @@ fn state_that_finds_no_space_is_stored_when_there_is_some() {
             value: Some(&filling),
         };
         // The queue may be full before the partition is.
-        if rig.engine.store.state.write(&[change]).is_err() {
+        if rig.state.write(&[change]).is_err() {
             let _ = rig.moved.recv_timeout(Duration::from_millis(20));
         }
     }
@@ -393,11 +393,12 @@ fn what_changes_in_a_turn_is_one_round_however_many_sessions_it_is() {
     let sessions: Vec<SessionKey> = rig.engine.clients.sessions.keys().collect();
     assert_eq!(sessions.len(), names.len());
     let engine = &mut rig.engine;
-    assert_eq!(engine.store.changes.unsettled(), 0);
+    assert_eq!(engine.store.changes().unsettled(), 0);
     for key in &sessions {
-        engine.change(*key);
+        let session = engine.clients.session_mut(*key).expect("it is there");
+        engine.store.change(*key, session);
     }
-    engine.write_state_commit();
+    lend!(engine => Checkpointing).write_state_commit();
     // One commit, so that none of them continues before all of it is durable.
-    assert_eq!(engine.store.changes.unsettled(), 1);
+    assert_eq!(engine.store.changes().unsettled(), 1);
 }

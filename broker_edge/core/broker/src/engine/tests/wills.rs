@@ -51,10 +51,7 @@ fn seen(rig: &mut Rig, watcher: ConnKey) -> Vec<String> {
 
 fn stored(rig: &Rig) -> usize {
     let mut count = 0;
-    rig.engine
-        .store
-        .state
-        .for_each_prefix("will/", |_, _| count += 1);
+    rig.state.for_each_prefix("will/", |_, _| count += 1);
     count
 }
 
@@ -221,11 +218,7 @@ fn a_waiting_will_says_nothing_in_the_name_of_the_broker_and_nothing_that_a_publ
         key: "will/left",
         value: Some(stored.as_bytes()),
     };
-    rig.engine
-        .store
-        .state
-        .write(&[value])
-        .expect("a small value");
+    rig.state.write(&[value]).expect("a small value");
     rig.crash();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let next = |rig: &Rig| -> u64 {

@@ -147,7 +147,7 @@ impl World {
                 )
             })
             .collect();
-        let changes = &self.rig.engine.store.changes;
+        let changes = self.rig.engine.store.changes();
         panic!("somebody waits for ever: {peers:#?} {sessions:#?} {changes:?}")
     }
 

@@ -11,7 +11,7 @@ fn i8_a_subscribe_that_changes_nothing_stores_nothing() {
     fields.properties = EXPIRY;
     let key = rig.connect(fields);
     rig.subscribe(key, V5);
-    let end = rig.engine.store.state.end();
+    let end = rig.state.end();
     for _ in 0..3 {
         rig.subscribe(key, V5);
         rig.feed(key, |out| {
@@ -19,12 +19,12 @@ fn i8_a_subscribe_that_changes_nothing_stores_nothing() {
         });
         assert_eq!(rig.packets(key, V5, 1).len(), 1);
     }
-    assert_eq!(rig.engine.store.state.end(), end);
+    assert_eq!(rig.state.end(), end);
     rig.feed(key, |out| {
         encode::unsubscribe(out, V5, PacketId::FIRST, &[], &["t"])
     });
     rig.packets(key, V5, 1);
-    assert!(rig.engine.store.state.end() > end);
+    assert!(rig.state.end() > end);
     rig.crash();
 }
 

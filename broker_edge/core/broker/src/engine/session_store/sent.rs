@@ -2,16 +2,17 @@
 
 use headwater_log::Offset;
 
-use crate::engine::Engine;
 use crate::engine::ids::PartitionIndex;
 use crate::engine::session::window::{Inflight, InflightState, Source};
 use crate::engine::session::{Assigned, Session};
 use crate::engine::stored::sent::{self, Flight, Sent};
 use crate::engine::stored::{Names, decode, encode};
 
-impl Engine {
+use super::checkpoint::Checkpointing;
+
+impl Checkpointing<'_> {
     /// The value for the state store; empty if no record was ever given a packet id.
-    pub(in crate::engine) fn qos2_outbound_value(&self, session: &Session) -> Vec<u8> {
+    pub(super) fn sent_value(&self, session: &Session) -> Vec<u8> {
         if session.extras.assigned.is_empty() && !session.window.has_qos2() {
             return Vec::new();
         }
@@ -54,8 +55,8 @@ impl Engine {
     }
 
     /// Puts the in-flight deliveries of before the restart back into the window of a restored session.
-    pub(in crate::engine) fn restore_qos2_outbound(&self, session: &mut Session) {
-        let Some(value) = self.store.state.get(&sent::key(&session.client_id)) else {
+    pub(super) fn restore_sent(&self, session: &mut Session) {
+        let Some(value) = self.store.get(&sent::key(&session.client_id)) else {
             return;
         };
         session.outbound_stored = true;

@@ -1,4 +1,4 @@
-//! The durable part of the in-use packet ids, and how a start restores them.
+//! The durable part of the packet ids that clients have in use, and how a start restores them.
 //!
 //! Each record names its session and packet id. `received/<client id>` holds the ids of records below the offsets
 //! stored with it, and `mark/received` bounds what a start has to scan.
@@ -6,13 +6,15 @@
 use headwater_log::{Class, Offset, Partition, PublishId, ReadError};
 use rustc_hash::FxHashMap;
 
+use crate::engine::SessionKey;
 use crate::engine::ids::PartitionIndex;
 use crate::engine::session::Session;
 use crate::engine::session::received::InboundId;
 use crate::engine::stored::received::{self, Received};
 use crate::engine::stored::received_mark::{self, Mark};
 use crate::engine::stored::{Names, decode, encode};
-use crate::engine::{Engine, SessionKey};
+
+use super::checkpoint::Checkpointing;
 
 /// A mark is written after this many appended bytes: a start scans about this much of a partition.
 const MARK_BYTES: u64 = 16 << 20;
@@ -20,26 +22,26 @@ const SCAN_BYTES: usize = 4 << 20;
 /// How long a start waits for its first mark.
 const MARK_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
 
-impl Engine {
-    /// The value for the state store; empty if no value is needed.
-    pub(in crate::engine) fn qos2_inbound_value(&self, session: &Session) -> Vec<u8> {
+impl Checkpointing<'_> {
+    /// The packet ids that a client has in use, for the state store.
+    pub(super) fn received_value(&self, session: &Session) -> Vec<u8> {
         let received = &session.qos2_inbound;
         let mut held: Vec<u16> = received
             .held
             .iter()
-            .filter(|(_, held)| self.is_settled(held))
+            .filter(|(_, held)| self.ingest.is_acknowledged(held))
             .map(|(id, _)| *id)
             .collect();
         held.sort_unstable();
         let applied = received.partitions.iter();
         let applied =
-            applied.map(|partition| (*partition, self.ingest.settled_below(*partition, &self.env)));
+            applied.map(|partition| (*partition, self.ingest.settled_below(*partition, self.env)));
         let applied = Names(&self.env.partitions).offsets(applied);
         encode(&Received { applied, held })
     }
 
     /// Writes a mark if enough was appended since the last one, or in any case if `now`.
-    pub(in crate::engine) fn mark_qos2_inbound(&mut self, now: bool) {
+    pub fn mark_received(&mut self, now: bool) {
         let due = |(partition, marked_bytes): (&Partition, &u64)| {
             let bytes = partition.size_bytes();
             bytes < *marked_bytes || bytes - *marked_bytes > MARK_BYTES
@@ -57,7 +59,7 @@ impl Engine {
             let received = &session.qos2_inbound;
             // Records below the mark are not scanned, so a session without ids needs no value.
             if !received.held.is_empty() && (received.is_behind || received.is_changed) {
-                let value = self.qos2_inbound_value(session);
+                let value = self.received_value(session);
                 values.push((received::key(&session.client_id), value));
             } else if received.held.is_empty() && received.is_stored {
                 values.push((received::key(&session.client_id), Vec::new()));
@@ -79,8 +81,8 @@ impl Engine {
 
     fn mark(&self) -> Mark {
         let partitions = self.env.data_partitions();
-        let applied = partitions
-            .map(|partition| (partition, self.ingest.settled_below(partition, &self.env)));
+        let applied =
+            partitions.map(|partition| (partition, self.ingest.settled_below(partition, self.env)));
         Mark {
             applied: Names(&self.env.partitions).offsets(applied),
         }
@@ -88,15 +90,14 @@ impl Engine {
 
     /// The session's value was written; records above the mark are covered by the next one.
     fn marked(&mut self, key: SessionKey) {
-        let Some(session) = self.clients.session(key) else {
-            return;
-        };
-        let mut held = session.qos2_inbound.held.values();
-        let is_behind = !held.all(|held| self.is_settled(held));
         let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         let received = &mut session.qos2_inbound;
+        let is_behind = !received
+            .held
+            .values()
+            .all(|held| self.ingest.is_acknowledged(held));
         received.is_stored = !received.held.is_empty();
         received.is_changed = false;
         received.is_behind = is_behind;
@@ -106,8 +107,12 @@ impl Engine {
         }
     }
 
-    /// Restores the packet ids in use: from the stored values, and from the records after them.
-    pub(in crate::engine) fn restore_qos2_inbound(&mut self) -> Result<(), ReadError> {
+    /// Restores the packet ids in use: from the stored values, and from the records after them. Returns how many there
+    /// are.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn restore_received(&mut self) -> Result<usize, ReadError> {
         let mut by_life: FxHashMap<u64, SessionKey> = FxHashMap::default();
         let mut applied: FxHashMap<SessionKey, Received> = FxHashMap::default();
         let keys: Vec<SessionKey> = self.clients.sessions.keys().collect();
@@ -116,7 +121,7 @@ impl Engine {
                 continue;
             };
             by_life.insert(session.life, key);
-            let Some(value) = self.store.state.get(&received::key(&session.client_id)) else {
+            let Some(value) = self.store.get(&received::key(&session.client_id)) else {
                 continue;
             };
             session.qos2_inbound.is_stored = true;
@@ -138,7 +143,7 @@ impl Engine {
             }
             self.store.note_unmarked(key, &mut session.qos2_inbound);
         }
-        let stored = self.store.state.get(received_mark::KEY);
+        let stored = self.store.get(received_mark::KEY);
         let mark: Option<Mark> = stored.and_then(|value| decode(&value).ok());
         // No session's publish is accepted before the first mark is durable: without a mark there are none to find.
         if let Some(mark) = &mark {
@@ -155,25 +160,19 @@ impl Engine {
                 })?;
             }
         }
-        self.qos2.ids_in_use = self
-            .clients
-            .sessions
-            .iter()
-            .map(|(_, s)| s.qos2_inbound.held.len())
-            .sum();
         if mark.as_ref() != Some(&self.mark()) {
-            self.mark_qos2_inbound(true);
-            if !self
-                .store
-                .state
-                .wait_durable(self.store.state.end(), MARK_WAIT)
-            {
+            self.mark_received(true);
+            let state = &self.store.state;
+            if !state.wait_durable(state.end(), MARK_WAIT) {
                 tracing::error!(
                     "the state of sessions does not become durable; the broker starts without waiting for it"
                 );
             }
         }
-        Ok(())
+        let sessions = self.clients.sessions.iter();
+        Ok(sessions
+            .map(|(_, session)| session.qos2_inbound.held.len())
+            .sum())
     }
 
     /// Scans one partition for publishes of sessions; `owner` maps a record to its session and packet id.
@@ -183,7 +182,7 @@ impl Engine {
         from: Offset,
         owner: &mut dyn FnMut(PublishId, Offset) -> Option<SessionKey>,
     ) -> Result<(), ReadError> {
-        let log = self.env.partitions[partition.index()].clone();
+        let log = &self.env.partitions[partition.index()];
         debug_assert_ne!(log.class(), Class::Internal);
         let mut next = from.max(log.log_start());
         while next < log.high_watermark() {
