@@ -203,7 +203,10 @@ def test_a_slow_link_is_no_broker_that_is_away(broker: BrokerProcess) -> None:
     with SlowLink(broker.flight, delay_s=0.5) as link, Client("grpc://{}:{}".format(*link.address)) as client:
         # Neither is tried again, so the first attempt to connect has to wait for the answer.
         (place,) = client.produce(rows(1))
-    with SlowLink(broker.flight, delay_s=0.5) as link, Client("grpc://{}:{}".format(*link.address), retries=0) as client:
+    with (
+        SlowLink(broker.flight, delay_s=0.5) as link,
+        Client("grpc://{}:{}".format(*link.address), retries=0) as client,
+    ):
         assert client.offsets().partitions[place.partition].high_watermark == place.offset + 1
 
 
