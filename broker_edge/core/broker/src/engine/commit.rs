@@ -44,9 +44,7 @@ impl Engine {
         lend!(self => Checkpointing).write_state_commit();
         self.drain();
         self.clients.copy_held_payloads();
-        self.protocol
-            .budget
-            .wake_waits(&mut self.clients, &self.env);
+        self.clients.wake_budget_waits(&self.env);
         self.send_pending_sys();
         self.drain_some();
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);

@@ -1,5 +1,6 @@
 //! Connections and sessions, and the lists of those with work to do.
 
+mod budget;
 pub mod charges;
 mod out;
 pub mod timers;
@@ -21,6 +22,7 @@ use super::session::connection::Phase;
 use super::session::pauses::Pause;
 use super::{ConnKey, Connection, Session, SessionKey, Slab};
 
+use budget::Budget;
 use out::PayloadHolders;
 use timers::Timers;
 
@@ -39,6 +41,8 @@ pub struct Clients {
     resumed: Vec<ConnKey>,
     pub(super) pool: Vec<LazyBox<Vec<u8>>>,
     payload_holders: PayloadHolders,
+    /// Of the bytes of large packets that are being received.
+    pub(super) budget: Budget,
 }
 
 impl Clients {

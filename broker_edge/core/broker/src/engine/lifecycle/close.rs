@@ -43,7 +43,7 @@ impl Engine {
         let will = conn.extras.take().will.filter(|_| keeps_will);
         let (session, transport, version) = (conn.session, conn.peer.transport, conn.version);
         self.quotas.remove(account, Kind::Connections, 1);
-        self.protocol.budget.give_back(reserved);
+        self.clients.budget.give_back(reserved);
         if let Some(reason) = cause.reason() {
             self.observe.turn_metrics.refuse("disconnect", reason);
         }

@@ -51,7 +51,8 @@ impl Engine {
                         .active_rates
                         .look(&mut self.clients.conns, self.env.now.mono_ms);
                     lend!(self => Checkpointing).mark_received(false);
-                    self.end_slow_packets();
+                    self.clients.end_slow_packets(&self.env, &mut self.effects);
+                    self.drain();
                     self.close_waits_on_full();
                     self.catch_up
                         .read_again(&mut self.clients, &mut self.groups);

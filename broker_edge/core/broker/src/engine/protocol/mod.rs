@@ -3,7 +3,6 @@
 pub mod auth_gate;
 pub mod authenticate;
 mod authorize;
-mod budget;
 mod connect;
 mod enhanced;
 mod filters;
@@ -20,7 +19,6 @@ use std::rc::Rc;
 use super::Drain;
 
 use auth_gate::AuthGate;
-use budget::Budget;
 use ownership::Unproved;
 
 #[derive(Default)]
@@ -31,5 +29,4 @@ pub struct Protocol {
     pub(super) unknown_bytes: Rc<Cell<usize>>,
     /// While set, no client is admitted.
     pub(super) drain: Option<Drain>,
-    pub(super) budget: Budget,
 }

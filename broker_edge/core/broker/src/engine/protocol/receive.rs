@@ -41,10 +41,10 @@ enum Step {
 impl Engine {
     /// Whether and how a readable connection is to be read.
     pub fn read_plan(&mut self, key: ConnKey) -> ReadPlan {
-        let is_scarce = self.protocol.budget.is_scarce()
+        let is_scarce = self.clients.budget.is_scarce()
             || self.env.settings.mqtt.limits_rate()
             || self.ingest.is_any_stalled();
-        let Some(conn) = self.clients.conn_mut(key) else {
+        let Some(conn) = self.clients.conns.get_mut(key) else {
             return ReadPlan::Wait;
         };
         if conn.acks.len() > PENDING_REPLIES_MAX {
@@ -59,7 +59,7 @@ impl Engine {
         if let Some(unparsed) = conn.unparsed.present_mut()
             && unparsed.needs > OWN_BUFFER_MIN
         {
-            if !self.protocol.budget.reserve(key, unparsed, &self.env) {
+            if !self.clients.budget.reserve(key, unparsed, &self.env) {
                 self.observe.turn_metrics.pause(conn, Pause::Budget);
                 return ReadPlan::Wait;
             }
@@ -97,7 +97,7 @@ impl Engine {
             return true;
         }
         let unparsed = conn.unparsed.take();
-        self.protocol.budget.give_back(unparsed.reserved);
+        self.clients.budget.give_back(unparsed.reserved);
         self.receive(key, &unparsed.bytes, true);
         self.clients
             .conn(key)

@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 
 use headwater_mqtt::ReasonCode;
 
-use crate::engine::clients::Clients;
-use crate::engine::effects::Cause;
+use crate::engine::ConnKey;
+use crate::engine::effects::{Cause, Effects};
 use crate::engine::env::Env;
 use crate::engine::session::connection::Unparsed;
 use crate::engine::session::pauses::Pause;
-use crate::engine::{ConnKey, Engine};
+
+use super::Clients;
 
 /// How long a large packet may take to arrive while others wait for the budget.
 const PACKET_MS_MAX: u64 = 30_000;
@@ -57,35 +58,35 @@ impl Budget {
         self.reserved_bytes -= reserved;
         self.is_freed |= reserved > 0;
     }
+}
 
-    /// Lets connections that wait try again after some was freed.
-    pub fn wake_waits(&mut self, clients: &mut Clients, env: &Env) {
-        if self.is_scarce() && std::mem::take(&mut self.is_freed) {
-            for key in self.waits.drain(..) {
-                clients.resume(key, Pause::Budget, env);
+impl Clients {
+    /// Lets connections that wait for the budget try again after some was freed.
+    pub fn wake_budget_waits(&mut self, env: &Env) {
+        if self.budget.is_scarce() && std::mem::take(&mut self.budget.is_freed) {
+            for key in std::mem::take(&mut self.budget.waits) {
+                self.resume(key, Pause::Budget, env);
             }
         }
     }
-}
 
-impl Engine {
     /// While others wait for the budget, closes connections that reserve part of it for a packet that does not arrive.
-    pub(in crate::engine) fn end_slow_packets(&mut self) {
-        if !self.protocol.budget.is_scarce() {
+    pub fn end_slow_packets(&mut self, env: &Env, effects: &mut Effects) {
+        if !self.budget.is_scarce() {
             return;
         }
-        let now_ms = self.env.now.mono_ms;
+        let now_ms = env.now.mono_ms;
         let is_slow = |unparsed: &Unparsed| {
             unparsed.reserved > 0 && unparsed.reserved_at_ms + PACKET_MS_MAX <= now_ms
         };
-        let conns = self.clients.conns.iter();
+        let conns = self.conns.iter();
         let slow = conns.filter(|(_, conn)| is_slow(&conn.unparsed));
         let slow: Vec<ConnKey> = slow.map(|(key, _)| key).collect();
         for key in slow {
             tracing::debug!(
                 "a large packet takes too long while others wait for the budget, so its connection is closed"
             );
-            self.close_now(key, Cause::Reason(ReasonCode::QuotaExceeded));
+            self.close(key, Cause::Reason(ReasonCode::QuotaExceeded), env, effects);
         }
     }
 }
