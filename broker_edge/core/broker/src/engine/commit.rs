@@ -8,6 +8,7 @@ use crate::engine::effects::Cause;
 use crate::engine::ingest::own::OwnRecords;
 use crate::engine::ingest::stage::{Outcome, Refused};
 use crate::engine::observe::Gauges;
+use crate::engine::operate::sys::SysTopics;
 use crate::engine::session::pauses::Pause;
 use crate::engine::session_store::checkpoint::Checkpointing;
 
@@ -45,8 +46,10 @@ impl Engine {
         self.drain();
         self.clients.copy_held_payloads();
         self.clients.wake_budget_waits(&self.env);
-        self.send_pending_sys();
-        self.drain_some();
+        lend!(self => SysTopics).send_pending();
+        self.protocol
+            .drain_some(&mut self.clients, &self.env, &mut self.effects);
+        self.drain();
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let present = Gauges {
             connections: count(self.clients.conns.len()),
@@ -54,7 +57,7 @@ impl Engine {
             session_bytes: i64::try_from(self.quotas.session_bytes()).unwrap_or(i64::MAX),
             subscriptions: count(self.routing.subscriptions()),
             shared_groups: count(self.groups.len()),
-            draining: i64::from(self.protocol.drain.is_some()),
+            draining: i64::from(self.protocol.is_draining()),
         };
         self.observe.turn_metrics.shared_rights_checks += self.groups.take_looks();
         self.observe.publish(present);

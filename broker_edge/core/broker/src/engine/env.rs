@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use headwater_log::{Class, Log, Partition};
+use headwater_mqtt::ReasonCode;
 
 use crate::metrics::Metrics;
 
@@ -41,5 +42,17 @@ impl Env {
             return self.data_partitions().collect();
         }
         vec![PartitionIndex::of(self.log.route(filter).partition)]
+    }
+
+    /// Why no client may publish to this name, if so.
+    pub fn refusal_of_name(&self, name: &str) -> Option<ReasonCode> {
+        if name.starts_with('$') {
+            return Some(ReasonCode::NotAuthorized);
+        }
+        let limits = &self.settings.mqtt;
+        let levels = 1 + name.bytes().filter(|byte| *byte == b'/').count();
+        let is_long = name.len() > limits.max_topic_bytes as usize;
+        (is_long || levels > usize::from(limits.max_topic_levels))
+            .then_some(ReasonCode::TopicNameInvalid)
     }
 }

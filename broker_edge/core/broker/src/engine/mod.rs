@@ -39,6 +39,21 @@ macro_rules! lend {
             effects: &mut $from.effects,
         }
     };
+    ($from:expr => AuthUpdates) => {
+        lend!($from => AuthUpdates: protocol, clients, routing, groups, quotas, effects)
+    };
+    ($from:expr => SysTopics) => {
+        lend!($from => SysTopics: clients, routing, groups, retained, observe, effects)
+    };
+    ($from:expr => ClientsView) => {
+        lend!($from => ClientsView, to read: clients, delivery, observe)
+    };
+    ($from:expr => Usage) => {
+        lend!($from => Usage, to read: clients, routing, groups, quotas)
+    };
+    ($from:expr => $list:ident, to read: $($owner:ident),*) => {
+        $list { env: &$from.env, $($owner: &$from.$owner),* }
+    };
     ($from:expr => $list:ident: $($owner:ident),*) => {
         $list { env: &$from.env, $($owner: &mut $from.$owner),* }
     };
@@ -104,8 +119,11 @@ use ids::Waiter;
 use ingest::Ingest;
 use lifecycle::tick::CHECKPOINT_MS;
 use observe::Observe;
+use operate::clients_api::ClientsView;
+use operate::sys::SysTopics;
 use protocol::Protocol;
 use protocol::auth_gate::{AuthGate, Wake};
+use protocol::authorize::AuthUpdates;
 use qos2::Qos2;
 use quotas::Quotas;
 use retained::guard::guard;
@@ -188,14 +206,15 @@ impl Engine {
         engine
             .clients
             .set_timer(now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);
-        engine.start_sys();
+        lend!(engine => SysTopics).start();
         Ok(engine)
     }
 
     /// Requires authentication by this authority for new connections. `wake` makes the loop take a turn.
     pub fn set_auth(&mut self, auth_service: Arc<AuthService>, wake: Wake) {
         self.protocol.auth_gate = AuthGate::new(Some(auth_service), wake);
-        self.renew_rights();
+        lend!(self => AuthUpdates).renew_rights();
+        self.drain();
     }
 
     /// Begins a turn at this time.
@@ -206,7 +225,8 @@ impl Engine {
         self.observe.begin_turn();
         self.ingest.begin_turn(self.observe.turn_at());
         self.groups.begin_turn();
-        self.take_auth_updates();
+        lend!(self => AuthUpdates).take();
+        self.drain();
     }
 
     /// Does what the step that ends here asks of higher parts: a packet, a due timer, a connection that settled, an
@@ -309,6 +329,38 @@ impl Engine {
         if self.clients.conn(key).is_some_and(|conn| conn.out_blocked) {
             self.clients.touch(key);
         }
+    }
+
+    /// Answers a request of an operator about clients.
+    pub fn answer_clients(&mut self, request: ClientsRequest) {
+        let view = lend!(self => ClientsView);
+        match request {
+            ClientsRequest::List { query, answer } => drop(answer.send(view.page(&query))),
+            ClientsRequest::Show { client_id, answer } => {
+                drop(answer.send(view.detail(&client_id)));
+            }
+            ClientsRequest::Kick {
+                client_id,
+                ends_session,
+                answer,
+            } => drop(answer.send(self.kick(&client_id, ends_session))),
+        }
+    }
+
+    /// Answers a Flight producer that is about to append retained messages.
+    pub fn answer_retain(&mut self, request: RetainRequest) {
+        let observe = &mut self.observe;
+        request.serve(&self.env, &mut self.quotas, &self.retained, observe);
+    }
+
+    /// Begins or ends maintenance: new clients are refused, and connected ones are closed, some in each turn.
+    pub fn set_drain(&mut self, drain: Option<Drain>) {
+        self.protocol.set_drain(drain, &mut self.observe);
+    }
+
+    /// Updates the averages of `$SYS` and sends the values that changed.
+    fn publish_sys(&mut self) {
+        lend!(self => SysTopics).publish();
     }
 
     /// Sends what became durable to the live sessions and groups.

@@ -1,11 +1,12 @@
 //! The settings of the data plane: plain values that the broker fills from the configuration.
 
-use headwater_mqtt::ReasonCode;
+use headwater_mqtt::{Connect, ReasonCode};
 
 use crate::config::{MqttSettings, SysSettings};
 use crate::engine::qos2::inbound::IDS_IN_USE_MAX;
 
 use super::quotas::QuotaLimits;
+use super::session::NEVER_EXPIRES;
 
 /// The settings of the engine.
 #[derive(Debug, Clone)]
@@ -32,6 +33,27 @@ impl Settings {
             ReasonCode::UseAnotherServer | ReasonCode::ServerMoved
         );
         self.mqtt.server_reference.as_deref().filter(|_| goes)
+    }
+
+    /// The effective keep alive in seconds: the client's, or the one that the broker imposes on MQTT 5.
+    pub fn keep_alive_of(&self, connect: &Connect<'_>) -> u16 {
+        let max = self.mqtt.keep_alive_max_s();
+        let wanted = connect.keep_alive_s;
+        if max > 0 && connect.version.is_v5() && (wanted == 0 || wanted > max) {
+            max
+        } else {
+            wanted
+        }
+    }
+
+    /// How many seconds the session of a connecting client outlives its connection.
+    pub fn expiry_of(&self, connect: &Connect<'_>) -> u32 {
+        let wanted = match (connect.version.is_v5(), connect.clean_start) {
+            (true, _) => connect.properties.session_expiry_interval().unwrap_or(0),
+            (false, true) => 0,
+            (false, false) => NEVER_EXPIRES,
+        };
+        wanted.min(self.mqtt.session_expiry_max_s())
     }
 }
 

@@ -2,7 +2,9 @@
 
 mod budget;
 pub mod charges;
+mod credentials;
 mod out;
+mod pace;
 pub mod timers;
 
 use std::collections::BTreeMap;
@@ -12,7 +14,7 @@ use std::rc::Rc;
 use headwater_mqtt::{Property, encode};
 
 use crate::audit::Refused;
-use crate::auth::Rights;
+use crate::auth::{Access, Rights};
 
 use super::containers::lazy_box::LazyBox;
 use super::containers::once_queue::OnceQueue;
@@ -186,6 +188,13 @@ impl Clients {
     /// Connections whose pause has ended: they may be read again.
     pub(super) fn take_resumed(&mut self) -> Vec<ConnKey> {
         std::mem::take(&mut self.resumed)
+    }
+
+    /// Whether the client of a session has this access to a topic (a filter, for [`Access::Subscribe`]).
+    #[inline]
+    pub(super) fn may(&self, session: SessionKey, access: Access, topic: &str) -> bool {
+        self.session(session)
+            .is_some_and(|session| session.may(access, topic))
     }
 
     /// Whether the CONNACK of an open connection has left.

@@ -45,7 +45,7 @@ impl Engine {
         connect: &Connect<'_>,
         client_id: &str,
     ) -> (SessionKey, Option<PreviousState>) {
-        let expiry_s = self.expiry_of(connect);
+        let expiry_s = self.env.settings.expiry_of(connect);
         let window_max = connect
             .properties
             .receive_maximum()

@@ -175,8 +175,8 @@ impl Engine {
             return;
         };
         let (client_id, account) = (Rc::clone(&session.client_id), session.account);
-        let may_publish = self.may(key, Access::Publish, &will.topic);
-        if self.refusal_of_name(&will.topic).is_some() || !may_publish {
+        let may_publish = self.clients.may(key, Access::Publish, &will.topic);
+        if self.env.refusal_of_name(&will.topic).is_some() || !may_publish {
             self.env
                 .metrics
                 .auth

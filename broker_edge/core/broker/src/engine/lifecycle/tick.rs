@@ -32,7 +32,10 @@ impl Engine {
                 Timer::Silence(key) => self.check_silence(key),
                 Timer::Will(key) => self.check_will(key),
                 Timer::Expiry(key) => self.check_expiry(key),
-                Timer::Credentials(key) => self.check_credentials(key),
+                Timer::Credentials(key) => {
+                    self.clients
+                        .check_credentials(key, &self.env, &mut self.effects)
+                }
                 Timer::Pace(key) => {
                     for pause in [Pause::MessageRate, Pause::ByteRate] {
                         self.clients.resume(key, pause, &self.env);

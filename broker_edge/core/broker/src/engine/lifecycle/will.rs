@@ -24,7 +24,7 @@ const RETRY_MS: u64 = 100;
 impl Engine {
     /// Whether a will may be published to a topic: the same rules as for a publish of the client.
     pub(super) fn may_publish_will(&self, key: SessionKey, topic: &str) -> bool {
-        self.refusal_of_name(topic).is_none() && self.may(key, Access::Publish, topic)
+        self.env.refusal_of_name(topic).is_none() && self.clients.may(key, Access::Publish, topic)
     }
 
     /// Makes a will wait for its delay, or for the end of the session if that is earlier.
@@ -122,7 +122,7 @@ impl Engine {
         let Some((_, token)) = &will.waits else {
             return true;
         };
-        if self.refusal_of_name(&will.topic).is_some() {
+        if self.env.refusal_of_name(&will.topic).is_some() {
             // It was stored by an earlier version of the broker.
             self.observe.turn_metrics.publishes_refused += 1;
             return true;

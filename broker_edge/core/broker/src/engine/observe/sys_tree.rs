@@ -1,6 +1,7 @@
 //! What `$SYS` remembers: the averages, the values sent last, and the new subscriptions that wait for theirs.
 
 use crate::engine::ConnKey;
+use crate::engine::env::Env;
 
 /// Limit on new subscriptions whose values wait for their SUBACK, over all connections. Beyond it a subscription only
 /// gets the values that change, at the next interval.
@@ -56,9 +57,9 @@ impl SysTree {
         changed.map(|(_, value)| value.clone()).collect()
     }
 
-    /// Notes that a new subscription gets the current values, unless too many wait for them.
-    pub fn await_suback(&mut self, conn: ConnKey, filter: &str) {
-        if self.pending.len() < PENDING_MAX {
+    /// Notes that a new subscription gets the current values, unless `$SYS` is off or too many wait for them.
+    pub fn await_suback(&mut self, conn: ConnKey, filter: &str, env: &Env) {
+        if env.settings.sys_interval_ms > 0 && self.pending.len() < PENDING_MAX {
             self.pending.push((conn, filter.into()));
         }
     }

@@ -10,16 +10,19 @@ use headwater_mqtt::ReasonCode;
 use serde::Serialize;
 use tokio::sync::oneshot::Sender;
 
+use crate::engine::clients::Clients;
+use crate::engine::delivery::Delivery;
 use crate::engine::effects::Cause;
+use crate::engine::env::Env;
 use crate::engine::ids::PartitionIndex;
+use crate::engine::observe::Observe;
 use crate::engine::observe::connection_gauges::name_of;
 use crate::engine::observe::rates::Rates;
+use crate::engine::observe::sys_tree::is_sys;
 use crate::engine::session::connection::Traffic;
 use crate::engine::session::{NEVER_EXPIRES, Session};
 use crate::engine::shared_groups::is_shared;
-use crate::engine::{Engine, SessionKey};
-
-use crate::engine::observe::sys_tree::is_sys;
+use crate::engine::{Connection, Engine};
 
 /// Clients and subscriptions examined for one page.
 const STEPS_MAX: usize = 4096;
@@ -137,23 +140,17 @@ pub struct Kicked {
     pub session_ended: bool,
 }
 
-impl Engine {
-    pub fn answer_clients(&mut self, request: ClientsRequest) {
-        match request {
-            ClientsRequest::List { query, answer } => drop(answer.send(self.page(&query))),
-            ClientsRequest::Show { client_id, answer } => {
-                let detail = self.clients.key_by_id(&client_id);
-                drop(answer.send(detail.and_then(|key| self.detail(key))));
-            }
-            ClientsRequest::Kick {
-                client_id,
-                ends_session,
-                answer,
-            } => drop(answer.send(self.kick(&client_id, ends_session))),
-        }
-    }
+/// What operators are shown of clients.
+pub struct ClientsView<'a> {
+    pub env: &'a Env,
+    pub clients: &'a Clients,
+    pub delivery: &'a Delivery,
+    pub observe: &'a Observe,
+}
 
-    fn page(&self, query: &PageQuery) -> Page {
+impl ClientsView<'_> {
+    /// The clients that the query selects, up to its limit.
+    pub fn page(&self, query: &PageQuery) -> Page {
         let limit = query.limit.clamp(1, PAGE_MAX);
         let mut clients = Vec::new();
         let mut steps = 0;
@@ -209,8 +206,9 @@ impl Engine {
         i64::try_from(self.env.now.mono_ms.saturating_sub(then_ms) * 1000).unwrap_or(i64::MAX)
     }
 
-    fn detail(&self, key: SessionKey) -> Option<ClientDetail> {
-        let session = self.clients.session(key)?;
+    /// What is known about a client; `None` if it has no session.
+    pub fn detail(&self, client_id: &str) -> Option<ClientDetail> {
+        let session = self.clients.by_id(client_id)?;
         let conn = session.conn.and_then(|key| self.clients.conn(key));
         let filters = session.subscriptions.iter().map(|held| FilterRow {
             filter: held.filter.to_string(),
@@ -241,7 +239,7 @@ impl Engine {
                 .as_ref()
                 .is_some_and(|offline| offline.will.is_some())
                 || conn.is_some_and(|conn| conn.extras.will.is_some()),
-            out_bytes: conn.map_or(0, crate::engine::Connection::out_len),
+            out_bytes: conn.map_or(0, Connection::out_len),
         })
     }
 
@@ -275,9 +273,15 @@ impl Engine {
         };
         self.reached(session).into_iter().map(lag_of).sum()
     }
+}
 
+impl Engine {
     /// Closes the client's connection, and ends its session if requested.
-    fn kick(&mut self, client_id: &str, ends_session: bool) -> Option<Kicked> {
+    pub(in crate::engine) fn kick(
+        &mut self,
+        client_id: &str,
+        ends_session: bool,
+    ) -> Option<Kicked> {
         let key = self.clients.key_by_id(client_id)?;
         let conn = self.clients.session(key)?.conn;
         if let Some(conn) = conn {

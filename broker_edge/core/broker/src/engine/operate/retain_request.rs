@@ -3,11 +3,14 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot::Sender;
 
 use crate::auth::Rights;
-use crate::engine::Engine;
-use crate::engine::quotas::Kind;
+use crate::engine::env::Env;
+use crate::engine::observe::Observe;
+use crate::engine::quotas::{Kind, Quotas};
+use crate::engine::retained::Retained;
 
 /// Limit on the messages of one request, which is answered within a turn.
 pub const MESSAGES_MAX: usize = 256;
@@ -21,34 +24,41 @@ pub struct RetainRequest {
     pub answer: Sender<Result<(), &'static str>>,
 }
 
-impl Engine {
-    /// A requester that no longer waits is no error: claims of records that never arrive are dropped.
-    pub fn answer_retain(&mut self, request: RetainRequest) {
-        let result = self.claim_for(&request.rights, &request.messages);
-        self.observe.turn_metrics.retained_refused += u64::from(result.is_err());
-        let _ = request.answer.send(result);
+impl RetainRequest {
+    /// Makes the claims and sends the answer. A requester that no longer waits is no error: claims of records that
+    /// never arrive are dropped.
+    pub(in crate::engine) fn serve(
+        self,
+        env: &Env,
+        quotas: &mut Quotas,
+        retained: &Mutex<Retained>,
+        observe: &mut Observe,
+    ) {
+        let result = self.claim(env, quotas, &retained.lock());
+        observe.turn_metrics.retained_refused += u64::from(result.is_err());
+        let _ = self.answer.send(result);
     }
 
-    fn claim_for(
-        &mut self,
-        rights: &Arc<Rights>,
-        messages: &[(String, usize)],
+    fn claim(
+        &self,
+        env: &Env,
+        quotas: &mut Quotas,
+        retained: &Retained,
     ) -> Result<(), &'static str> {
-        let account = self.quotas.open(Some(rights));
-        let now_ms = self.env.now.mono_ms;
-        let retained = self.retained.lock();
+        let account = quotas.open(Some(&self.rights));
+        let now_ms = env.now.mono_ms;
         let mut result = Ok(());
-        for (topic, payload_bytes) in messages {
+        for (topic, payload_bytes) in &self.messages {
             let message = (&**topic, *payload_bytes);
-            let over = retained.over_quota(&self.quotas, account, message);
+            let over = retained.over_quota(quotas, account, message);
             if over.is_some() || retained.is_full_for(topic, *payload_bytes) {
                 result = Err(over.map_or("mqtt.max_retained", Kind::reason));
                 break;
             }
-            retained.claim(&mut self.quotas, account, message, now_ms);
+            retained.claim(quotas, account, message, now_ms);
         }
         // The claims keep it open.
-        self.quotas.close(account);
+        quotas.close(account);
         result
     }
 }

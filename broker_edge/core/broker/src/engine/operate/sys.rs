@@ -4,25 +4,46 @@
 //! matching values, with the retain flag, once its SUBACK has left. Without a subscriber only the averages are
 //! computed.
 
+use std::sync::Arc;
+
 use headwater_log::Class;
 use headwater_mqtt::encode::PublishFields;
 use headwater_mqtt::{Property, QoS, filter_matches};
+use parking_lot::Mutex;
 
 use crate::VERSION;
 use crate::auth::Access;
+use crate::engine::ConnKey;
+use crate::engine::clients::Clients;
 use crate::engine::clients::timers::Timer;
 use crate::engine::delivery::matches::matches;
+use crate::engine::effects::Effects;
+use crate::engine::env::Env;
+use crate::engine::observe::Observe;
 use crate::engine::observe::sys_tree::Total;
+use crate::engine::retained::Retained;
+use crate::engine::routing::Routing;
 use crate::engine::routing::topics::EffectiveOptions;
-use crate::engine::{ConnKey, Engine, SessionKey};
+use crate::engine::shared_groups::Groups;
 
 const ROOT: &str = "$SYS/broker/";
 /// New subscriptions that are sent their values in one turn.
 const PENDING_PER_TURN: usize = 64;
 
-impl Engine {
+/// The values of `$SYS`, and who gets them.
+pub struct SysTopics<'a> {
+    pub env: &'a Env,
+    pub clients: &'a mut Clients,
+    pub routing: &'a mut Routing,
+    pub groups: &'a mut Groups,
+    pub retained: &'a mut Arc<Mutex<Retained>>,
+    pub observe: &'a mut Observe,
+    pub effects: &'a mut Effects,
+}
+
+impl SysTopics<'_> {
     /// Starts the interval timer.
-    pub(in crate::engine) fn start_sys(&mut self) {
+    pub fn start(&mut self) {
         if self.env.settings.sys_interval_ms > 0 {
             let due_ms = self.env.now.mono_ms + self.env.settings.sys_interval_ms;
             self.clients.set_timer(due_ms, Timer::Sys);
@@ -30,49 +51,39 @@ impl Engine {
     }
 
     /// Updates the averages and sends the values that changed.
-    pub(in crate::engine) fn publish_sys(&mut self) {
+    pub fn publish(&mut self) {
         let interval_ms = self.env.settings.sys_interval_ms;
         self.clients
             .set_timer(self.env.now.mono_ms + interval_ms, Timer::Sys);
         let totals = self.totals();
         self.observe.sys.average(&totals, self.env.now.mono_ms);
-        let values = self.sys_values();
+        let values = self.values();
         let mut wanted = false;
         for (topic, _) in &values {
             self.routing.for_each_match(topic, &mut |_| wanted = true);
         }
         let sent = if wanted { values } else { Vec::new() };
         for (topic, value) in self.observe.sys.take_changed(sent) {
-            self.send_sys_live(&topic, &value);
+            self.send_live(&topic, &value);
         }
     }
 
-    fn send_sys_live(&mut self, topic: &str, value: &str) {
+    fn send_live(&mut self, topic: &str, value: &str) {
         let id = self.routing.intern(topic, &self.env.log);
-        let matches = matches(&mut self.routing, id, &self.clients.sessions, &self.groups);
+        let matches = matches(self.routing, id, &self.clients.sessions, self.groups);
         for target in &matches.targets {
             let retain = target.effective.retain_as_published;
-            self.send_sys(target.conn, topic, value, retain, &target.effective);
-        }
-    }
-
-    /// Notes that a new subscription gets the current values.
-    pub(in crate::engine) fn queue_sys(&mut self, session: SessionKey, filter: &str) {
-        let conn = self.clients.conn_of(session);
-        if let Some(conn) = conn
-            && self.env.settings.sys_interval_ms > 0
-        {
-            self.observe.sys.await_suback(conn, filter);
+            self.send(target.conn, topic, value, retain, &target.effective);
         }
     }
 
     /// Sends their values to new subscriptions whose SUBACK has left.
-    pub(in crate::engine) fn send_pending_sys(&mut self) {
+    pub fn send_pending(&mut self) {
         let mut pending = self.observe.sys.take_pending();
         if pending.is_empty() {
             return;
         }
-        let values = self.sys_values();
+        let values = self.values();
         let mut left = PENDING_PER_TURN;
         pending.retain(|(key, filter)| {
             if left == 0 {
@@ -93,8 +104,10 @@ impl Engine {
             let effective = EffectiveOptions::of(std::iter::once(options));
             left -= 1;
             for (topic, value) in &values {
-                if filter_matches(filter, topic) && self.may(session, Access::Receive, topic) {
-                    self.send_sys(*key, topic, value, true, &effective);
+                if filter_matches(filter, topic)
+                    && self.clients.may(session, Access::Receive, topic)
+                {
+                    self.send(*key, topic, value, true, &effective);
                 }
             }
             false
@@ -103,7 +116,7 @@ impl Engine {
         self.observe.sys.put_back(pending);
     }
 
-    fn send_sys(
+    fn send(
         &mut self,
         key: ConnKey,
         topic: &str,
@@ -164,7 +177,7 @@ impl Engine {
     }
 
     /// Every topic with its value, always in the same order.
-    fn sys_values(&self) -> Vec<(String, String)> {
+    fn values(&self) -> Vec<(String, String)> {
         let (mqtt, detail) = (&self.env.metrics.mqtt, &self.env.metrics.detail);
         let connected = self.observe.connection_gauges.connected();
         let total = self.clients.sessions.len();

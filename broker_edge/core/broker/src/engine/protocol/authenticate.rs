@@ -3,21 +3,16 @@
 
 use std::sync::Arc;
 
-use headwater_mqtt::{Connect, ReasonCode};
+use headwater_mqtt::Connect;
 
 use crate::auth::{Admission, Credentials, Denied, Identity, Rights};
 use crate::engine::clients::Clients;
-use crate::engine::clients::timers::Timer;
-use crate::engine::effects::Cause;
 use crate::engine::env::Env;
 use crate::engine::session::auth::{AuthStep, Charge};
 use crate::engine::session::pauses::Pause;
-use crate::engine::{ConnKey, Connection, Engine};
+use crate::engine::{ConnKey, Connection};
 
 use super::Protocol;
-
-/// Wall clocks jump, so expiry is checked at least this often.
-const EXPIRY_CHECK_MS_MAX: u64 = 60 * 60 * 1000;
 
 /// The result of authenticating a CONNECT.
 pub enum Authenticated {
@@ -121,44 +116,5 @@ impl Protocol {
         };
         *charge = Charge::take(&self.unknown_bytes, held_bytes, bytes_max);
         charge.is_some()
-    }
-}
-
-impl Engine {
-    /// Counts and audits a client that is refused. `rights` is set if the credentials were valid.
-    pub(super) fn note_denied(
-        &self,
-        key: ConnKey,
-        client_id: &str,
-        denied: Denied,
-        rights: Option<&Arc<Rights>>,
-    ) {
-        self.env.metrics.auth.deny(denied);
-        let who = Some((client_id, rights.map(|rights| &**rights)));
-        self.clients
-            .refused(key, who, ("connect", denied.label()), &self.env);
-    }
-
-    /// Sets a timer to check the credentials again when they expire.
-    pub(super) fn watch_expiry(&mut self, key: ConnKey, rights: Option<&Rights>) {
-        if let Some(expires_us) = rights.and_then(|rights| rights.identity().expires_us) {
-            let left_ms = u64::try_from(expires_us - self.env.now.wall_us).unwrap_or(0) / 1000 + 1;
-            let due_ms = self.env.now.mono_ms + left_ms.min(EXPIRY_CHECK_MS_MAX);
-            self.clients.set_timer(due_ms, Timer::Credentials(key));
-        }
-    }
-
-    pub(in crate::engine) fn check_credentials(&mut self, key: ConnKey) {
-        let session = self.clients.session_of(key);
-        let rights = session
-            .filter(|session| session.conn == Some(key))
-            .and_then(|session| session.rights.clone());
-        match rights {
-            Some(rights) if rights.identity().is_expired(self.env.now.wall_us) => {
-                self.env.metrics.auth.end("expired");
-                self.close(key, Cause::Reason(ReasonCode::MaximumConnectTime));
-            }
-            rights => self.watch_expiry(key, rights.as_deref()),
-        }
     }
 }

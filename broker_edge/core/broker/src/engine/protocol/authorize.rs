@@ -6,15 +6,20 @@
 //! deliveries are checked when a topic's list of subscribers is built; the list is cached under the epoch of the
 //! subscriptions. Publishes are checked once per topic and connection; the auth gate caches the verdict.
 
+use std::sync::Arc;
+
 use headwater_mqtt::ReasonCode;
 
 use crate::auth::{Access, Proof};
 use crate::engine::clients::Clients;
-use crate::engine::effects::Cause;
+use crate::engine::effects::{Cause, Effects};
+use crate::engine::env::Env;
+use crate::engine::quotas::Quotas;
 use crate::engine::routing::Routing;
 use crate::engine::routing::position::Refusal;
 use crate::engine::routing::topics::TopicId;
-use crate::engine::{ConnKey, Engine, SessionKey};
+use crate::engine::shared_groups::Groups;
+use crate::engine::{ConnKey, SessionKey};
 
 use super::Protocol;
 
@@ -49,48 +54,44 @@ impl Protocol {
     }
 }
 
-impl Engine {
-    /// Whether the client of a session has this access to a topic (a filter, for [`Access::Subscribe`]).
-    #[inline]
-    pub(in crate::engine) fn may(&self, session: SessionKey, access: Access, topic: &str) -> bool {
-        self.clients
-            .session(session)
-            .is_some_and(|session| session.may(access, topic))
+/// Whether the client may subscribe to a filter, or replay what it matches.
+pub fn check_access(
+    clients: &Clients,
+    env: &Env,
+    key: SessionKey,
+    filter: &str,
+    access: Access,
+) -> Result<(), Refusal> {
+    let session = clients.session(key);
+    if session.is_some_and(|session| session.may_filter(access, filter)) {
+        return Ok(());
     }
-
-    /// Whether the client of a session may have this access to any topic under a filter.
-    fn may_filter(&self, session: SessionKey, access: Access, filter: &str) -> bool {
-        self.clients.session(session).is_some_and(|session| {
-            let rights = session.rights.as_ref();
-            rights.is_none_or(|rights| rights.may_filter(access, filter, Some(&session.client_id)))
-        })
+    let what = match access {
+        Access::Replay => "replaying",
+        _ => "subscribing to",
+    };
+    env.metrics.auth.subscriptions_denied.inc();
+    if let Some(conn) = clients.conn_of(key) {
+        clients.refused(conn, None, ("subscribe", "acl"), env);
     }
+    let sentence = format!("{what} this filter is not allowed");
+    Err(Refusal::new(ReasonCode::NotAuthorized, sentence))
+}
 
-    /// Whether the client may subscribe to a filter, or replay what it matches.
-    pub(super) fn check_access(
-        &self,
-        key: SessionKey,
-        filter: &str,
-        access: Access,
-    ) -> Result<(), Refusal> {
-        if self.may_filter(key, access, filter) {
-            return Ok(());
-        }
-        let what = match access {
-            Access::Replay => "replaying",
-            _ => "subscribing to",
-        };
-        self.env.metrics.auth.subscriptions_denied.inc();
-        if let Some(conn) = self.clients.conn_of(key) {
-            let what = ("subscribe", "acl");
-            self.clients.refused(conn, None, what, &self.env);
-        }
-        let sentence = format!("{what} this filter is not allowed");
-        Err(Refusal::new(ReasonCode::NotAuthorized, sentence))
-    }
+/// News from other threads about rights and credentials.
+pub struct AuthUpdates<'a> {
+    pub env: &'a Env,
+    pub protocol: &'a mut Protocol,
+    pub clients: &'a mut Clients,
+    pub routing: &'a mut Routing,
+    pub groups: &'a mut Groups,
+    pub quotas: &'a mut Quotas,
+    pub effects: &'a mut Effects,
+}
 
-    /// Takes news from other threads: a newer authority, and answers about credentials.
-    pub(in crate::engine) fn take_auth_updates(&mut self) {
+impl AuthUpdates<'_> {
+    /// Takes a newer authority, and answers about credentials.
+    pub fn take(&mut self) {
         if !self.protocol.auth_gate.has_updates() {
             return;
         }
@@ -98,12 +99,12 @@ impl Engine {
             self.protocol.auth_gate.take_authority();
             self.renew_rights();
         }
-        self.protocol.take_answers(&mut self.clients, &self.env);
+        self.protocol.take_answers(self.clients, self.env);
     }
 
     /// Gives every session its rights under the new authority, and closes the connections of clients that are no longer
     /// admitted.
-    pub(in crate::engine) fn renew_rights(&mut self) {
+    pub fn renew_rights(&mut self) {
         let authority = &self.protocol.auth_gate.authority;
         let mut revoked = Vec::new();
         let keys: Vec<SessionKey> = self.clients.sessions.keys().collect();
@@ -114,7 +115,7 @@ impl Engine {
             let Some(rights) = &session.rights else {
                 continue;
             };
-            let identity = std::sync::Arc::clone(rights.identity());
+            let identity = Arc::clone(rights.identity());
             if identity.proof == Proof::Stored {
                 session.rights = session.owner().map(|user| authority.stored_rights(user));
             } else if authority.still_admits(&identity) {
@@ -128,15 +129,16 @@ impl Engine {
         let auth_gate = &self.protocol.auth_gate;
         self.quotas.renew_tenants(|user| auth_gate.tenant_of(user));
         if !self.protocol.auth_gate.authority.is_open() {
-            self.clients.charge_all(&mut self.quotas);
+            self.clients.charge_all(self.quotas);
         }
         self.routing.advance();
         self.groups.forget_audiences();
-        self.groups.update_all_rights(&self.clients);
+        self.groups.update_all_rights(self.clients);
         tracing::info!(revoked = revoked.len(), "users and rights were reloaded");
         for key in revoked {
             self.env.metrics.auth.end("revoked");
-            self.close_now(key, Cause::Reason(ReasonCode::AdministrativeAction));
+            let cause = Cause::Reason(ReasonCode::AdministrativeAction);
+            self.clients.close(key, cause, self.env, self.effects);
         }
     }
 }

@@ -11,7 +11,6 @@ use crate::engine::clients::timers::Timer;
 use crate::engine::delivery::replies::Replies;
 use crate::engine::effects::Cause;
 use crate::engine::quotas::Kind;
-use crate::engine::session::NEVER_EXPIRES;
 use crate::engine::session::ack::PacketKind;
 use crate::engine::session::aliases::OutAliases;
 use crate::engine::session::connection::{Phase, Will};
@@ -19,6 +18,7 @@ use crate::engine::session_store::checkpoint::Checkpointing;
 use crate::engine::{ConnKey, Engine, SessionKey};
 
 use super::authenticate::Authenticated;
+use super::limits::limit_properties;
 
 /// The longest client id: it has to fit into a topic of the internal partition with room to spare.
 const CLIENT_ID_BYTES_MAX: usize = 32 << 10;
@@ -33,7 +33,7 @@ impl Engine {
                 }
                 if connect.client_id.len() > CLIENT_ID_BYTES_MAX {
                     self.refuse_connect(key, ReasonCode::ClientIdentifierNotValid);
-                } else if let Some(reason) = self.refusal_by_limits(&connect) {
+                } else if let Some(reason) = self.protocol.refusal_by_limits(&connect, &self.env) {
                     self.refuse_and_log(key, connect.client_id, reason);
                 } else if connect.properties.authentication_method().is_some() {
                     self.begin_exchange(key, &connect, body);
@@ -66,7 +66,8 @@ impl Engine {
 
     /// Answers the CONNECT of a client that is refused.
     pub(super) fn deny_connect(&mut self, key: ConnKey, client_id: &str, denied: Denied) {
-        self.note_denied(key, client_id, denied, None);
+        self.clients
+            .note_denied(key, client_id, denied, None, &self.env);
         self.refuse_with(key, denied.reason(), denied.return_code());
     }
 
@@ -80,7 +81,8 @@ impl Engine {
         proof: Option<&str>,
     ) {
         if let Err(denied) = self.claim_session(connect.client_id, rights.as_ref()) {
-            self.note_denied(key, connect.client_id, denied, rights.as_ref());
+            self.clients
+                .note_denied(key, connect.client_id, denied, rights.as_ref(), &self.env);
             return self.refuse_with(key, denied.reason(), denied.return_code());
         }
         match self.refusal_by_quotas(key, connect, rights.as_ref()) {
@@ -134,7 +136,7 @@ impl Engine {
         let client_id = assigned.as_deref().unwrap_or(connect.client_id);
         let (session_key, before) = self.session_for(key, connect, client_id);
         let present = before.is_some();
-        self.watch_expiry(key, rights.as_deref());
+        self.clients.watch_expiry(key, rights.as_deref(), &self.env);
         let now_ms = self.env.now.mono_ms;
         self.protocol
             .unproved
@@ -189,7 +191,7 @@ impl Engine {
     fn open_connection(&mut self, key: ConnKey, connect: &Connect<'_>, session: SessionKey) {
         // A will that may not be published is not kept. The rights are checked again when it is due.
         let wanted = connect.will.as_ref();
-        let will = wanted.filter(|will| self.may(session, Access::Publish, will.topic));
+        let will = wanted.filter(|will| self.clients.may(session, Access::Publish, will.topic));
         let is_denied = wanted.is_some() && will.is_none();
         if is_denied {
             self.env.metrics.auth.publishes_denied.inc();
@@ -201,7 +203,7 @@ impl Engine {
             }
         }
         let will = will.map(|will| Box::new(Will::of(will)));
-        let keep_alive_s = self.keep_alive_of(connect);
+        let keep_alive_s = self.env.settings.keep_alive_of(connect);
         let account = self
             .clients
             .session(session)
@@ -248,15 +250,6 @@ impl Engine {
         self.clients.recount_bytes(session, &mut self.quotas);
     }
 
-    pub(in crate::engine) fn expiry_of(&self, connect: &Connect<'_>) -> u32 {
-        let wanted = match (connect.version.is_v5(), connect.clean_start) {
-            (true, _) => connect.properties.session_expiry_interval().unwrap_or(0),
-            (false, true) => 0,
-            (false, false) => NEVER_EXPIRES,
-        };
-        wanted.min(self.env.settings.mqtt.session_expiry_max_s())
-    }
-
     fn encode_connack(
         &self,
         out: &mut Vec<u8>,
@@ -275,7 +268,7 @@ impl Engine {
             Property::TopicAliasMaximum(self.env.settings.mqtt.topic_alias_maximum),
             Property::SharedSubscriptionAvailable(true),
         ];
-        self.limit_properties(connect, &mut properties);
+        limit_properties(&self.env.settings, connect, &mut properties);
         let granted = self
             .clients
             .session(session)

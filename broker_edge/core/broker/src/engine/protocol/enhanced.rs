@@ -148,7 +148,8 @@ impl Engine {
     /// A failed re-authentication ends the connection (MQTT-4.12.1-2).
     fn fail_again(&mut self, key: ConnKey) {
         let client_id = self.client_id_of(key);
-        self.note_denied(key, &client_id, Denied::BadCredentials, None);
+        self.clients
+            .note_denied(key, &client_id, Denied::BadCredentials, None, &self.env);
         self.close(key, Cause::Reason(ReasonCode::NotAuthorized));
     }
 

@@ -1,39 +1,40 @@
 //! Which filters are accepted, whatever the client may read.
 
 use headwater_mqtt::ReasonCode;
-use headwater_mqtt::topic::{check_filter, parse_shared};
+use headwater_mqtt::topic::{self, parse_shared};
 
 use crate::config::MqttSettings;
-use crate::engine::Engine;
+use crate::engine::env::Env;
 use crate::engine::routing::position::Refusal;
 use crate::engine::session::Session;
+use crate::engine::shared_groups::Groups;
 
-impl Engine {
-    /// Why nobody may subscribe to this filter, if there is a reason; otherwise the filter behind the group's name of a
-    /// shared one.
-    pub(super) fn check_filter<'a>(
-        &self,
-        session: &Session,
-        filter: &'a str,
-    ) -> Result<Option<&'a str>, Refusal> {
-        let invalid = |sentence| Refusal::new(ReasonCode::TopicFilterInvalid, sentence);
-        let shared = parse_shared(filter).map_err(|error| invalid(error.to_string()))?;
-        let shared = shared.map(|shared| shared.filter);
-        if shared.is_some() {
-            self.groups.check(session, filter, &self.env)?;
-        }
-        check_limits(&self.env.settings.mqtt, shared.unwrap_or(filter), filter)?;
-        if session.subscription(filter).is_none() {
-            check_room(&self.env.settings.mqtt, session, filter)?;
-        }
-        Ok(shared)
+/// Why nobody may subscribe to this filter, if there is a reason; otherwise the filter behind the group's name of a
+/// shared one.
+pub fn check_filter<'a>(
+    session: &Session,
+    filter: &'a str,
+    groups: &Groups,
+    env: &Env,
+) -> Result<Option<&'a str>, Refusal> {
+    let invalid = |sentence| Refusal::new(ReasonCode::TopicFilterInvalid, sentence);
+    let shared = parse_shared(filter).map_err(|error| invalid(error.to_string()))?;
+    let shared = shared.map(|shared| shared.filter);
+    if shared.is_some() {
+        groups.check(session, filter, env)?;
     }
+    let limits = &env.settings.mqtt;
+    check_limits(limits, shared.unwrap_or(filter), filter)?;
+    if session.subscription(filter).is_none() {
+        check_room(limits, session, filter)?;
+    }
+    Ok(shared)
 }
 
 /// Whether the broker accepts a filter at all; `inner` is the filter without the name of a shared group.
 fn check_limits(limits: &MqttSettings, inner: &str, filter: &str) -> Result<(), Refusal> {
     let invalid = |sentence| Err(Refusal::new(ReasonCode::TopicFilterInvalid, sentence));
-    if check_filter(inner.as_bytes()).is_err() {
+    if topic::check_filter(inner.as_bytes()).is_err() {
         return invalid("there is no filter after the position".to_owned());
     }
     let (levels_max, bytes_max) = (limits.max_topic_levels, limits.max_topic_bytes);

@@ -2,7 +2,7 @@
 
 pub mod auth_gate;
 pub mod authenticate;
-mod authorize;
+pub mod authorize;
 mod connect;
 mod enhanced;
 mod filters;
@@ -16,9 +16,8 @@ mod subscribe;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use super::Drain;
-
 use auth_gate::AuthGate;
+use limits::Drain;
 use ownership::Unproved;
 
 #[derive(Default)]
@@ -28,5 +27,5 @@ pub struct Protocol {
     /// Bytes kept for clients that are not admitted yet; bounded like received bytes.
     pub(super) unknown_bytes: Rc<Cell<usize>>,
     /// While set, no client is admitted.
-    pub(super) drain: Option<Drain>,
+    drain: Option<Drain>,
 }

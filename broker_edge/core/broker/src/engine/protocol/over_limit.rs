@@ -5,9 +5,12 @@ use std::sync::Arc;
 use headwater_mqtt::{Connect, ReasonCode};
 
 use crate::auth::Rights;
-use crate::engine::quotas::{AccountId, Kind};
+use crate::engine::clients::Clients;
+use crate::engine::env::Env;
+use crate::engine::quotas::{AccountId, Kind, Quotas};
+use crate::engine::routing::Routing;
 use crate::engine::routing::position::Refusal;
-use crate::engine::shared_groups::is_shared;
+use crate::engine::shared_groups::{Groups, is_shared};
 use crate::engine::{ConnKey, Engine, SessionKey};
 
 /// The limit that would be exceeded.
@@ -16,6 +19,15 @@ enum OverLimit {
     All,
     /// That of the user or its tenant.
     Quota(Kind),
+}
+
+/// What clients have, to be compared with the limits.
+pub struct Usage<'a> {
+    pub env: &'a Env,
+    pub clients: &'a Clients,
+    pub routing: &'a Routing,
+    pub groups: &'a Groups,
+    pub quotas: &'a Quotas,
 }
 
 impl Engine {
@@ -27,7 +39,7 @@ impl Engine {
         rights: Option<&Arc<Rights>>,
     ) -> Option<ReasonCode> {
         let account = self.quotas.open(rights);
-        let over = self.connect_over(account, connect);
+        let over = lend!(self => Usage).connect_over(account, connect);
         self.quotas.close(account);
         let over = over?;
         if let OverLimit::Quota(kind) = over {
@@ -39,13 +51,15 @@ impl Engine {
         self.observe.turn_metrics.sessions_refused += u64::from(is_session);
         Some(ReasonCode::QuotaExceeded)
     }
+}
 
+impl Usage<'_> {
     fn connect_over(&self, account: Option<AccountId>, connect: &Connect<'_>) -> Option<OverLimit> {
-        let (quotas, limits) = (&self.quotas, &self.env.settings.mqtt);
+        let (quotas, settings) = (self.quotas, &self.env.settings);
         let held = self.clients.by_id(connect.client_id);
-        let lasts = self.expiry_of(connect) > 0;
+        let lasts = settings.expiry_of(connect) > 0;
         let is_stored = held.is_some_and(|session| session.stored);
-        if lasts && !is_stored && quotas.stored_sessions() >= limits.max_sessions as usize {
+        if lasts && !is_stored && quotas.stored_sessions() >= settings.mqtt.max_sessions as usize {
             return Some(OverLimit::All);
         }
         // An earlier connection of the client makes room for this one and has the same session.
@@ -72,7 +86,7 @@ impl Engine {
     }
 
     /// Why one more subscription is refused, if it is.
-    pub(super) fn check_quotas(&self, key: SessionKey, filter: &str) -> Result<(), Refusal> {
+    pub fn check_quotas(&self, key: SessionKey, filter: &str) -> Result<(), Refusal> {
         let session = self.clients.session(key);
         let Some(session) = session.filter(|session| session.subscription(filter).is_none()) else {
             return Ok(());
@@ -114,14 +128,16 @@ impl Engine {
         };
         if let Some(conn) = session.conn {
             let what = ("subscribe", kind.reason());
-            self.clients.refused(conn, None, what, &self.env);
+            self.clients.refused(conn, None, what, self.env);
         }
         refuse(format!(
             "this exceeds a quota of the user or its tenant ({})",
             kind.reason()
         ))
     }
+}
 
+impl Engine {
     /// Whether one more topic exceeds a quota of the client's user.
     pub(super) fn is_topic_over_quota(&mut self, key: ConnKey, name: &str) -> bool {
         if !self.quotas.is_used() || self.routing.holds_topic(name) {

@@ -177,7 +177,7 @@ impl Engine {
 
     /// The topic of a name, or the reason why the client may not publish to it.
     fn named_topic(&mut self, key: ConnKey, name: &str) -> Result<TopicId, ReasonCode> {
-        if let Some(reason) = self.refusal_of_name(name) {
+        if let Some(reason) = self.env.refusal_of_name(name) {
             return Err(reason);
         }
         if self.is_one_topic_too_many(key, name) || self.is_topic_over_quota(key, name) {
@@ -222,17 +222,6 @@ impl Engine {
         } else {
             self.refuse_or_close(key, publish, reason);
         }
-    }
-
-    /// Why no client may publish to this name, if so.
-    pub(in crate::engine) fn refusal_of_name(&self, name: &str) -> Option<ReasonCode> {
-        if name.starts_with('$') {
-            return Some(ReasonCode::NotAuthorized);
-        }
-        let levels = 1 + name.bytes().filter(|byte| *byte == b'/').count();
-        let is_long = name.len() > self.env.settings.mqtt.max_topic_bytes as usize;
-        (is_long || levels > usize::from(self.env.settings.mqtt.max_topic_levels))
-            .then_some(ReasonCode::TopicNameInvalid)
     }
 
     /// Drops a publish. MQTT 5 gets the reason; older versions get a plain acknowledgement, as from Mosquitto.

@@ -163,7 +163,12 @@ impl Engine {
                         return;
                     };
                     if self.env.settings.mqtt.limits_rate()
-                        && self.is_over_rate(key, first_byte, total_len)
+                        && self.clients.is_over_rate(
+                            key,
+                            (first_byte, total_len),
+                            &self.env,
+                            &mut self.observe,
+                        )
                     {
                         return self.hold(key, rest, total_len);
                     }

@@ -26,6 +26,10 @@ use crate::engine::shared_groups::is_shared;
 use crate::engine::shared_groups::membership::Membership;
 use crate::engine::{ConnKey, Engine, SessionKey};
 
+use super::authorize::check_access;
+use super::filters::check_filter;
+use super::over_limit::Usage;
+
 /// One filter of a SUBSCRIBE.
 struct Wanted<'a> {
     filter: &'a str,
@@ -164,9 +168,9 @@ impl Engine {
         let is_same = before.is_some_and(|before| {
             before.options == wanted.options && before.retain_handling == handling
         });
-        let shared = self.check_filter(session, filter)?;
-        self.check_quotas(key, filter)?;
-        self.check_access(key, filter, Access::Subscribe)?;
+        let shared = check_filter(session, filter, &self.groups, &self.env)?;
+        lend!(self => Usage).check_quotas(key, filter)?;
+        check_access(&self.clients, &self.env, key, filter, Access::Subscribe)?;
         // A group has one cursor, whoever subscribes.
         let is_held = match shared {
             Some(_) => self.groups.meant(session, filter).is_some(),
@@ -177,7 +181,7 @@ impl Engine {
                 report.located = true;
                 let position = Position::parse(text)?;
                 if position != Position::Latest {
-                    self.check_access(key, filter, Access::Replay)?;
+                    check_access(&self.clients, &self.env, key, filter, Access::Replay)?;
                 }
                 let policy = ResetPolicy::of(wanted.properties)?;
                 let live = self.delivery.live();
@@ -288,7 +292,10 @@ impl Engine {
 
     fn owe_retained(&mut self, key: SessionKey, filter: &str) {
         if is_sys(filter) {
-            return self.queue_sys(key, filter);
+            if let Some(conn) = self.clients.conn_of(key) {
+                self.observe.sys.await_suback(conn, filter, &self.env);
+            }
+            return;
         }
         if !self.retained.lock().may_match(filter) {
             return;

@@ -237,6 +237,12 @@ impl Session {
             .is_none_or(|rights| rights.may(access, topic, Some(&self.client_id)))
     }
 
+    /// Whether the client may have this access to any topic under a filter.
+    pub fn may_filter(&self, access: Access, filter: &str) -> bool {
+        let rights = self.rights.as_ref();
+        rights.is_none_or(|rights| rights.may_filter(access, filter, Some(&self.client_id)))
+    }
+
     /// The user who opened the session, empty for a client without credentials; `None` if users were not distinguished.
     pub fn owner(&self) -> Option<&str> {
         let rights = self.rights.as_ref()?;
