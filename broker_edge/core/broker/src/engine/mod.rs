@@ -39,6 +39,9 @@ macro_rules! lend {
             effects: &mut $from.effects,
         }
     };
+    ($from:expr => Acknowledging) => {
+        lend!($from => Acknowledging: clients, routing, ingest, qos2, groups, store, catch_up, quotas, observe, effects)
+    };
     ($from:expr => AuthUpdates) => {
         lend!($from => AuthUpdates: protocol, clients, routing, groups, quotas, effects)
     };

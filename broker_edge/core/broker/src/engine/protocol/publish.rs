@@ -8,6 +8,7 @@ use crate::engine::delivery::replies::Replies;
 use crate::engine::effects::Cause;
 use crate::engine::ids::{Commit, PartitionIndex};
 use crate::engine::ingest::stage::Staged;
+use crate::engine::qos2::Acknowledging;
 use crate::engine::routing::topics::TopicId;
 use crate::engine::session::ack::{AckKind, Acks, What};
 use crate::engine::session::connection::{Alias, Connection};
@@ -84,10 +85,11 @@ impl Engine {
 
     /// A QoS 2 publish that needs no new record: a repeated one, or one over the limit.
     fn is_answered(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
-        if self.answer_repeated(key, publish) {
+        if lend!(self => Acknowledging).answer_repeated(key, publish) {
             return true;
         }
-        if self.holds_too_many(key) {
+        let owners = (&self.clients, &self.quotas);
+        if self.qos2.holds_too_many(key, owners, &self.env) {
             self.refuse_or_close(key, publish, ReasonCode::QuotaExceeded);
             return true;
         }
@@ -275,11 +277,10 @@ impl Engine {
             {
                 self.close(key, Cause::Reason(ReasonCode::ReceiveMaximumExceeded));
             }
-            if publish.qos == QoS::ExactlyOnce
-                && let Some(session) = self.clients.session_key(key)
-            {
+            if publish.qos == QoS::ExactlyOnce {
                 let publish = (packet_id.get(), publish.payload);
-                self.hold_id(session, key, publish, staged.after);
+                let owners = (&mut self.clients, &mut self.store);
+                self.qos2.hold_id(key, publish, staged.after, owners);
             }
         }
         Ok(())

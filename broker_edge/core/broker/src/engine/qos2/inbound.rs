@@ -9,15 +9,19 @@ use headwater_mqtt::{Publish, ReasonCode};
 use rustc_hash::FxHashMap;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::engine::clients::Clients;
 use crate::engine::delivery::replies::Replies;
 use crate::engine::effects::Cause;
+use crate::engine::env::Env;
 use crate::engine::ids::{Commit, CommitSeq, PartitionIndex};
-use crate::engine::quotas::AccountId;
+use crate::engine::quotas::{AccountId, Quotas};
 use crate::engine::session::Session;
 use crate::engine::session::ack::{AckKind, Acks};
 use crate::engine::session::received::InboundId;
-use crate::engine::session_store::CHANGES;
+use crate::engine::session_store::{CHANGES, Store};
 use crate::engine::{ConnKey, Engine, SessionKey};
+
+use super::{Acknowledging, Qos2};
 
 /// Limit for all sessions together: it bounds the memory that clients can use with publishes that they never release.
 pub(in crate::engine) const IDS_IN_USE_MAX: usize = 1 << 20;
@@ -36,13 +40,9 @@ pub(in crate::engine) struct TenantIdCounts {
 /// Mosquitto.
 const REPEATS_MAX: u8 = 1;
 
-impl Engine {
+impl Acknowledging<'_> {
     /// Answers a publish whose packet id is in use. Returns false if the id is new.
-    pub(in crate::engine) fn answer_repeated(
-        &mut self,
-        key: ConnKey,
-        publish: &Publish<'_>,
-    ) -> bool {
+    pub fn answer_repeated(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
         let Some(packet_id) = publish.packet_id.map(|id| id.get()) else {
             return false;
         };
@@ -75,7 +75,7 @@ impl Engine {
         }
         held.repeats = held.repeats.saturating_add(1);
         if held.repeats > REPEATS_MAX {
-            self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+            self.close(key, ReasonCode::ProtocolError);
             return true;
         }
         let too_many =
@@ -88,7 +88,7 @@ impl Engine {
             Some(record) => {
                 let state = self.env.partitions[record.partition.index()].state();
                 if matches!(state, PartitionState::Stopped(_)) {
-                    self.close(key, Cause::Reason(ReasonCode::UnspecifiedError));
+                    self.close(key, ReasonCode::UnspecifiedError);
                     return true;
                 }
                 self.ingest.watch(record, key);
@@ -100,74 +100,94 @@ impl Engine {
             }
         }
         if too_many {
-            self.close(key, Cause::Reason(ReasonCode::ReceiveMaximumExceeded));
+            self.close(key, ReasonCode::ReceiveMaximumExceeded);
         }
         true
     }
 
+    fn close(&mut self, key: ConnKey, reason: ReasonCode) {
+        let cause = Cause::Reason(reason);
+        self.clients.close(key, cause, self.env, self.effects);
+    }
+}
+
+impl Qos2 {
     /// Whether clients use as many packet ids as the broker remembers; from half of the limit on, whether the client's
     /// tenant uses half of them.
     #[inline]
-    pub(in crate::engine) fn holds_too_many(&mut self, key: ConnKey) -> bool {
-        let held_max = self.env.settings.ids_in_use_max;
-        self.qos2.ids_in_use >= held_max / 2
-            && (self.qos2.ids_in_use >= held_max || self.tenant_holds_too_many(key))
+    pub fn holds_too_many(
+        &mut self,
+        key: ConnKey,
+        (clients, quotas): (&Clients, &Quotas),
+        env: &Env,
+    ) -> bool {
+        let held_max = env.settings.ids_in_use_max;
+        self.ids_in_use >= held_max / 2
+            && (self.ids_in_use >= held_max
+                || self.tenant_holds_too_many(key, (clients, quotas), env))
     }
 
     /// Counts the ids of all tenants from time to time; most brokers never get here.
     #[cold]
-    fn tenant_holds_too_many(&mut self, key: ConnKey) -> bool {
-        let Some(account) = self.clients.conn(key).and_then(|conn| conn.account) else {
+    fn tenant_holds_too_many(
+        &mut self,
+        key: ConnKey,
+        (clients, quotas): (&Clients, &Quotas),
+        env: &Env,
+    ) -> bool {
+        let Some(account) = clients.conn(key).and_then(|conn| conn.account) else {
             return false;
         };
-        let now_ms = self.env.now.mono_ms;
-        if self.qos2.tenant_id_counts.due_ms <= now_ms {
+        let now_ms = env.now.mono_ms;
+        if self.tenant_id_counts.due_ms <= now_ms {
             let mut by_account: FxHashMap<AccountId, usize> = FxHashMap::default();
-            for (_, session) in self.clients.sessions.iter() {
+            for (_, session) in clients.sessions.iter() {
                 if let (Some(of), held @ 1..) = (session.account, session.qos2_inbound.held.len()) {
                     *by_account.entry(of).or_default() += held;
                 }
             }
-            self.qos2.tenant_id_counts = TenantIdCounts {
+            self.tenant_id_counts = TenantIdCounts {
                 due_ms: now_ms + SHARES_MS,
-                by_account: self.quotas.by_tenant(by_account),
+                by_account: quotas.by_tenant(by_account),
             };
         }
-        let held = self.qos2.tenant_id_counts.by_account.get(&account);
-        let is_over = held.is_some_and(|held| *held >= self.env.settings.ids_in_use_max / 2);
+        let held = self.tenant_id_counts.by_account.get(&account);
+        let is_over = held.is_some_and(|held| *held >= env.settings.ids_in_use_max / 2);
         if is_over {
             let what = ("publish", "quota:packet_ids");
-            self.clients.refused(key, None, what, &self.env);
+            clients.refused(key, None, what, env);
         }
         is_over
     }
 
-    /// A QoS 2 publish was staged: its packet id is now in use.
-    pub(in crate::engine) fn hold_id(
+    /// A QoS 2 publish of this connection was staged: its packet id is now in use.
+    pub fn hold_id(
         &mut self,
-        key: SessionKey,
-        conn: ConnKey,
+        key: ConnKey,
         (packet_id, payload): (u16, &[u8]),
         record: Commit,
+        (clients, store): (&mut Clients, &mut Store),
     ) {
-        let Some(session) = self.clients.session_mut(key) else {
+        let Some((session_key, session)) = clients.attached(key) else {
             return;
         };
         let received = &mut session.qos2_inbound;
         let held = InboundId {
             record: Some(record),
-            counted: Some(conn),
+            counted: Some(key),
             repeats: 0,
             hash: Some(xxh3_64(payload)),
         };
-        self.qos2.ids_in_use += usize::from(received.held.insert(packet_id, held).is_none());
+        self.ids_in_use += usize::from(received.held.insert(packet_id, held).is_none());
         failpoint!("qos2-publish-staged");
         if session.stored {
             received.miss(record.partition);
-            self.store.note_unmarked(key, received);
+            store.note_unmarked(session_key, received);
         }
     }
+}
 
+impl Engine {
     /// The log refused these records: their packet ids are free.
     pub(in crate::engine) fn free_refused(&mut self, refused: Vec<(SessionKey, u16)>) {
         for (key, packet_id) in refused {
