@@ -12,7 +12,7 @@ use crate::engine::operate::sys::SysTopics;
 use crate::engine::session::pauses::Pause;
 use crate::engine::session_store::checkpoint::Checkpointing;
 
-use super::ids::{Commit, PartitionIndex};
+use super::ids::Commit;
 use super::{ConnKey, Engine};
 
 impl Engine {
@@ -70,12 +70,6 @@ impl Engine {
 
     fn append_all(&mut self) {
         self.ingest.append_all(&self.env, &mut self.effects);
-        self.drain();
-    }
-
-    /// Appends one partition's staged records to the log.
-    pub(super) fn append(&mut self, partition: PartitionIndex) {
-        self.ingest.append(partition, false, &mut self.effects);
         self.drain();
     }
 

@@ -42,6 +42,9 @@ macro_rules! lend {
     ($from:expr => Acknowledging) => {
         lend!($from => Acknowledging: clients, routing, ingest, qos2, groups, store, catch_up, quotas, observe, effects)
     };
+    ($from:expr => Publishing) => {
+        lend!($from => Publishing: protocol, clients, routing, ingest, qos2, groups, retained, store, catch_up, quotas, observe, effects)
+    };
     ($from:expr => AuthUpdates) => {
         lend!($from => AuthUpdates: protocol, clients, routing, groups, quotas, effects)
     };

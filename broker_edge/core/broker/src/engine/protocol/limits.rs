@@ -1,15 +1,14 @@
-//! Limits of one client beyond its queues: topics, and features that the broker does not offer. For each the standard
-//! has a reason code. Unused limits cost one comparison per packet.
+//! What the broker does not offer, and its maintenance: clients are told by the properties and reason codes that the
+//! standard has for it.
 
-use headwater_mqtt::{Connect, Property, Publish, QoS, ReasonCode};
+use headwater_mqtt::{Connect, Property, QoS, ReasonCode};
 
 use crate::engine::clients::Clients;
 use crate::engine::effects::{Cause, Effects};
 use crate::engine::env::Env;
 use crate::engine::observe::Observe;
-use crate::engine::routing::topics::TopicId;
 use crate::engine::session::connection::Phase;
-use crate::engine::{ConnKey, Engine, Settings};
+use crate::engine::{ConnKey, Settings};
 
 use super::Protocol;
 
@@ -23,47 +22,6 @@ pub enum Drain {
     ForNow,
     /// They should not come back: Server moved (0x9D).
     ForGood,
-}
-
-impl Engine {
-    /// A publish asks for something the broker does not offer: the connection is closed with the reason code for it.
-    #[inline]
-    pub(super) fn closes_publish(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
-        let limits = &self.env.settings.mqtt;
-        if publish.qos <= limits.qos_max() && (!publish.retain || limits.retain_available) {
-            return false;
-        }
-        let reason = if publish.qos > limits.qos_max() {
-            ReasonCode::QosNotSupported
-        } else {
-            ReasonCode::RetainNotSupported
-        };
-        self.observe.turn_metrics.publishes_refused += 1;
-        self.close(key, Cause::Reason(reason));
-        true
-    }
-
-    /// Whether this topic name would exceed its client's limit on topics.
-    pub(super) fn is_one_topic_too_many(&self, key: ConnKey, name: &str) -> bool {
-        let limit = self.env.settings.mqtt.max_topics;
-        let generation = self.routing.generation();
-        let session = self.clients.session_of(key);
-        session.is_some_and(|session| session.topics_made.in_table(generation) >= limit)
-            && !self.routing.holds_topic(name)
-    }
-
-    /// Interns a topic, and counts it for the client that added it to the table.
-    pub(super) fn intern_for(&mut self, key: ConnKey, name: &str) -> TopicId {
-        let before = self.routing.topics_len();
-        let id = self.routing.intern(name, &self.env.log);
-        if self.routing.topics_len() != before
-            && let Some((_, session)) = self.clients.attached(key)
-        {
-            session.topics_made.add(self.routing.generation());
-            self.charge_topic(key);
-        }
-        id
-    }
 }
 
 impl Drain {

@@ -10,6 +10,7 @@ pub mod limits;
 mod over_limit;
 mod ownership;
 pub mod publish;
+mod publish_topic;
 pub mod receive;
 mod subscribe;
 

@@ -1,4 +1,4 @@
-//! Refuses clients, subscriptions and topics that exceed what the broker, a user or its tenant may have.
+//! Refuses clients and subscriptions that exceed what the broker, a user or its tenant may have.
 
 use std::sync::Arc;
 
@@ -134,31 +134,5 @@ impl Usage<'_> {
             "this exceeds a quota of the user or its tenant ({})",
             kind.reason()
         ))
-    }
-}
-
-impl Engine {
-    /// Whether one more topic exceeds a quota of the client's user.
-    pub(super) fn is_topic_over_quota(&mut self, key: ConnKey, name: &str) -> bool {
-        if !self.quotas.is_used() || self.routing.holds_topic(name) {
-            return false;
-        }
-        self.quotas.begin_table(self.routing.generation());
-        let account = self.clients.conn(key).and_then(|conn| conn.account);
-        let is_over = !self.quotas.allows(account, Kind::Topics, 1);
-        if is_over {
-            let what = ("publish", Kind::Topics.reason());
-            self.clients.refused(key, None, what, &self.env);
-        }
-        is_over
-    }
-
-    /// A client added a topic to the table.
-    pub(super) fn charge_topic(&mut self, key: ConnKey) {
-        if self.quotas.is_used() {
-            self.quotas.begin_table(self.routing.generation());
-            let account = self.clients.conn(key).and_then(|conn| conn.account);
-            self.quotas.add(account, Kind::Topics, 1);
-        }
     }
 }

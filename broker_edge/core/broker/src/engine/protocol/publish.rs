@@ -1,24 +1,59 @@
 //! PUBLISH from a client: resolves its topic, stages the record in the partition, and queues the acknowledgement.
+//!
+//! For what the broker does not offer, and for what is over a limit, the standard has reason codes. Unused limits cost
+//! one comparison per packet.
+
+use std::sync::Arc;
 
 use headwater_log::RecordsFull;
 use headwater_mqtt::{Publish, QoS, ReasonCode};
+use parking_lot::Mutex;
 
+use crate::engine::ConnKey;
+use crate::engine::catch_up::CatchUp;
+use crate::engine::clients::Clients;
 use crate::engine::delivery::matches::matches;
 use crate::engine::delivery::replies::Replies;
-use crate::engine::effects::Cause;
+use crate::engine::effects::{Cause, Effects};
+use crate::engine::env::Env;
 use crate::engine::ids::{Commit, PartitionIndex};
+use crate::engine::ingest::Ingest;
 use crate::engine::ingest::stage::Staged;
-use crate::engine::qos2::Acknowledging;
+use crate::engine::observe::Observe;
+use crate::engine::qos2::{Acknowledging, Qos2};
+use crate::engine::quotas::Quotas;
+use crate::engine::retained::Retained;
+use crate::engine::routing::Routing;
 use crate::engine::routing::topics::TopicId;
 use crate::engine::session::ack::{AckKind, Acks, What};
-use crate::engine::session::connection::{Alias, Connection};
+use crate::engine::session::connection::Connection;
 use crate::engine::session::pauses::Pause;
-use crate::engine::{ConnKey, Engine};
+use crate::engine::session_store::Store;
+use crate::engine::shared_groups::Groups;
 
-impl Engine {
+use super::Protocol;
+
+/// Handles a PUBLISH.
+pub struct Publishing<'a> {
+    pub env: &'a Env,
+    pub protocol: &'a mut Protocol,
+    pub clients: &'a mut Clients,
+    pub routing: &'a mut Routing,
+    pub ingest: &'a mut Ingest,
+    pub qos2: &'a mut Qos2,
+    pub groups: &'a mut Groups,
+    pub retained: &'a Arc<Mutex<Retained>>,
+    pub store: &'a mut Store,
+    pub catch_up: &'a mut CatchUp,
+    pub quotas: &'a mut Quotas,
+    pub observe: &'a mut Observe,
+    pub effects: &'a mut Effects,
+}
+
+impl Publishing<'_> {
     /// Stages the record. Returns false if the partition accepts none now: the packet has to be handled again later.
     #[inline]
-    pub(super) fn handle_publish(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
+    pub fn handle(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
         if self.closes_publish(key, publish) {
             return true;
         }
@@ -28,11 +63,11 @@ impl Engine {
         let Some(partition) = self.routing.topic(id).map(|topic| topic.partition) else {
             return true;
         };
-        let owners = (&self.clients, &self.routing);
+        let owners = (&*self.clients, &*self.routing);
         if !self.protocol.may_publish(key, id, owners) {
             self.env.metrics.auth.publishes_denied.inc();
             let what = ("publish", "acl");
-            self.clients.refused(key, None, what, &self.env);
+            self.clients.refused(key, None, what, self.env);
             self.refuse_publish(key, publish, ReasonCode::NotAuthorized);
             return true;
         }
@@ -55,7 +90,7 @@ impl Engine {
         };
         if self.stage_publish(key, id, publish).is_err() {
             // A table of this append is full; the following records go into the next append.
-            self.append(partition);
+            self.ingest.append(partition, false, self.effects);
             if self.ingest.is_stalled(partition) || self.stage_publish(key, id, publish).is_err() {
                 self.wait_for_queue(key, partition);
                 return false;
@@ -66,13 +101,30 @@ impl Engine {
         {
             let (message, now_ms) = ((&*topic.name, publish.payload.len()), self.env.now.mono_ms);
             let retained = self.retained.lock();
-            retained.claim(&mut self.quotas, account, message, now_ms);
+            retained.claim(self.quotas, account, message, now_ms);
         }
         self.observe.turn_metrics.publishes_received += 1;
         if self.ingest.is_large(partition) {
-            self.append(partition);
+            self.ingest.append(partition, false, self.effects);
         }
         self.observe.turn_metrics.publish_received_bytes += publish.payload.len() as u64;
+        true
+    }
+
+    /// A publish asks for something the broker does not offer: the connection is closed with the reason code for it.
+    #[inline]
+    fn closes_publish(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
+        let limits = &self.env.settings.mqtt;
+        if publish.qos <= limits.qos_max() && (!publish.retain || limits.retain_available) {
+            return false;
+        }
+        let reason = if publish.qos > limits.qos_max() {
+            ReasonCode::QosNotSupported
+        } else {
+            ReasonCode::RetainNotSupported
+        };
+        self.observe.turn_metrics.publishes_refused += 1;
+        self.close(key, reason);
         true
     }
 
@@ -88,8 +140,8 @@ impl Engine {
         if lend!(self => Acknowledging).answer_repeated(key, publish) {
             return true;
         }
-        let owners = (&self.clients, &self.quotas);
-        if self.qos2.holds_too_many(key, owners, &self.env) {
+        let owners = (&*self.clients, &*self.quotas);
+        if self.qos2.holds_too_many(key, owners, self.env) {
             self.refuse_or_close(key, publish, ReasonCode::QuotaExceeded);
             return true;
         }
@@ -104,7 +156,7 @@ impl Engine {
             self.refuse_publish(key, publish, reason);
         } else {
             self.observe.turn_metrics.publishes_refused += 1;
-            self.close(key, Cause::Reason(reason));
+            self.close(key, reason);
         }
     }
 
@@ -117,11 +169,11 @@ impl Engine {
         let message = (&*topic.name, publish.payload.len());
         let retained = self.retained.lock();
         if !retained.is_full_for(message.0, message.1) {
-            let Some(kind) = retained.over_quota(&self.quotas, account, message) else {
+            let Some(kind) = retained.over_quota(self.quotas, account, message) else {
                 return false;
             };
             let what = ("publish", kind.reason());
-            self.clients.refused(key, None, what, &self.env);
+            self.clients.refused(key, None, what, self.env);
         }
         drop(retained);
         self.observe.turn_metrics.retained_refused += 1;
@@ -129,96 +181,8 @@ impl Engine {
         true
     }
 
-    /// The topic of a publish, by name or alias; `None` if it was refused.
-    #[inline]
-    fn topic_of(&mut self, key: ConnKey, publish: &Publish<'_>) -> Option<TopicId> {
-        let conn = self.clients.conn(key)?;
-        if publish.topic_alias.is_none()
-            && let Some(topic) = self.routing.topic(conn.topic)
-            && topic.name.as_bytes() == publish.topic.as_bytes()
-        {
-            return Some(conn.topic);
-        }
-        self.find_topic(key, publish)
-    }
-
-    fn find_topic(&mut self, key: ConnKey, publish: &Publish<'_>) -> Option<TopicId> {
-        let alias = publish.topic_alias.map(|alias| usize::from(alias.get()));
-        if alias
-            .is_some_and(|alias| alias > usize::from(self.env.settings.mqtt.topic_alias_maximum))
-        {
-            self.close(key, Cause::Reason(ReasonCode::TopicAliasInvalid));
-            return None;
-        }
-        if let (Some(alias), true) = (alias, publish.topic.is_empty()) {
-            return self.aliased_topic(key, alias, publish);
-        }
-        let name = publish.topic.as_str();
-        let found = self.named_topic(key, name);
-        if let Err(reason) = found {
-            self.refuse_name(key, publish, reason);
-        }
-        let conn = self.clients.conn_mut(key)?;
-        if let Some(alias) = alias {
-            let aliases = &mut conn.extras.aliases;
-            if aliases.len() < alias {
-                aliases.resize_with(alias, || None);
-            }
-            aliases[alias - 1] = Some(match found {
-                Ok(topic) => {
-                    let name = name.into();
-                    Alias::Topic { name, topic }
-                }
-                Err(reason) => Alias::Refused(reason),
-            });
-        } else if let Ok(topic) = found {
-            conn.topic = topic;
-        }
-        found.ok()
-    }
-
-    /// The topic of a name, or the reason why the client may not publish to it.
-    fn named_topic(&mut self, key: ConnKey, name: &str) -> Result<TopicId, ReasonCode> {
-        if let Some(reason) = self.env.refusal_of_name(name) {
-            return Err(reason);
-        }
-        if self.is_one_topic_too_many(key, name) || self.is_topic_over_quota(key, name) {
-            self.observe.turn_metrics.topics_refused += 1;
-            return Err(ReasonCode::QuotaExceeded);
-        }
-        Ok(self.intern_for(key, name))
-    }
-
-    fn aliased_topic(
-        &mut self,
-        key: ConnKey,
-        number: usize,
-        publish: &Publish<'_>,
-    ) -> Option<TopicId> {
-        let conn = self.clients.conn_mut(key)?;
-        let aliases = conn.extras.present_mut().map(|extras| &mut extras.aliases);
-        match aliases.and_then(|aliases| aliases.get_mut(number - 1)?.as_mut()) {
-            Some(Alias::Topic { name, topic }) => {
-                if self.routing.topic(*topic).is_none() {
-                    *topic = self.routing.intern(name, &self.env.log);
-                }
-                Some(*topic)
-            }
-            Some(Alias::Refused(reason)) => {
-                let reason = *reason;
-                self.refuse_name(key, publish, reason);
-                None
-            }
-            None => {
-                // The alias is within the limit but not set: this has another reason code than an alias over the limit.
-                self.close(key, Cause::Reason(ReasonCode::ProtocolError));
-                None
-            }
-        }
-    }
-
     /// An invalid topic name closes an older client's connection; a name that is only forbidden to clients does not.
-    fn refuse_name(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
+    pub(super) fn refuse_name(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
         if reason == ReasonCode::NotAuthorized {
             self.refuse_publish(key, publish, reason);
         } else {
@@ -239,6 +203,10 @@ impl Engine {
         }
     }
 
+    /// Stages the record, and queues its acknowledgement.
+    ///
+    /// # Errors
+    /// A table of the append is full.
     #[inline]
     fn stage_publish(
         &mut self,
@@ -258,7 +226,7 @@ impl Engine {
             let mut reason = ReasonCode::Success;
             // A PUBREC only says that the message was accepted, as in Mosquitto.
             if conn.version.is_v5() && publish.qos == QoS::AtLeastOnce {
-                let matches = matches(&mut self.routing, id, &self.clients.sessions, &self.groups);
+                let matches = matches(self.routing, id, &self.clients.sessions, self.groups);
                 if !matches.any {
                     reason = ReasonCode::NoMatchingSubscribers;
                 }
@@ -275,15 +243,20 @@ impl Engine {
             if conn.version.is_v5()
                 && conn.publishes_in_flight > self.env.settings.mqtt.receive_maximum
             {
-                self.close(key, Cause::Reason(ReasonCode::ReceiveMaximumExceeded));
+                self.close(key, ReasonCode::ReceiveMaximumExceeded);
             }
             if publish.qos == QoS::ExactlyOnce {
                 let publish = (packet_id.get(), publish.payload);
-                let owners = (&mut self.clients, &mut self.store);
+                let owners = (&mut *self.clients, &mut *self.store);
                 self.qos2.hold_id(key, publish, staged.after, owners);
             }
         }
         Ok(())
+    }
+
+    pub(super) fn close(&mut self, key: ConnKey, reason: ReasonCode) {
+        let cause = Cause::Reason(reason);
+        self.clients.close(key, cause, self.env, self.effects);
     }
 }
 

@@ -13,6 +13,8 @@ use crate::engine::session::connection::Phase;
 use crate::engine::session::pauses::Pause;
 use crate::engine::{ConnKey, Engine};
 
+use super::publish::Publishing;
+
 /// How the event loop is to read a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReadPlan {
@@ -239,7 +241,7 @@ impl Engine {
         if first_byte >> 4 == kind::PUBLISH {
             return match packet::publish::decode(version, first_byte, body) {
                 Ok(publish) => {
-                    if self.handle_publish(key, &publish) {
+                    if lend!(self => Publishing).handle(key, &publish) {
                         Step::Next
                     } else {
                         Step::Pause

@@ -132,7 +132,7 @@ fn who_waited_for_room_is_not_silent_when_there_is_some_and_who_was_silent_still
     // Both are due in the turn in which a publish finds room, before the held packets are handled again.
     rig.now.mono_ms += 15_000;
     rig.engine.begin(rig.now);
-    rig.engine.append(PartitionIndex::of(partition.id()));
+    rig.append(&partition);
     assert!(rig.engine.has_more(), "what was held is due");
     rig.engine.tick();
     assert_eq!(rig.engine.take_closed(), [silent]);

@@ -1,5 +1,7 @@
 //! The engine with its log, driven by hand: a test runs its turns and moves its clock.
 
+use headwater_log::Partition;
+
 use super::*;
 
 /// The wall clock of a new rig, in Unix microseconds.
@@ -112,6 +114,14 @@ impl Rig {
             now,
             _watcher: watcher,
         }
+    }
+
+    /// Appends what is staged for a partition.
+    pub(super) fn append(&mut self, partition: &Partition) {
+        let partition = PartitionIndex::of(partition.id());
+        let engine = &mut self.engine;
+        engine.ingest.append(partition, false, &mut engine.effects);
+        engine.drain();
     }
 
     pub(super) fn turn(&mut self) {

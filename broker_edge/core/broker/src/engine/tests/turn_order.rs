@@ -149,7 +149,7 @@ fn a_connection_that_closes_when_its_partition_settles_gets_no_delivery_of_that_
     rig.publish_to("u", false, key, V5, 1, "own");
     // Not by a turn, which would deliver what is synced before it ends.
     for partition in [&control, &telemetry] {
-        rig.engine.append(PartitionIndex::of(partition.id()));
+        rig.append(partition);
     }
     rig.gate.set(Sync::Fail);
     while !matches!(telemetry.state(), PartitionState::Stopped(_))
