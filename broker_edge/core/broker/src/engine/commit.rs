@@ -9,6 +9,7 @@ use crate::engine::ingest::own::OwnRecords;
 use crate::engine::ingest::stage::{Outcome, Refused};
 use crate::engine::observe::Gauges;
 use crate::engine::operate::sys::SysTopics;
+use crate::engine::qos2::Acknowledging;
 use crate::engine::session::pauses::Pause;
 use crate::engine::session_store::checkpoint::Checkpointing;
 
@@ -41,7 +42,8 @@ impl Engine {
         self.catch_up();
         // Receipts and wills staged above need not wait for another turn.
         self.append_all();
-        self.release_receipted();
+        lend!(self => Acknowledging).release_receipted();
+        self.drain();
         lend!(self => Checkpointing).write_state_commit();
         self.drain();
         self.clients.copy_held_payloads();
@@ -106,7 +108,8 @@ impl Engine {
         let turn_metrics = &mut self.observe.turn_metrics;
         turn_metrics.publishes_refused += refused.publishes;
         turn_metrics.refuse_several("puback", reason, refused.publishes);
-        self.free_refused(refused.exactly_once);
+        self.qos2
+            .free_refused(commit, refused.exactly_once, &mut self.clients);
         lend!(self => OwnRecords).unstage_receipts(commit, &refused.receipts);
         let mut conns = refused.conns;
         conns.sort_unstable();
@@ -125,7 +128,8 @@ impl Engine {
     fn settle(&mut self) {
         let (conns, stopped) = self.ingest.settle(&self.env);
         for (partition, waiting) in stopped {
-            self.free_abandoned(partition);
+            self.qos2
+                .free_abandoned(partition, &self.ingest, &mut self.clients);
             self.close_each(waiting, ReasonCode::UnspecifiedError);
         }
         if !conns.is_empty() {
@@ -140,7 +144,7 @@ impl Engine {
         let conns = self.ingest.settle_state(&self.env);
         self.send_ready_to(conns);
         let sessions = self.store.settle(&self.env);
-        self.send_releases();
+        lend!(self => Acknowledging).send_releases();
         for key in sessions {
             self.wake_session(key);
             if let Some(conn) = self.clients.conn_of(key) {

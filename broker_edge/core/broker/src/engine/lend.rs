@@ -35,7 +35,7 @@ macro_rules! lend {
         }
     };
     ($from:expr => Acknowledging) => {
-        lend!($from => Acknowledging: clients, routing, ingest, qos2, groups, store, catch_up, quotas, observe, effects)
+        lend!($from => Acknowledging: clients, routing, ingest, qos2, groups, store, catch_up, observe, effects)
     };
     ($from:expr => Publishing) => {
         lend!($from => Publishing: protocol, clients, routing, ingest, qos2, groups, retained, store, catch_up, quotas, observe, effects)

@@ -3,7 +3,7 @@
 use headwater_mqtt::{Connect, ReasonCode};
 
 use crate::config::{MqttSettings, SysSettings};
-use crate::engine::qos2::inbound::IDS_IN_USE_MAX;
+use crate::engine::qos2::IDS_IN_USE_MAX;
 
 use super::quotas::QuotaLimits;
 use super::session::NEVER_EXPIRES;

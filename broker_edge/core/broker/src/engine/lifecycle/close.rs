@@ -163,7 +163,7 @@ impl Engine {
                 self.routing.remove(&subscription.filter, key);
             }
         }
-        self.forget_received(&session);
+        self.qos2.forget(&session);
         if session.stored {
             self.store.forget(&session, &mut self.quotas);
         }

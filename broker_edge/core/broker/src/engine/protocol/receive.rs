@@ -9,6 +9,7 @@ use headwater_mqtt::{Frame, ReasonCode, encode, frame};
 use crate::auth::Denied;
 use crate::engine::delivery::replies::{PENDING_REPLIES_MAX, Replies};
 use crate::engine::effects::Cause;
+use crate::engine::qos2::Acknowledging;
 use crate::engine::session::connection::Phase;
 use crate::engine::session::pauses::Pause;
 use crate::engine::{ConnKey, Engine};
@@ -263,14 +264,14 @@ impl Engine {
     fn handle_other(&mut self, key: ConnKey, packet: Packet<'_>) {
         match packet {
             Packet::Publish(_) => unreachable!("publishes are handled before"),
-            Packet::Puback(ack) => self.handle_puback(key, ack.packet_id),
+            Packet::Puback(ack) => lend!(self => Acknowledging).puback(key, ack.packet_id),
             Packet::Subscribe(subscribe) => self.handle_subscribe(key, &subscribe),
             Packet::Unsubscribe(unsubscribe) => self.handle_unsubscribe(key, &unsubscribe),
             Packet::Pingreq => lend!(self => Replies).write_packet(key, encode::pingresp),
             Packet::Disconnect(disconnect) => self.handle_disconnect(key, &disconnect),
-            Packet::Pubrel(ack) => self.handle_pubrel(key, &ack),
-            Packet::Pubrec(ack) => self.handle_pubrec(key, &ack),
-            Packet::Pubcomp(ack) => self.handle_pubcomp(key, &ack),
+            Packet::Pubrel(ack) => lend!(self => Acknowledging).pubrel(key, ack.packet_id),
+            Packet::Pubrec(ack) => lend!(self => Acknowledging).pubrec(key, &ack),
+            Packet::Pubcomp(ack) => lend!(self => Acknowledging).pubcomp(key, ack.packet_id),
             Packet::Auth(auth) => self.handle_auth(key, &auth),
         }
     }

@@ -2,20 +2,21 @@
 
 use headwater_mqtt::{PacketId, ReasonCode};
 
-use crate::engine::effects::Cause;
+use crate::engine::ConnKey;
 use crate::engine::ingest::own::OwnRecords;
-use crate::engine::{ConnKey, Engine};
 
-impl Engine {
+use super::Acknowledging;
+
+impl Acknowledging<'_> {
     /// A client acknowledged a delivery.
     #[inline]
-    pub(in crate::engine) fn handle_puback(&mut self, key: ConnKey, packet_id: PacketId) {
+    pub fn puback(&mut self, key: ConnKey, packet_id: PacketId) {
         let Some((session_key, session)) = self.clients.attached(key) else {
             return;
         };
         let Some(sent) = session.window.ack(packet_id.get()) else {
             if session.window.flight(packet_id.get()).is_some() {
-                self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+                self.close(key, ReasonCode::ProtocolError);
             }
             return;
         };
@@ -31,7 +32,7 @@ impl Engine {
         }
         if wakes {
             self.groups.settle(sent, false);
-            self.wake_session(session_key);
+            self.wake(session_key);
         }
     }
 }

@@ -9,15 +9,17 @@ use headwater_mqtt::packet::ack::Ack;
 use headwater_mqtt::{PacketId, ReasonCode, encode};
 
 use crate::engine::delivery::replies::Replies;
-use crate::engine::effects::Cause;
 use crate::engine::ids::CommitSeq;
 use crate::engine::ingest::own::OwnRecords;
 use crate::engine::session::Session;
 use crate::engine::session::window::{Inflight, InflightState};
-use crate::engine::{ConnKey, Engine, SessionKey};
+use crate::engine::{ConnKey, SessionKey};
 
-impl Engine {
-    pub(in crate::engine) fn handle_pubrec(&mut self, key: ConnKey, ack: &Ack<'_>) {
+use super::Acknowledging;
+
+impl Acknowledging<'_> {
+    /// A client has received a QoS 2 delivery, or refuses it.
+    pub fn pubrec(&mut self, key: ConnKey, ack: &Ack<'_>) {
         let packet_id = ack.packet_id.get();
         let Some((session_key, session)) = self.clients.attached(key) else {
             return;
@@ -33,7 +35,7 @@ impl Engine {
             Some((_, InflightState::AwaitsPubrec)) => self.release(session_key, packet_id),
             Some((_, InflightState::AwaitsPubcomp)) if waits => {}
             Some((_, InflightState::AwaitsPubcomp)) => self.write_pubrel(key, packet_id),
-            Some(_) => self.close(key, Cause::Reason(ReasonCode::ProtocolError)),
+            Some(_) => self.close(key, ReasonCode::ProtocolError),
             // As in Mosquitto, an unknown id is released, so that the client can forget it too.
             None if !ack.reason.is_error() => self.write_pubrel(key, packet_id),
             None => {}
@@ -49,10 +51,9 @@ impl Engine {
     }
 
     /// Releases the commands whose receipts are durable.
-    pub(in crate::engine) fn release_receipted(&mut self) {
+    pub fn release_receipted(&mut self) {
         for (key, packet_id) in std::mem::take(&mut self.qos2.receipted) {
             lend!(self => OwnRecords).stage_receipts(key);
-            self.drain();
             let Some(session) = self.clients.session(key) else {
                 continue;
             };
@@ -87,7 +88,7 @@ impl Engine {
     }
 
     /// Sends the PUBRELs that are due, in the order of their PUBRECs.
-    pub(in crate::engine) fn send_releases(&mut self) {
+    pub fn send_releases(&mut self) {
         while let Some((after, key, packet_id)) = self.qos2.releases.front().copied()
             && self.store.is_settled(after)
         {
@@ -113,8 +114,9 @@ impl Engine {
         }
     }
 
-    pub(in crate::engine) fn handle_pubcomp(&mut self, key: ConnKey, ack: &Ack<'_>) {
-        let packet_id = ack.packet_id.get();
+    /// A client has completed a QoS 2 delivery.
+    pub fn pubcomp(&mut self, key: ConnKey, packet_id: PacketId) {
+        let packet_id = packet_id.get();
         let Some((session_key, session)) = self.clients.attached(key) else {
             return;
         };
@@ -123,7 +125,7 @@ impl Engine {
             Some((_, InflightState::AwaitsPubcomp)) if is_released => {
                 self.finish(session_key, packet_id)
             }
-            Some(_) => self.close(key, Cause::Reason(ReasonCode::ProtocolError)),
+            Some(_) => self.close(key, ReasonCode::ProtocolError),
             None => {}
         }
     }
@@ -149,6 +151,6 @@ impl Engine {
         if let Some(sent) = ended {
             self.groups.settle(sent, true);
         }
-        self.wake_session(key);
+        self.wake(key);
     }
 }

@@ -1,8 +1,6 @@
 //! Checkpoints that take several turns: what changes meanwhile.
 
-use headwater_log::PartitionState;
-
-use super::full_queue::put;
+use super::full_queue::{fill_disk, free_disk};
 use super::member::{Member, Publisher, settle_disk};
 use super::own_records::{TABLE, stage_as};
 use super::qos2::{LASTS, answer, lasting};
@@ -90,11 +88,7 @@ fn a_receipt_that_is_refused_while_its_checkpoint_goes_on_is_appended_later() {
         key
     });
     let telemetry = rig.log.by_name("telemetry-0").expect("there").clone();
-    rig.gate.is_full.store(true, Ordering::Relaxed);
-    while telemetry.state() != PartitionState::Full {
-        let _ = telemetry.append(put(&[7; 150 << 10]));
-        rig.wait_for_disk();
-    }
+    fill_disk(&mut rig, &telemetry);
     for key in devices {
         answer(&mut rig, key, V5, 1, encode::puback);
     }
@@ -103,10 +97,7 @@ fn a_receipt_that_is_refused_while_its_checkpoint_goes_on_is_appended_later() {
     // refused, which includes the first one's.
     stage_as(&mut rig, TABLE - 1, |n| ("own".to_owned(), n.to_string()));
     rig.pass_time(tick::CHECKPOINT_MS);
-    rig.gate.is_full.store(false, Ordering::Relaxed);
-    while telemetry.state() == PartitionState::Full {
-        rig.moved.recv_timeout(DEADLINE).expect("there is space");
-    }
+    free_disk(&mut rig, &telemetry);
     for _ in 0..3 {
         rig.pass_time(tick::CHECKPOINT_MS);
         settle_disk(&mut rig, &mut []);

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use headwater_log::{AppendError, Partition, RecordMeta, Records};
+use headwater_log::{AppendError, Partition, PartitionState, RecordMeta, Records};
 
 use super::*;
 
@@ -44,6 +44,23 @@ fn fill(partition: &Partition) {
             }
             Err(error) => panic!("{error}"),
         }
+    }
+}
+
+/// Ends the space for a partition of the test's disk.
+pub(super) fn fill_disk(rig: &mut Rig, partition: &Partition) {
+    rig.gate.is_full.store(true, Ordering::Relaxed);
+    while partition.state() != PartitionState::Full {
+        let _ = partition.append(put(&[7; 150 << 10]));
+        rig.wait_for_disk();
+    }
+}
+
+/// There is space again.
+pub(super) fn free_disk(rig: &mut Rig, partition: &Partition) {
+    rig.gate.is_full.store(false, Ordering::Relaxed);
+    while partition.state() == PartitionState::Full {
+        rig.moved.recv_timeout(DEADLINE).expect("there is space");
     }
 }
 

@@ -4,7 +4,9 @@ use headwater_log::AppendError;
 
 use crate::engine::ingest::own::{OwnRecord, OwnRecords};
 
-use super::full_queue::{QUEUE_BYTES, put};
+use super::full_queue::{QUEUE_BYTES, fill_disk, free_disk, put};
+use super::qos2::publish;
+use super::stored_state::assert_next;
 use super::*;
 
 const VERSION: Version = Version::V311;
@@ -94,4 +96,26 @@ fn a_publish_behind_as_many_as_an_append_takes_waits_while_the_queue_is_full() {
     assert_eq!(rig.packets(key, VERSION, 1), ["puback 1"]);
     let count = TABLE as u64 + 1;
     assert_eq!(partition.next_offset(), before.plus(count));
+}
+
+#[test]
+fn a_packet_id_stays_in_use_if_its_second_publish_was_staged_when_the_first_is_refused() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let key = rig.connect(ConnectFields::new(Version::V5, "c"));
+    let partition = telemetry(&rig);
+    fill_disk(&mut rig, &partition);
+    publish(&mut rig, key, Version::V5, 1, "first", "first");
+    // Now the table of topics is full, so the second publish needs another append.
+    stage_as(&mut rig, TABLE - 1, |n| {
+        (format!("own/{n}"), "c".to_owned())
+    });
+    publish(&mut rig, key, Version::V5, 1, "second", "second");
+    let _refused = rig.sent(key, Version::V5);
+    free_disk(&mut rig, &partition);
+    let before = partition.next_offset();
+    assert_next(&mut rig, key, "Pubrec");
+    publish(&mut rig, key, Version::V5, 1, "second", "second");
+    assert_next(&mut rig, key, "Pubrec");
+    assert_eq!(partition.next_offset(), before.plus(1), "once");
 }

@@ -1,6 +1,6 @@
 //! Publishes over a limit: what is accepted below it, and what each version and QoS is told above it.
 
-use crate::engine::qos2::inbound::IDS_IN_USE_MAX;
+use crate::engine::qos2::IDS_IN_USE_MAX;
 
 use super::qos2::{answer, texts_of};
 use super::*;
@@ -276,7 +276,7 @@ fn i7_packet_ids_that_clients_never_release_have_a_bound() {
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let key = rig.connect(ConnectFields::new(V5, "p"));
     // As if other clients used all of them but one.
-    rig.engine.qos2.ids_in_use = IDS_IN_USE_MAX - 1;
+    rig.engine.qos2.restore(IDS_IN_USE_MAX - 1);
     let qos = QoS::ExactlyOnce;
     say(&mut rig, key, &Say::new("t", qos, "the last"));
     assert_eq!(told(&mut rig, key), ("pubrec", ReasonCode::Success));

@@ -4,7 +4,7 @@
 use headwater_log::{Partition, PartitionState};
 use headwater_mqtt::encode::WillFields;
 
-use super::full_queue::put;
+use super::full_queue::{fill_disk, free_disk};
 use super::member::{GROUP, Member, Publisher, settle_disk};
 use super::own_records::{TABLE, stage_as};
 use super::qos2::{LASTS, answer, lasting, publish};
@@ -42,11 +42,7 @@ fn a_publish_that_goes_into_the_append_after_a_refused_one_is_acknowledged() {
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let key = rig.connect(ConnectFields::new(V5, "c"));
     let partition = telemetry(&rig);
-    rig.gate.is_full.store(true, Ordering::Relaxed);
-    while partition.state() != PartitionState::Full {
-        let _ = partition.append(put(&[7; 150 << 10]));
-        rig.wait_for_disk();
-    }
+    fill_disk(&mut rig, &partition);
     rig.feed(key, |out| encode_publish(out, "first", 1));
     // Now the table of topics is full, so the second publish needs another append.
     stage_as(&mut rig, TABLE - 1, |n| {
@@ -55,10 +51,7 @@ fn a_publish_that_goes_into_the_append_after_a_refused_one_is_acknowledged() {
     assert_eq!(rig.sent(key, V5), [""; 0]);
     rig.feed(key, |out| encode_publish(out, "second", 2));
     assert_eq!(rig.sent(key, V5), ["refused QuotaExceeded"]);
-    rig.gate.is_full.store(false, Ordering::Relaxed);
-    while partition.state() == PartitionState::Full {
-        rig.moved.recv_timeout(DEADLINE).expect("there is space");
-    }
+    free_disk(&mut rig, &partition);
     assert_eq!(rig.packets(key, V5, 1), ["puback 2"]);
 }
 
