@@ -1,8 +1,8 @@
 //! Shared subscriptions: groups of sessions, each record goes to one session.
 //!
 //! A group reads the log like a session: it has a cursor per partition and no queue. Unacknowledged deliveries are only
-//! in the windows of members. `membership` decides who is in a group, `give_back`
-//! handles records that members return, and `persist` stores the cursors.
+//! in the windows of members. `membership` decides who is in a group, `give_back` handles records that members return,
+//! and `persist` has the stored form of the cursors; `session_store` writes it.
 
 pub mod audience;
 mod callers;

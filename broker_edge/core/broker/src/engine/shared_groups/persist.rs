@@ -1,4 +1,4 @@
-//! Stores groups: `share/<filter>` holds the cursor of a group in each partition.
+//! What is stored of groups: `share/<filter>` holds the cursor of a group in each partition.
 //!
 //! It is written with each checkpoint, with the session of a member, and in the same append that removes a member's QoS
 //! 2 delivery. So such a delivery is in exactly one state: with its member, done, or still to be given.
