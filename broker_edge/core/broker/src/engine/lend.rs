@@ -38,7 +38,16 @@ macro_rules! lend {
         lend!($from => Acknowledging: clients, routing, ingest, qos2, groups, store, catch_up, observe, effects)
     };
     ($from:expr => Publishing) => {
-        lend!($from => Publishing: protocol, clients, routing, ingest, qos2, groups, retained, store, catch_up, quotas, observe, effects)
+        lend!(
+            $from => Publishing:
+            protocol, clients, routing, ingest, qos2, groups, retained, store, catch_up, quotas, observe, effects
+        )
+    };
+    ($from:expr => Subscribing) => {
+        lend!(
+            $from => Subscribing:
+            clients, routing, ingest, delivery, groups, retained, store, quotas, catch_up, observe, effects
+        )
     };
     ($from:expr => AuthUpdates) => {
         lend!($from => AuthUpdates: protocol, clients, routing, groups, quotas, effects)

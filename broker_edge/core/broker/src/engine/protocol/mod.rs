@@ -12,7 +12,8 @@ mod ownership;
 pub mod publish;
 mod publish_topic;
 pub mod receive;
-mod subscribe;
+pub mod subscribe;
+mod unsubscribe;
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -15,6 +15,7 @@ use crate::engine::session::pauses::Pause;
 use crate::engine::{ConnKey, Engine};
 
 use super::publish::Publishing;
+use super::subscribe::Subscribing;
 
 /// How the event loop is to read a connection.
 #[derive(Debug, PartialEq, Eq)]
@@ -265,8 +266,8 @@ impl Engine {
         match packet {
             Packet::Publish(_) => unreachable!("publishes are handled before"),
             Packet::Puback(ack) => lend!(self => Acknowledging).puback(key, ack.packet_id),
-            Packet::Subscribe(subscribe) => self.handle_subscribe(key, &subscribe),
-            Packet::Unsubscribe(unsubscribe) => self.handle_unsubscribe(key, &unsubscribe),
+            Packet::Subscribe(packet) => lend!(self => Subscribing).subscribe(key, &packet),
+            Packet::Unsubscribe(packet) => lend!(self => Subscribing).unsubscribe(key, &packet),
             Packet::Pingreq => lend!(self => Replies).write_packet(key, encode::pingresp),
             Packet::Disconnect(disconnect) => self.handle_disconnect(key, &disconnect),
             Packet::Pubrel(ack) => lend!(self => Acknowledging).pubrel(key, ack.packet_id),

@@ -1,18 +1,28 @@
-//! SUBSCRIBE and UNSUBSCRIBE: the subscriptions of a session, their start offsets, and the retained messages they get.
+//! SUBSCRIBE: the subscriptions of a session, their start offsets, and the retained messages they get.
+
+use std::sync::Arc;
 
 use headwater_log::Offset;
 use headwater_mqtt::packet::subscribe::{RetainHandling, Subscribe};
-use headwater_mqtt::packet::unsubscribe::Unsubscribe;
 use headwater_mqtt::{PacketId, Properties, Property, QoS, ReasonCode, encode};
+use parking_lot::Mutex;
 
 use crate::auth::Access;
+use crate::engine::catch_up::CatchUp;
+use crate::engine::clients::Clients;
 use crate::engine::containers::lazy_box::LazyBox;
+use crate::engine::delivery::Delivery;
 use crate::engine::delivery::replies::Replies;
-use crate::engine::effects::Cause;
+use crate::engine::effects::{Cause, Effects};
+use crate::engine::env::Env;
 use crate::engine::ids::PartitionOffset;
+use crate::engine::ingest::Ingest;
+use crate::engine::observe::Observe;
 use crate::engine::observe::sys_tree::is_sys;
-use crate::engine::quotas::Kind;
+use crate::engine::quotas::{Kind, Quotas};
+use crate::engine::retained::Retained;
 use crate::engine::retained::retained_cursor::RetainedCursor;
+use crate::engine::routing::Routing;
 use crate::engine::routing::position::{
     Position, Refusal, ResetPolicy, StartOffsets, split_filter,
 };
@@ -21,10 +31,11 @@ use crate::engine::session::Subscription;
 use crate::engine::session::ack::PacketKind;
 use crate::engine::session::cursors::Cursor;
 use crate::engine::session::replay::Replay;
+use crate::engine::session_store::Store;
 use crate::engine::session_store::checkpoint::Checkpointing;
-use crate::engine::shared_groups::is_shared;
+use crate::engine::shared_groups::Groups;
 use crate::engine::shared_groups::membership::Membership;
-use crate::engine::{ConnKey, Engine, SessionKey};
+use crate::engine::{ConnKey, SessionKey};
 
 use super::authorize::check_access;
 use super::filters::check_filter;
@@ -52,9 +63,30 @@ struct Report {
     changed: bool,
 }
 
-impl Engine {
-    pub(super) fn handle_subscribe(&mut self, key: ConnKey, subscribe: &Subscribe<'_>) {
-        let Some((session, is_v5)) = self.session_of(key) else {
+/// Adds subscriptions to sessions, and removes them.
+pub struct Subscribing<'a> {
+    pub env: &'a Env,
+    pub clients: &'a mut Clients,
+    pub routing: &'a mut Routing,
+    pub ingest: &'a mut Ingest,
+    pub delivery: &'a mut Delivery,
+    pub groups: &'a mut Groups,
+    pub retained: &'a mut Arc<Mutex<Retained>>,
+    pub store: &'a mut Store,
+    pub quotas: &'a mut Quotas,
+    pub catch_up: &'a mut CatchUp,
+    pub observe: &'a mut Observe,
+    pub effects: &'a mut Effects,
+}
+
+impl Subscribing<'_> {
+    /// Handles a SUBSCRIBE.
+    pub fn subscribe(&mut self, key: ConnKey, subscribe: &Subscribe<'_>) {
+        let Some(conn) = self.clients.conn(key) else {
+            return;
+        };
+        let is_v5 = conn.is_v5();
+        let Some(session) = conn.session else {
             return;
         };
         let properties = &subscribe.properties;
@@ -81,7 +113,7 @@ impl Engine {
                 retain_handling: wanted.options.retain_handling,
                 properties,
             };
-            codes.push(match self.subscribe(session, &wanted, &mut report) {
+            codes.push(match self.add(session, &wanted, &mut report) {
                 Ok(()) => match options.qos {
                     QoS::AtMostOnce => ReasonCode::GRANTED_QOS0,
                     QoS::AtLeastOnce => ReasonCode::GrantedQos1,
@@ -94,7 +126,7 @@ impl Engine {
                 }
             });
         }
-        self.clients.recount_bytes(session, &mut self.quotas);
+        self.clients.recount_bytes(session, self.quotas);
         let Ok(after) = self.store_change(key, session, report.changed) else {
             return;
         };
@@ -154,7 +186,7 @@ impl Engine {
     }
 
     /// Adds one subscription.
-    fn subscribe(
+    fn add(
         &mut self,
         key: SessionKey,
         wanted: &Wanted<'_>,
@@ -168,9 +200,9 @@ impl Engine {
         let is_same = before.is_some_and(|before| {
             before.options == wanted.options && before.retain_handling == handling
         });
-        let shared = check_filter(session, filter, &self.groups, &self.env)?;
+        let shared = check_filter(session, filter, self.groups, self.env)?;
         lend!(self => Usage).check_quotas(key, filter)?;
-        check_access(&self.clients, &self.env, key, filter, Access::Subscribe)?;
+        check_access(self.clients, self.env, key, filter, Access::Subscribe)?;
         // A group has one cursor, whoever subscribes.
         let is_held = match shared {
             Some(_) => self.groups.meant(session, filter).is_some(),
@@ -181,7 +213,7 @@ impl Engine {
                 report.located = true;
                 let position = Position::parse(text)?;
                 if position != Position::Latest {
-                    check_access(&self.clients, &self.env, key, filter, Access::Replay)?;
+                    check_access(self.clients, self.env, key, filter, Access::Replay)?;
                 }
                 let policy = ResetPolicy::of(wanted.properties)?;
                 let live = self.delivery.live();
@@ -293,7 +325,7 @@ impl Engine {
     fn owe_retained(&mut self, key: SessionKey, filter: &str) {
         if is_sys(filter) {
             if let Some(conn) = self.clients.conn_of(key) {
-                self.observe.sys.await_suback(conn, filter, &self.env);
+                self.observe.sys.await_suback(conn, filter, self.env);
             }
             return;
         }
@@ -308,61 +340,9 @@ impl Engine {
         }
     }
 
-    pub(super) fn handle_unsubscribe(&mut self, key: ConnKey, unsubscribe: &Unsubscribe<'_>) {
-        let Some((session_key, _)) = self.session_of(key) else {
-            return;
-        };
-        let mut codes = Vec::with_capacity(unsubscribe.filters.len());
-        for filter in unsubscribe.filters.iter() {
-            let filter = split_filter(filter).filter;
-            let Some(session) = self.clients.session_mut(session_key) else {
-                return;
-            };
-            let held = session.subscription(filter).is_some();
-            if held {
-                self.quotas.remove(session.account, Kind::Subscriptions, 1);
-                self.catch_up.forget_candidates(session_key);
-                session.subscriptions.retain(|held| &*held.filter != filter);
-                session.replays.retain(|replay| &*replay.filter != filter);
-                session.forget_assigned();
-                if let Some(extras) = session.extras.present_mut() {
-                    extras.retained.retain(|cursor| &*cursor.filter != filter);
-                }
-                if is_shared(filter) {
-                    self.membership().leave(session_key, filter);
-                } else {
-                    self.routing.remove(filter, session_key);
-                }
-                // Records that waited behind its retained messages may be sent.
-                self.wake_session(session_key);
-            }
-            codes.push(if held {
-                ReasonCode::Success
-            } else {
-                ReasonCode::NoSubscriptionExisted
-            });
-        }
-        let changed = codes.contains(&ReasonCode::Success);
-        self.clients.recount_bytes(session_key, &mut self.quotas);
-        let Ok(after) = self.store_change(key, session_key, changed) else {
-            return;
-        };
-        let Some(conn) = self.clients.conn(key) else {
-            return;
-        };
-        let mut bytes = Vec::new();
-        encode::unsuback(&mut bytes, conn.version, unsubscribe.packet_id, &[], &codes);
-        lend!(self => Replies).queue_packet(key, after, PacketKind::Other, bytes);
-    }
-
-    fn session_of(&self, key: ConnKey) -> Option<(SessionKey, bool)> {
-        let conn = self.clients.conn(key)?;
-        Some((conn.session?, conn.is_v5()))
-    }
-
     /// Stores the changed subscriptions of a persistent session. Returns the offset for which the acknowledgement has
     /// to wait. If the change cannot be stored the connection is closed, because the change cannot be acknowledged.
-    fn store_change(
+    pub(super) fn store_change(
         &mut self,
         key: ConnKey,
         session: SessionKey,
@@ -383,7 +363,8 @@ impl Engine {
             if self.observe.may_log_client(self.env.now.mono_ms) {
                 tracing::warn!(%error, "subscriptions cannot be stored, the connection is closed");
             }
-            self.close(key, Cause::Reason(ReasonCode::QuotaExceeded));
+            let cause = Cause::Reason(ReasonCode::QuotaExceeded);
+            self.clients.close(key, cause, self.env, self.effects);
         })
     }
 }
