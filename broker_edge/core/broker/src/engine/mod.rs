@@ -71,7 +71,7 @@ use observe::Observe;
 use operate::clients_api::ClientsView;
 use operate::sys::SysTopics;
 use protocol::Protocol;
-use protocol::auth_gate::{AuthGate, Wake};
+use protocol::auth_gate::Wake;
 use protocol::authorize::AuthUpdates;
 use qos2::Qos2;
 use quotas::Quotas;
@@ -147,7 +147,7 @@ impl Engine {
                 now,
             },
         };
-        let authority = &engine.protocol.auth_gate.authority;
+        let authority = engine.protocol.authority();
         lend!(engine => Checkpointing).restore_sessions(authority);
         engine.publish_left_wills();
         let held = lend!(engine => Checkpointing).restore_received()?;
@@ -161,8 +161,7 @@ impl Engine {
 
     /// Requires authentication by this authority for new connections. `wake` makes the loop take a turn.
     pub fn set_auth(&mut self, auth_service: Arc<AuthService>, wake: Wake) {
-        self.protocol.auth_gate = AuthGate::new(Some(auth_service), wake);
-        lend!(self => AuthUpdates).renew_rights();
+        lend!(self => AuthUpdates).begin(auth_service, wake);
         self.drain();
     }
 
@@ -238,7 +237,7 @@ impl Engine {
         self.delivery.has_due(&self.env)
             || self.ingest.is_settleable(&self.env)
             || self.store.is_settleable()
-            || self.protocol.auth_gate.has_updates()
+            || self.protocol.has_auth_updates()
     }
 
     /// Connections with bytes to write; get the bytes with [`Engine::out`].

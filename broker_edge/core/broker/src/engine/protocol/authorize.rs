@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use headwater_mqtt::ReasonCode;
 
-use crate::auth::{Access, Proof};
+use crate::auth::{Access, AuthService, Authority, Proof};
 use crate::engine::clients::Clients;
 use crate::engine::effects::{Cause, Effects};
 use crate::engine::env::Env;
@@ -22,8 +22,19 @@ use crate::engine::shared_groups::Groups;
 use crate::engine::{ConnKey, SessionKey};
 
 use super::Protocol;
+use super::auth_gate::{AuthGate, Wake};
 
 impl Protocol {
+    /// The authority that decides now.
+    pub fn authority(&self) -> &Arc<Authority> {
+        &self.auth_gate.authority
+    }
+
+    /// Whether there is a newer authority, or an answer about credentials.
+    pub fn has_auth_updates(&self) -> bool {
+        self.auth_gate.has_updates()
+    }
+
     /// Whether the client of a connection may publish to a topic.
     #[inline]
     pub(super) fn may_publish(
@@ -90,9 +101,15 @@ pub struct AuthUpdates<'a> {
 }
 
 impl AuthUpdates<'_> {
+    /// Requires authentication by this authority for new connections. `wake` makes the loop take a turn.
+    pub fn begin(&mut self, auth_service: Arc<AuthService>, wake: Wake) {
+        self.protocol.auth_gate = AuthGate::new(Some(auth_service), wake);
+        self.renew_rights();
+    }
+
     /// Takes a newer authority, and answers about credentials.
     pub fn take(&mut self) {
-        if !self.protocol.auth_gate.has_updates() {
+        if !self.protocol.has_auth_updates() {
             return;
         }
         if self.protocol.auth_gate.is_old() {
@@ -104,7 +121,7 @@ impl AuthUpdates<'_> {
 
     /// Gives every session its rights under the new authority, and closes the connections of clients that are no longer
     /// admitted.
-    pub fn renew_rights(&mut self) {
+    fn renew_rights(&mut self) {
         let authority = &self.protocol.auth_gate.authority;
         let mut revoked = Vec::new();
         let keys: Vec<SessionKey> = self.clients.sessions.keys().collect();

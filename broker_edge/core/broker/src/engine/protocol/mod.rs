@@ -24,10 +24,17 @@ use ownership::Unproved;
 
 #[derive(Default)]
 pub struct Protocol {
-    pub(super) auth_gate: AuthGate,
+    auth_gate: AuthGate,
     unproved: Unproved,
     /// Bytes kept for clients that are not admitted yet; bounded like received bytes.
-    pub(super) unknown_bytes: Rc<Cell<usize>>,
+    unknown_bytes: Rc<Cell<usize>>,
     /// While set, no client is admitted.
     drain: Option<Drain>,
+}
+
+#[cfg(test)]
+impl Protocol {
+    pub fn unknown_bytes(&self) -> usize {
+        self.unknown_bytes.get()
+    }
 }

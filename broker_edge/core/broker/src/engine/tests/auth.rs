@@ -379,6 +379,6 @@ fn i7_what_unknown_clients_have_sent_is_bounded_for_all_of_them_together() {
     // A client that disconnects gives its bytes back.
     broker.rig.engine.remove(codes[0].0);
     broker.rig.engine.remove(codes[1].0);
-    assert_eq!(broker.rig.engine.protocol.unknown_bytes.get(), 0);
+    assert_eq!(broker.rig.engine.protocol.unknown_bytes(), 0);
     broker.rig.crash();
 }
