@@ -14,6 +14,21 @@ macro_rules! lend {
     ($from:expr => Replies) => {
         lend!($from => Replies: clients, ingest, store, observe, effects)
     };
+    ($from:expr => Acknowledging) => {
+        lend!($from => Acknowledging: clients, routing, ingest, qos2, groups, store, catch_up, observe, effects)
+    };
+    ($from:expr => Publishing) => {
+        lend!($from => Publishing: protocol, clients, routing, ingest, qos2, groups, retained, store, catch_up, quotas, observe, effects)
+    };
+    ($from:expr => Subscribing) => {
+        lend!($from => Subscribing: clients, routing, ingest, delivery, catch_up, groups, retained, store, quotas, observe, effects)
+    };
+    ($from:expr => Lifecycle) => {
+        lend!($from => Lifecycle: clients, routing, ingest, delivery, catch_up, qos2, groups, retained, store, quotas, observe, effects)
+    };
+    ($from:expr => Receiving) => {
+        lend!($from => Receiving: protocol, clients, routing, ingest, delivery, catch_up, qos2, groups, retained, store, quotas, observe, effects)
+    };
     ($from:expr => Dispatching) => {
         lend!($from => Dispatching: delivery, routing, groups, retained, quotas, clients, store, observe, effects)
     };
@@ -33,21 +48,6 @@ macro_rules! lend {
             observe: &mut $from.observe,
             effects: &mut $from.effects,
         }
-    };
-    ($from:expr => Acknowledging) => {
-        lend!($from => Acknowledging: clients, routing, ingest, qos2, groups, store, catch_up, observe, effects)
-    };
-    ($from:expr => Publishing) => {
-        lend!(
-            $from => Publishing:
-            protocol, clients, routing, ingest, qos2, groups, retained, store, catch_up, quotas, observe, effects
-        )
-    };
-    ($from:expr => Subscribing) => {
-        lend!(
-            $from => Subscribing:
-            clients, routing, ingest, delivery, groups, retained, store, quotas, catch_up, observe, effects
-        )
     };
     ($from:expr => AuthUpdates) => {
         lend!($from => AuthUpdates: protocol, clients, routing, groups, quotas, effects)

@@ -10,9 +10,9 @@ mod lend;
 
 mod catch_up;
 mod clients;
-mod commit;
 mod containers;
 mod delivery;
+mod due;
 mod effects;
 mod env;
 mod ids;
@@ -62,28 +62,32 @@ use clients::Clients;
 use clients::timers::Timer;
 use delivery::Delivery;
 use delivery::dispatch::Dispatching;
-use effects::{Effect, Effects};
+use effects::{Cause, Effects};
 use env::Env;
 use ids::Waiter;
 use ingest::Ingest;
+use lifecycle::Lifecycle;
 use lifecycle::tick::CHECKPOINT_MS;
 use observe::Observe;
-use operate::clients_api::ClientsView;
 use operate::sys::SysTopics;
 use protocol::Protocol;
 use protocol::auth_gate::Wake;
 use protocol::authorize::AuthUpdates;
-use qos2::Qos2;
+use protocol::over_limit::Usage;
+use protocol::receive::Receiving;
+use qos2::{Acknowledging, Qos2};
 use quotas::Quotas;
 use retained::guard::guard;
 use routing::Routing;
 use session_store::Store;
 use session_store::checkpoint::Checkpointing;
 use shared_groups::Groups;
-use shared_groups::membership::Membership;
 
 pub type ConnKey = Key<Connection>;
 pub type SessionKey = Key<Session>;
+
+/// Limit on timers per turn, so that timers of very many clients due at once do not block the loop.
+const DUE_MAX: usize = 256;
 
 pub struct Engine {
     env: Env,
@@ -115,10 +119,8 @@ impl Engine {
         metrics: Arc<Metrics>,
         now: Now,
     ) -> Result<Self, headwater_log::ReadError> {
-        let limits = (
-            settings.mqtt.max_retained as usize,
-            settings.mqtt.max_retained_bytes.0,
-        );
+        let mqtt = &settings.mqtt;
+        let limits = (mqtt.max_retained as usize, mqtt.max_retained_bytes.0);
         let partitions = log.partitions().to_vec();
         let ingest = Ingest::new(&partitions);
         // Before the retained messages are read: what becomes durable meanwhile is dispatched later, and not left out.
@@ -149,7 +151,7 @@ impl Engine {
         };
         let authority = engine.protocol.authority();
         lend!(engine => Checkpointing).restore_sessions(authority);
-        engine.publish_left_wills();
+        lend!(engine => Lifecycle).publish_left_wills();
         let held = lend!(engine => Checkpointing).restore_received()?;
         engine.qos2.restore(held);
         engine
@@ -177,18 +179,11 @@ impl Engine {
         self.drain();
     }
 
-    /// Does what the step that ends here asks of higher parts: a packet, a due timer, a connection that settled, an
-    /// append, or a call from outside. The next step finds all of it done. A connection closes once, so this ends.
+    /// Does what the step that ends here asks of higher parts.
     #[inline]
     fn drain(&mut self) {
-        while let Some(effect) = self.effects.pop() {
-            match effect {
-                Effect::Close(key, cause) => self.end_connection(key, &cause),
-                Effect::Activated(key) => self.activate(key),
-                Effect::Wake(key) => self.wake_session(key),
-                Effect::Joined(key) => lend!(self => Checkpointing).store_session(key),
-                Effect::Appended(outcome) => self.appended(outcome),
-            }
+        if !self.effects.is_empty() {
+            lend!(self => Lifecycle).drain();
         }
     }
 
@@ -199,45 +194,8 @@ impl Engine {
 
     /// Opens a new connection.
     pub fn open(&mut self, peer: Peer) -> ConnKey {
-        let due_ms = self.env.now.mono_ms + self.env.settings.mqtt.connect_timeout.as_ms();
-        let mut conn = Connection::new(peer, self.env.now.mono_ms);
-        conn.silence_due_ms = due_ms;
-        let key = self.clients.conns.insert(conn);
-        self.clients.set_timer(due_ms, Timer::Silence(key));
         self.observe.turn_metrics.connections_opened += 1;
-        key
-    }
-
-    pub fn connections(&self) -> usize {
-        self.clients.conns.len()
-    }
-
-    /// Whether a turn is due although nothing is ready, because bounded work was left over.
-    pub fn has_more(&self) -> bool {
-        self.effects.more
-            || self.has_late()
-            || self.groups.runnable() > 0
-            || self.clients.has_resumed()
-    }
-
-    /// Whether there are sessions that can catch up now.
-    pub fn has_late(&self) -> bool {
-        self.catch_up.has_late()
-    }
-
-    /// Whether the connection's session has more to send than the live stream.
-    #[inline]
-    pub fn is_catching_up(&self, key: ConnKey) -> bool {
-        let session = self.clients.session_of(key);
-        session.is_some_and(Session::has_work)
-    }
-
-    /// Whether a partition has changed since the engine last checked, so that a turn is due.
-    pub fn is_behind_log(&self) -> bool {
-        self.delivery.has_due(&self.env)
-            || self.ingest.is_settleable(&self.env)
-            || self.store.is_settleable()
-            || self.protocol.has_auth_updates()
+        self.clients.open(peer, &self.env)
     }
 
     /// Connections with bytes to write; get the bytes with [`Engine::out`].
@@ -250,10 +208,7 @@ impl Engine {
         if !self.has_late() {
             return Vec::new();
         }
-        let touched = self.clients.touched.take().into_iter();
-        let (late, live) = touched.partition(|key| self.is_catching_up(*key));
-        self.clients.touched.put_back(late);
-        live
+        self.clients.take_touched_live()
     }
 
     /// Returns the emptied list for reuse in the next turn.
@@ -274,25 +229,12 @@ impl Engine {
 
     /// The socket is writable again.
     pub fn writable(&mut self, key: ConnKey) {
-        if self.clients.conn(key).is_some_and(|conn| conn.out_blocked) {
-            self.clients.touch(key);
-        }
+        self.clients.touch_blocked(key);
     }
 
     /// Answers a request of an operator about clients.
     pub fn answer_clients(&mut self, request: ClientsRequest) {
-        let view = lend!(self => ClientsView);
-        match request {
-            ClientsRequest::List { query, answer } => drop(answer.send(view.page(&query))),
-            ClientsRequest::Show { client_id, answer } => {
-                drop(answer.send(view.detail(&client_id)));
-            }
-            ClientsRequest::Kick {
-                client_id,
-                ends_session,
-                answer,
-            } => drop(answer.send(self.kick(&client_id, ends_session))),
-        }
+        request.serve(lend!(self => Lifecycle));
     }
 
     /// Answers a Flight producer that is about to append retained messages.
@@ -306,20 +248,54 @@ impl Engine {
         self.protocol.set_drain(drain, &mut self.observe);
     }
 
-    /// Updates the averages of `$SYS` and sends the values that changed.
-    fn publish_sys(&mut self) {
-        lend!(self => SysTopics).publish();
+    /// Whether and how a readable connection is to be read.
+    pub fn read_plan(&mut self, key: ConnKey) -> ReadPlan {
+        lend!(self => Receiving).read_plan(key)
     }
 
-    /// Sends what became durable to the live sessions and groups.
-    fn dispatch(&mut self) {
-        lend!(self => Dispatching).run();
+    /// The connection's own buffer; received bytes are appended to it.
+    pub fn held_mut(&mut self, key: ConnKey) -> Option<&mut Vec<u8>> {
+        let conn = self.clients.conn_mut(key);
+        conn.map(|conn| &mut conn.unparsed.bytes)
     }
 
-    /// Lets sessions and groups that are behind read on.
-    fn catch_up(&mut self) {
-        lend!(self => CatchingUp).run();
-        self.drain();
+    /// Parses the connection's own buffer: after a read into it, or when a pause ends. Returns whether the connection
+    /// may be read.
+    pub fn receive_held(&mut self, key: ConnKey) -> bool {
+        lend!(self => Receiving).receive_held(key)
+    }
+
+    /// Handles the packets in `bytes` and keeps an incomplete rest. `is_news` if some bytes were just received.
+    pub fn receive(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
+        lend!(self => Receiving).receive(key, bytes, is_news);
+    }
+
+    /// Counts bytes received from the socket.
+    pub fn count_received(&mut self, key: ConnKey, count: usize) {
+        self.observe
+            .count_received(&mut self.clients.conns, key, count);
+    }
+
+    /// Counts a connection that was refused.
+    pub fn count_refused(&mut self) {
+        self.observe.turn_metrics.connections_refused += 1;
+    }
+
+    /// The peer closed the socket, or it failed.
+    pub fn lost(&mut self, key: ConnKey) {
+        lend!(self => Lifecycle).close_now(key, Cause::Lost);
+    }
+
+    /// Forgets a connection whose socket is closed.
+    pub fn remove(&mut self, key: ConnKey) {
+        self.lost(key);
+        self.clients.remove(key);
+    }
+
+    /// Closes every connection and tells MQTT 5 clients that the server is shutting down. Wills are published; delayed
+    /// wills keep waiting, because they are stored and the next start restores them.
+    pub fn close_all(&mut self) {
+        lend!(self => Lifecycle).close_all();
     }
 
     /// Stores every persistent session, for a clean stop.
@@ -328,14 +304,95 @@ impl Engine {
         self.drain();
     }
 
-    fn membership(&mut self) -> Membership<'_> {
-        lend!(self => Membership)
+    /// The bytes a connection has to send.
+    pub fn out(&mut self, key: ConnKey) -> Out<'_> {
+        self.clients.out(key)
     }
 
-    /// Makes a session with something to send run in the next catch-up.
-    fn wake_session(&mut self, key: SessionKey) {
-        let waiter = Waiter::Session(key);
-        self.catch_up
-            .wake(waiter, &mut self.clients, &mut self.groups);
+    /// Reports how much of [`Engine::out`] the socket took. The rest is sent when the socket is writable.
+    pub fn written(&mut self, key: ConnKey, count: usize) {
+        self.note_sent(key, count, true);
+    }
+
+    /// The same, when the socket took all of the part it was given: the sender continues with the rest itself.
+    pub fn written_part(&mut self, key: ConnKey, count: usize) {
+        self.note_sent(key, count, false);
+    }
+
+    fn note_sent(&mut self, key: ConnKey, count: usize, is_full: bool) {
+        self.observe.count_sent(&mut self.clients.conns, key, count);
+        let session = self.clients.note_sent(key, count, is_full, &self.env);
+        if let Some(session) = session {
+            let waiter = Waiter::Session(session);
+            self.catch_up
+                .wake(waiter, &mut self.clients, &mut self.groups);
+        }
+    }
+
+    /// Does the work that is due. Called before [`Engine::commit`], so that wills are appended in the same turn.
+    pub fn tick(&mut self) {
+        let now_ms = self.env.now.mono_ms;
+        for _ in 0..DUE_MAX {
+            match self.clients.pop_due(now_ms) {
+                Some(Timer::Sys) => lend!(self => SysTopics).publish(),
+                Some(timer) => lend!(self => Lifecycle).due(timer),
+                None => return,
+            }
+            self.drain();
+        }
+        // The remaining timers run in the next turn.
+        let next = self.clients.next_due_ms();
+        self.effects.more |= next.is_some_and(|due_ms| due_ms <= now_ms);
+    }
+
+    /// The whole commit of a turn. Afterwards the connections hold what is to be sent.
+    pub fn commit(&mut self) {
+        self.commit_live();
+        self.commit_late();
+    }
+
+    /// Appends, settles and dispatches: the work that publishers and the live stream wait for.
+    pub fn commit_live(&mut self) {
+        self.append_all();
+        // As in Mosquitto, a publisher that also subscribes gets its message before the PUBACK of QoS 1, and after the
+        // PUBREC of QoS 2.
+        if self.ingest.look(&self.env) {
+            self.settle();
+            lend!(self => Dispatching).run();
+        } else {
+            lend!(self => Dispatching).run();
+            self.settle();
+        }
+    }
+
+    /// Lets sessions that are behind catch up, and does the rest of a turn's work.
+    pub fn commit_late(&mut self) {
+        lend!(self => CatchingUp).run();
+        self.drain();
+        // Receipts and wills staged above need not wait for another turn.
+        self.append_all();
+        lend!(self => Acknowledging).release_receipted();
+        self.drain();
+        lend!(self => Checkpointing).write_state_commit();
+        self.drain();
+        self.clients.copy_held_payloads();
+        self.clients.wake_budget_waits(&self.env);
+        lend!(self => SysTopics).send_pending();
+        self.protocol
+            .drain_some(&mut self.clients, &self.env, &mut self.effects);
+        self.drain();
+        self.observe.turn_metrics.shared_rights_checks += self.groups.take_looks();
+        let present = lend!(self => Usage).gauges(self.protocol.is_draining());
+        self.observe.publish(present);
+    }
+
+    fn append_all(&mut self) {
+        self.ingest.append_all(&self.env, &mut self.effects);
+        self.drain();
+    }
+
+    fn settle(&mut self) {
+        lend!(self => Acknowledging).settle();
+        self.drain();
     }
 }

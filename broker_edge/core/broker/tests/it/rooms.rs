@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::imports::{Arrows, between_rooms, drawing, imports, sources};
 
-/// Top-level files that hold plain values, which every room may import, and `commit`, which is a part of `mod`.
-const TOP: [&str; 6] = ["ids", "env", "effects", "settings", "lend", "commit"];
+/// Top-level files that hold plain values, which every room may import, and parts of `mod`.
+const TOP: [&str; 6] = ["ids", "env", "effects", "settings", "lend", "due"];
 
 /// Every `room -> room` of the engine that goes up in the drawing.
 fn upward(files: &BTreeMap<String, String>) -> BTreeSet<String> {

@@ -15,6 +15,7 @@ use headwater_mqtt::{Property, encode};
 
 use crate::audit::Refused;
 use crate::auth::{Access, Rights};
+use crate::peer::Peer;
 
 use super::containers::lazy_box::LazyBox;
 use super::containers::once_queue::OnceQueue;
@@ -26,7 +27,7 @@ use super::{ConnKey, Connection, Session, SessionKey, Slab};
 
 use budget::Budget;
 use out::PayloadHolders;
-use timers::Timers;
+use timers::{Timer, Timers};
 
 #[derive(Default)]
 pub struct Clients {
@@ -136,6 +137,32 @@ impl Clients {
     pub(super) fn touch(&mut self, key: ConnKey) {
         if let Some((_, marks)) = self.conns.get_marked(key) {
             self.touched.push(key, marks);
+        }
+    }
+
+    /// Opens a connection, which has some time for its CONNECT.
+    pub(super) fn open(&mut self, peer: Peer, env: &Env) -> ConnKey {
+        let due_ms = env.now.mono_ms + env.settings.mqtt.connect_timeout.as_ms();
+        let mut conn = Connection::new(peer, env.now.mono_ms);
+        conn.silence_due_ms = due_ms;
+        let key = self.conns.insert(conn);
+        self.set_timer(due_ms, Timer::Silence(key));
+        key
+    }
+
+    /// Takes the connections to write whose sessions have nothing to send besides the live stream.
+    pub(super) fn take_touched_live(&mut self) -> Vec<ConnKey> {
+        let touched = self.touched.take().into_iter();
+        let is_late = |key: &ConnKey| self.session_of(*key).is_some_and(Session::has_work);
+        let (late, live) = touched.partition(is_late);
+        self.touched.put_back(late);
+        live
+    }
+
+    /// The socket of a connection is writable again.
+    pub(super) fn touch_blocked(&mut self, key: ConnKey) {
+        if self.conn(key).is_some_and(|conn| conn.out_blocked) {
+            self.touch(key);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::engine::containers::once_queue::OnceQueue;
 use crate::engine::env::Env;
 use crate::engine::session::out::Out;
 use crate::engine::session::pauses::Pause;
-use crate::engine::{ConnKey, Connection, Engine, SessionKey};
+use crate::engine::{ConnKey, Connection, SessionKey};
 
 use super::Clients;
 
@@ -32,8 +32,14 @@ impl Clients {
         self.payload_holders.read_bytes += bytes as u64;
     }
 
+    /// The bytes a connection has to send.
+    pub(in crate::engine) fn out(&mut self, key: ConnKey) -> Out<'_> {
+        let conn = self.touched.take_up(key, &mut self.conns);
+        conn.map_or(Out::EMPTY, |conn| Out::of(conn))
+    }
+
     /// Takes off what the socket took. Returns the session that has more to send than there was room for.
-    fn note_sent(
+    pub(in crate::engine) fn note_sent(
         &mut self,
         key: ConnKey,
         count: usize,
@@ -93,34 +99,5 @@ fn recycle(pool: &mut Vec<LazyBox<Vec<u8>>>, mut buffer: LazyBox<Vec<u8>>) {
     if (1..=POOL_BUFFER_MAX).contains(&buffer.capacity()) && pool.len() < POOL_MAX {
         buffer.clear();
         pool.push(buffer);
-    }
-}
-
-impl Engine {
-    /// The bytes a connection has to send.
-    pub fn out(&mut self, key: ConnKey) -> Out<'_> {
-        let clients = &mut self.clients;
-        let conn = clients.touched.take_up(key, &mut clients.conns);
-        conn.map_or(Out::EMPTY, |conn| Out::of(conn))
-    }
-
-    /// Reports how much of [`Engine::out`] the socket took. The rest is sent when the socket is writable.
-    pub fn written(&mut self, key: ConnKey, count: usize) {
-        self.note_sent(key, count, true);
-    }
-
-    /// The same, when the socket took all of the part it was given: the sender continues with the rest itself.
-    pub fn written_part(&mut self, key: ConnKey, count: usize) {
-        self.note_sent(key, count, false);
-    }
-
-    fn note_sent(&mut self, key: ConnKey, count: usize, is_full: bool) {
-        self.observe.turn_metrics.bytes_sent += count as u64;
-        let conns = &mut self.clients.conns;
-        let rates = &mut self.observe.active_rates;
-        rates.count(conns, key, |traffic| traffic.sent_bytes += count as u64);
-        if let Some(session) = self.clients.note_sent(key, count, is_full, &self.env) {
-            self.wake_session(session);
-        }
     }
 }

@@ -7,23 +7,20 @@ use crate::engine::routing::router::Subscriber;
 use crate::engine::session::cursors::Cursor;
 use crate::engine::session::{Offline, Session};
 use crate::engine::shared_groups::is_shared;
-use crate::engine::{ConnKey, Engine, SessionKey};
+use crate::engine::{ConnKey, SessionKey};
+
+use super::Lifecycle;
 
 /// The state of a session before its client came back.
-pub(in crate::engine) struct PreviousState {
+pub struct PreviousState {
     expiry_s: u32,
     offline: Option<Box<Offline>>,
 }
 
-impl Engine {
+impl Lifecycle<'_> {
     /// Refuses a CONNECT whose state cannot be stored. An existing session stays, with everything it holds for its
     /// client; the client is expected to connect again.
-    pub(in crate::engine) fn undo_attach(
-        &mut self,
-        key: SessionKey,
-        conn: ConnKey,
-        before: Option<PreviousState>,
-    ) {
+    pub fn undo_attach(&mut self, key: SessionKey, conn: ConnKey, before: Option<PreviousState>) {
         let Some(before) = before else {
             return self.end_session(key);
         };
@@ -34,12 +31,12 @@ impl Engine {
         if let (Some(session), Some(away)) = (self.clients.session_mut(key), before.offline) {
             session.offline = Some(away);
         }
-        self.clients.recount_bytes(key, &mut self.quotas);
+        self.clients.recount_bytes(key, self.quotas);
     }
 
     /// The session of a connecting client, and its previous state if it existed. An earlier connection of the client is
     /// closed.
-    pub(in crate::engine) fn session_for(
+    pub fn session_for(
         &mut self,
         key: ConnKey,
         connect: &Connect<'_>,

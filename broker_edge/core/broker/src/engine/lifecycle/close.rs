@@ -18,22 +18,25 @@ use crate::engine::session::cursors::Cursor;
 use crate::engine::session::{NEVER_EXPIRES, Offline};
 use crate::engine::session_store::checkpoint::Checkpointing;
 use crate::engine::shared_groups::is_shared;
-use crate::engine::{ConnKey, Engine, SessionKey};
+use crate::engine::shared_groups::membership::Membership;
+use crate::engine::{ConnKey, SessionKey};
 
-impl Engine {
+use super::Lifecycle;
+
+impl Lifecycle<'_> {
     /// Closes a connection; what follows from that is done when the step ends.
-    pub(in crate::engine) fn close(&mut self, key: ConnKey, cause: Cause) {
-        self.clients.close(key, cause, &self.env, &mut self.effects);
+    pub fn close(&mut self, key: ConnKey, cause: Cause) {
+        self.clients.close(key, cause, self.env, self.effects);
     }
 
     /// Closes a connection as a step of its own.
-    pub(in crate::engine) fn close_now(&mut self, key: ConnKey, cause: Cause) {
+    pub fn close_now(&mut self, key: ConnKey, cause: Cause) {
         self.close(key, cause);
         self.drain();
     }
 
     /// Does what follows from the close of a connection.
-    pub(in crate::engine) fn end_connection(&mut self, key: ConnKey, cause: &Cause) {
+    pub fn end_connection(&mut self, key: ConnKey, cause: &Cause) {
         let Some(conn) = self.clients.conn_mut(key) else {
             return;
         };
@@ -59,12 +62,6 @@ impl Engine {
         }
     }
 
-    /// Forgets a connection whose socket is closed.
-    pub fn remove(&mut self, key: ConnKey) {
-        self.close_now(key, Cause::Lost);
-        self.clients.remove(key);
-    }
-
     /// Closes every connection and tells MQTT 5 clients that the server is shutting down. Wills are published; delayed
     /// wills keep waiting, because they are stored and the next start restores them.
     pub fn close_all(&mut self) {
@@ -75,7 +72,7 @@ impl Engine {
     }
 
     /// The session loses its connection: it ends, or it falls behind in all partitions until the client is back.
-    pub(super) fn detach(&mut self, key: SessionKey, conn: ConnKey, will: Option<Box<Will>>) {
+    pub fn detach(&mut self, key: SessionKey, conn: ConnKey, will: Option<Box<Will>>) {
         let now = self.env.now;
         let Some(session) = self.clients.session_mut(key) else {
             return;
@@ -131,15 +128,15 @@ impl Engine {
             Some(will) => self.publish_will(key, &will),
             None => {}
         }
-        self.clients.recount_bytes(key, &mut self.quotas);
+        self.clients.recount_bytes(key, self.quotas);
         if is_member {
-            self.membership().give_back(key, false);
+            lend!(self => Membership).give_back(key, false);
         }
         lend!(self => Checkpointing).store_session(key);
     }
 
     /// Removes a session and everything that depends on it.
-    pub(in crate::engine) fn end_session(&mut self, key: SessionKey) {
+    pub fn end_session(&mut self, key: SessionKey) {
         if let Some(session) = self.clients.session_mut(key)
             && let Some(away) = &mut session.offline
             && let Some((_, will)) = away.will.take()
@@ -150,7 +147,7 @@ impl Engine {
                 session.will_stored = false;
             }
         }
-        self.membership().leave_all(key);
+        lend!(self => Membership).leave_all(key);
         let Some(session) = self.clients.remove_session(key) else {
             return;
         };
@@ -165,12 +162,12 @@ impl Engine {
         }
         self.qos2.forget(&session);
         if session.stored {
-            self.store.forget(&session, &mut self.quotas);
+            self.store.forget(&session, self.quotas);
         }
-        discharge(&session, &mut self.quotas);
+        discharge(&session, self.quotas);
     }
 
-    pub(super) fn publish_will(&mut self, key: SessionKey, will: &Will) {
+    pub fn publish_will(&mut self, key: SessionKey, will: &Will) {
         let Some(session) = self.clients.session(key) else {
             return;
         };
@@ -198,11 +195,7 @@ impl Engine {
         self.effects.more = true;
     }
 
-    pub(in crate::engine) fn handle_disconnect(
-        &mut self,
-        key: ConnKey,
-        disconnect: &Disconnect<'_>,
-    ) {
+    pub fn handle_disconnect(&mut self, key: ConnKey, disconnect: &Disconnect<'_>) {
         let expiry_s = disconnect.properties.session_expiry_interval();
         if let (Some(expiry_s), Some((_, session))) = (expiry_s, self.clients.attached(key)) {
             if session.expiry_s == 0 && expiry_s != 0 {

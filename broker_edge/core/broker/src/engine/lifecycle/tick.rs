@@ -4,74 +4,60 @@ use headwater_mqtt::ReasonCode;
 
 use crate::engine::clients::timers::Timer;
 use crate::engine::effects::Cause;
+use crate::engine::qos2::Acknowledging;
 use crate::engine::session::NEVER_EXPIRES;
 use crate::engine::session::connection::Phase;
 use crate::engine::session::pauses::Pause;
 use crate::engine::session_store::checkpoint::Checkpointing;
-use crate::engine::{ConnKey, Engine, SessionKey};
+use crate::engine::shared_groups::membership::Membership;
+use crate::engine::{ConnKey, SessionKey};
+
+use super::Lifecycle;
 
 /// Cursors are checkpointed this often.
 pub const CHECKPOINT_MS: u64 = 1000;
-/// Limit on timers per turn, so that timers of very many clients due at once do not block the loop.
-pub(in crate::engine) const DUE_MAX: usize = 256;
 
-impl Engine {
-    /// Does the work that is due. Called before [`Engine::commit`], so that wills are appended in the same turn.
-    pub fn tick(&mut self) {
-        for done in 0.. {
-            if done == DUE_MAX {
-                // The remaining timers run in the next turn.
-                let next = self.clients.next_due_ms();
-                self.effects.more |= next.is_some_and(|due_ms| due_ms <= self.env.now.mono_ms);
-                return;
+impl Lifecycle<'_> {
+    /// Does what is due by this timer.
+    pub fn due(&mut self, timer: Timer) {
+        match timer {
+            Timer::Silence(key) => self.check_silence(key),
+            Timer::Will(key) => self.check_will(key),
+            Timer::Expiry(key) => self.check_expiry(key),
+            Timer::Credentials(key) => {
+                self.clients.check_credentials(key, self.env, self.effects);
             }
-            let Some(timer) = self.clients.pop_due(self.env.now.mono_ms) else {
-                return;
-            };
-            match timer {
-                Timer::Silence(key) => self.check_silence(key),
-                Timer::Will(key) => self.check_will(key),
-                Timer::Expiry(key) => self.check_expiry(key),
-                Timer::Credentials(key) => {
-                    self.clients
-                        .check_credentials(key, &self.env, &mut self.effects)
-                }
-                Timer::Pace(key) => {
-                    for pause in [Pause::MessageRate, Pause::ByteRate] {
-                        self.clients.resume(key, pause, &self.env);
-                    }
-                }
-                Timer::Sys => self.publish_sys(),
-                // The catch-up of this turn checks which sessions may read.
-                Timer::ScheduleReads => self.catch_up.look_again(),
-                Timer::Cursors => lend!(self => Checkpointing).checkpoint_some(),
-                Timer::Checkpoint => {
-                    self.membership().take_from_silent();
-                    lend!(self => Checkpointing).begin_checkpoint();
-                    self.drain();
-                    self.store.forget_published_wills(&self.clients, &self.env);
-                    self.observe
-                        .active_rates
-                        .look(&mut self.clients.conns, self.env.now.mono_ms);
-                    lend!(self => Checkpointing).mark_received(false);
-                    self.clients.end_slow_packets(&self.env, &mut self.effects);
-                    self.drain();
-                    self.close_waits_on_full();
-                    self.catch_up
-                        .read_again(&mut self.clients, &mut self.groups);
-                    self.quotas.forget_claims(self.env.now.mono_ms);
-                    self.clients.drop_stale_timers();
-                    self.clients
-                        .set_timer(self.env.now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);
+            Timer::Pace(key) => {
+                for pause in [Pause::MessageRate, Pause::ByteRate] {
+                    self.clients.resume(key, pause, self.env);
                 }
             }
-            self.drain();
+            // The catch-up of this turn checks which sessions may read.
+            Timer::ScheduleReads => self.catch_up.look_again(),
+            Timer::Cursors => lend!(self => Checkpointing).checkpoint_some(),
+            Timer::Checkpoint => self.checkpoint(),
+            Timer::Sys => unreachable!("`$SYS` is published before"),
         }
     }
 
-    /// When the next turn is due at the latest, on the monotonic clock.
-    pub fn next_deadline_ms(&self) -> Option<u64> {
-        self.clients.next_due_ms()
+    /// What is done once a second.
+    fn checkpoint(&mut self) {
+        lend!(self => Membership).take_from_silent();
+        lend!(self => Checkpointing).begin_checkpoint();
+        self.drain();
+        self.store.forget_published_wills(self.clients, self.env);
+        lend!(self => Checkpointing).mark_received(false);
+        let now_ms = self.env.now.mono_ms;
+        self.observe
+            .active_rates
+            .look(&mut self.clients.conns, now_ms);
+        self.clients.end_slow_packets(self.env, self.effects);
+        lend!(self => Acknowledging).close_waits_on_full();
+        self.catch_up.read_again(self.clients, self.groups);
+        self.quotas.forget_claims(now_ms);
+        self.clients.drop_stale_timers();
+        self.clients
+            .set_timer(now_ms + CHECKPOINT_MS, Timer::Checkpoint);
     }
 
     fn check_silence(&mut self, key: ConnKey) {

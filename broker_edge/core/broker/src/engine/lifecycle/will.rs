@@ -12,23 +12,25 @@ use std::rc::Rc;
 use headwater_log::{AppendError, RecordMeta};
 
 use crate::auth::Access;
+use crate::engine::SessionKey;
 use crate::engine::clients::timers::Timer;
 use crate::engine::quotas::AccountId;
 use crate::engine::session::connection::Will;
 use crate::engine::session_store::wills::PublishedWill;
-use crate::engine::{Engine, SessionKey};
+
+use super::Lifecycle;
 
 /// When to retry a will that the log did not accept.
 const RETRY_MS: u64 = 100;
 
-impl Engine {
+impl Lifecycle<'_> {
     /// Whether a will may be published to a topic: the same rules as for a publish of the client.
-    pub(super) fn may_publish_will(&self, key: SessionKey, topic: &str) -> bool {
+    pub fn may_publish_will(&self, key: SessionKey, topic: &str) -> bool {
         self.env.refusal_of_name(topic).is_none() && self.clients.may(key, Access::Publish, topic)
     }
 
     /// Makes a will wait for its delay, or for the end of the session if that is earlier.
-    pub(super) fn await_will(&mut self, key: SessionKey, mut will: Box<Will>) {
+    pub fn await_will(&mut self, key: SessionKey, mut will: Box<Will>) {
         if !self.may_publish_will(key, &will.topic) {
             // It is refused now, because the rights are unknown after a restart.
             return self.publish_will(key, &will);
@@ -50,7 +52,7 @@ impl Engine {
 
     /// The will of a session is due, by its delay or by the session's end. Returns the will if the log accepts nothing
     /// now.
-    pub(super) fn fire_will(&mut self, key: SessionKey, will: Box<Will>) -> Option<Box<Will>> {
+    pub fn fire_will(&mut self, key: SessionKey, will: Box<Will>) -> Option<Box<Will>> {
         let session = self.clients.session(key)?;
         if will.waits.is_none() {
             self.publish_will(key, &will);
@@ -75,7 +77,7 @@ impl Engine {
     }
 
     /// Publishes the due will of a session that continues.
-    pub(super) fn check_will(&mut self, key: SessionKey) {
+    pub fn check_will(&mut self, key: SessionKey) {
         let now_ms = self.env.now.mono_ms;
         let Some(session) = self.clients.session_mut(key) else {
             return;
@@ -93,21 +95,21 @@ impl Engine {
             away.will = Some((due_ms, will));
             self.clients.set_timer(due_ms, Timer::Will(key));
         }
-        self.clients.recount_bytes(key, &mut self.quotas);
+        self.clients.recount_bytes(key, self.quotas);
     }
 
     /// Whether a will is published with its retain flag: over a quota it is published without it.
-    pub(super) fn may_retain(&mut self, account: Option<AccountId>, will: &Will) -> bool {
+    pub fn may_retain(&mut self, account: Option<AccountId>, will: &Will) -> bool {
         if account.is_none() || !will.retain || will.payload.is_empty() {
             return will.retain;
         }
         let (message, now_ms) = ((&*will.topic, will.payload.len()), self.env.now.mono_ms);
         let retained = self.retained.lock();
-        let over = retained.over_quota(&self.quotas, account, message);
+        let over = retained.over_quota(self.quotas, account, message);
         if over.is_some() {
             self.observe.turn_metrics.retained_refused += 1;
         } else {
-            retained.claim(&mut self.quotas, account, message, now_ms);
+            retained.claim(self.quotas, account, message, now_ms);
         }
         over.is_none()
     }
@@ -171,8 +173,8 @@ impl Engine {
     }
 
     /// Publishes the wills of sessions that ended together with the broker.
-    pub(in crate::engine) fn publish_left_wills(&mut self) {
-        for (client_id, will) in self.store.left_wills(&self.clients) {
+    pub fn publish_left_wills(&mut self) {
+        for (client_id, will) in self.store.left_wills(self.clients) {
             if !self.publish_once(Rc::clone(&client_id), None, &will) {
                 tracing::warn!(
                     client_id = &*client_id,

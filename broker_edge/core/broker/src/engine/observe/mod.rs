@@ -12,6 +12,9 @@ use std::time::Instant;
 
 use crate::metrics::Metrics;
 
+use super::session::connection::Traffic;
+use super::{ConnKey, Connection, Slab};
+
 use client_log::ClientLog;
 use connection_gauges::ConnectionGauges;
 pub use gauges::Gauges;
@@ -58,6 +61,26 @@ impl Observe {
 
     pub fn end_turn(&self) {
         self.metrics.detail.turns.observe(self.turn_at.elapsed());
+    }
+
+    /// Counts bytes received from a connection.
+    pub fn count_received(&mut self, conns: &mut Slab<Connection>, key: ConnKey, bytes: usize) {
+        self.turn_metrics.bytes_received += bytes as u64;
+        let count = |traffic: &mut Traffic| traffic.received_bytes += bytes as u64;
+        self.active_rates.count(conns, key, count);
+    }
+
+    /// Counts publishes received from a connection.
+    pub fn count_messages(&mut self, conns: &mut Slab<Connection>, key: ConnKey, messages: u64) {
+        let count = |traffic: &mut Traffic| traffic.received_messages += messages;
+        self.active_rates.count(conns, key, count);
+    }
+
+    /// Counts bytes sent to a connection.
+    pub fn count_sent(&mut self, conns: &mut Slab<Connection>, key: ConnKey, bytes: usize) {
+        self.turn_metrics.bytes_sent += bytes as u64;
+        let count = |traffic: &mut Traffic| traffic.sent_bytes += bytes as u64;
+        self.active_rates.count(conns, key, count);
     }
 
     /// Brings the shared metrics up to date.

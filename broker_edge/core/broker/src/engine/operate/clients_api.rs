@@ -10,11 +10,13 @@ use headwater_mqtt::ReasonCode;
 use serde::Serialize;
 use tokio::sync::oneshot::Sender;
 
+use crate::engine::Connection;
 use crate::engine::clients::Clients;
 use crate::engine::delivery::Delivery;
 use crate::engine::effects::Cause;
 use crate::engine::env::Env;
 use crate::engine::ids::PartitionIndex;
+use crate::engine::lifecycle::Lifecycle;
 use crate::engine::observe::Observe;
 use crate::engine::observe::connection_gauges::name_of;
 use crate::engine::observe::rates::Rates;
@@ -22,7 +24,6 @@ use crate::engine::observe::sys_tree::is_sys;
 use crate::engine::session::connection::Traffic;
 use crate::engine::session::{NEVER_EXPIRES, Session};
 use crate::engine::shared_groups::is_shared;
-use crate::engine::{Connection, Engine};
 
 /// Clients and subscriptions examined for one page.
 const STEPS_MAX: usize = 4096;
@@ -46,6 +47,21 @@ pub enum ClientsRequest {
         ends_session: bool,
         answer: Sender<Option<Kicked>>,
     },
+}
+
+impl ClientsRequest {
+    pub fn serve(self, lifecycle: Lifecycle<'_>) {
+        let view = lend!(lifecycle => ClientsView);
+        match self {
+            Self::List { query, answer } => drop(answer.send(view.page(&query))),
+            Self::Show { client_id, answer } => drop(answer.send(view.detail(&client_id))),
+            Self::Kick {
+                client_id,
+                ends_session,
+                answer,
+            } => drop(answer.send(kick(lifecycle, &client_id, ends_session))),
+        }
+    }
 }
 
 /// Selects the clients of a page.
@@ -275,29 +291,23 @@ impl ClientsView<'_> {
     }
 }
 
-impl Engine {
-    /// Closes the client's connection, and ends its session if requested.
-    pub(in crate::engine) fn kick(
-        &mut self,
-        client_id: &str,
-        ends_session: bool,
-    ) -> Option<Kicked> {
-        let key = self.clients.key_by_id(client_id)?;
-        let conn = self.clients.session(key)?.conn;
-        if let Some(conn) = conn {
-            self.close_now(conn, Cause::Reason(ReasonCode::AdministrativeAction));
-        }
-        let session_ended = ends_session || self.clients.session(key).is_none();
-        if ends_session {
-            self.end_session(key);
-            self.drain();
-        }
-        tracing::info!(client_id, ends_session, "a client was kicked");
-        Some(Kicked {
-            was_connected: conn.is_some(),
-            session_ended,
-        })
+/// Closes the client's connection, and ends its session if requested.
+fn kick(mut lifecycle: Lifecycle<'_>, client_id: &str, ends_session: bool) -> Option<Kicked> {
+    let key = lifecycle.clients.key_by_id(client_id)?;
+    let conn = lifecycle.clients.session(key)?.conn;
+    if let Some(conn) = conn {
+        lifecycle.close_now(conn, Cause::Reason(ReasonCode::AdministrativeAction));
     }
+    let session_ended = ends_session || lifecycle.clients.session(key).is_none();
+    if ends_session {
+        lifecycle.end_session(key);
+        lifecycle.drain();
+    }
+    tracing::info!(client_id, ends_session, "a client was kicked");
+    Some(Kicked {
+        was_connected: conn.is_some(),
+        session_ended,
+    })
 }
 
 impl PageQuery {

@@ -36,7 +36,7 @@ pub struct SysTopics<'a> {
     pub clients: &'a mut Clients,
     pub routing: &'a mut Routing,
     pub groups: &'a mut Groups,
-    pub retained: &'a mut Arc<Mutex<Retained>>,
+    pub retained: &'a Arc<Mutex<Retained>>,
     pub observe: &'a mut Observe,
     pub effects: &'a mut Effects,
 }

@@ -10,20 +10,22 @@ use crate::auth::{Access, Denied, Rights};
 use crate::engine::clients::timers::Timer;
 use crate::engine::delivery::replies::Replies;
 use crate::engine::effects::Cause;
+use crate::engine::lifecycle::Lifecycle;
 use crate::engine::quotas::Kind;
 use crate::engine::session::ack::PacketKind;
 use crate::engine::session::aliases::OutAliases;
 use crate::engine::session::connection::{Phase, Will};
 use crate::engine::session_store::checkpoint::Checkpointing;
-use crate::engine::{ConnKey, Engine, SessionKey};
+use crate::engine::{ConnKey, SessionKey};
 
 use super::authenticate::Authenticated;
 use super::limits::limit_properties;
+use super::receive::Receiving;
 
 /// The longest client id: it has to fit into a topic of the internal partition with room to spare.
 const CLIENT_ID_BYTES_MAX: usize = 32 << 10;
 
-impl Engine {
+impl Receiving<'_> {
     /// Returns false if the CONNECT has to be handled again later, because its credentials are being checked.
     pub(super) fn handle_connect(&mut self, key: ConnKey, first_byte: u8, body: &[u8]) -> bool {
         match connect::decode(first_byte, body) {
@@ -33,7 +35,7 @@ impl Engine {
                 }
                 if connect.client_id.len() > CLIENT_ID_BYTES_MAX {
                     self.refuse_connect(key, ReasonCode::ClientIdentifierNotValid);
-                } else if let Some(reason) = self.protocol.refusal_by_limits(&connect, &self.env) {
+                } else if let Some(reason) = self.protocol.refusal_by_limits(&connect, self.env) {
                     self.refuse_and_log(key, connect.client_id, reason);
                 } else if connect.properties.authentication_method().is_some() {
                     self.begin_exchange(key, &connect, body);
@@ -42,7 +44,7 @@ impl Engine {
                     let Some(conn) = self.clients.conn_mut(key) else {
                         return true;
                     };
-                    let protocol = &self.protocol;
+                    let protocol = &*self.protocol;
                     match protocol.authenticate((key, conn), &connect, now_us) {
                         Authenticated::As(rights) => self.admit_client(key, &connect, rights, None),
                         Authenticated::Waits => return false,
@@ -67,7 +69,7 @@ impl Engine {
     /// Answers the CONNECT of a client that is refused.
     pub(super) fn deny_connect(&mut self, key: ConnKey, client_id: &str, denied: Denied) {
         self.clients
-            .note_denied(key, client_id, denied, None, &self.env);
+            .note_denied(key, client_id, denied, None, self.env);
         self.refuse_with(key, denied.reason(), denied.return_code());
     }
 
@@ -82,7 +84,7 @@ impl Engine {
     ) {
         if let Err(denied) = self.claim_session(connect.client_id, rights.as_ref()) {
             self.clients
-                .note_denied(key, connect.client_id, denied, rights.as_ref(), &self.env);
+                .note_denied(key, connect.client_id, denied, rights.as_ref(), self.env);
             return self.refuse_with(key, denied.reason(), denied.return_code());
         }
         match self.refusal_by_quotas(key, connect, rights.as_ref()) {
@@ -134,15 +136,15 @@ impl Engine {
             .is_empty()
             .then(|| self.assign_client_id());
         let client_id = assigned.as_deref().unwrap_or(connect.client_id);
-        let (session_key, before) = self.session_for(key, connect, client_id);
+        let (session_key, before) = lend!(self => Lifecycle).session_for(key, connect, client_id);
         let present = before.is_some();
-        self.clients.watch_expiry(key, rights.as_deref(), &self.env);
+        self.clients.watch_expiry(key, rights.as_deref(), self.env);
         let now_ms = self.env.now.mono_ms;
         self.protocol
             .unproved
             .log(rights.as_ref(), client_id, now_ms);
         self.clients
-            .charge(session_key, rights.as_ref(), &mut self.quotas);
+            .charge(session_key, rights.as_ref(), self.quotas);
         if let Some(session) = self.clients.session_mut(session_key) {
             session.rights = rights;
             self.groups.update_rights(session_key, session);
@@ -153,7 +155,7 @@ impl Engine {
                 if self.observe.may_log_client(self.env.now.mono_ms) {
                     tracing::warn!(%error, client_id, "a session cannot be stored, its CONNECT is refused");
                 }
-                self.undo_attach(session_key, key, before);
+                lend!(self => Lifecycle).undo_attach(session_key, key, before);
                 return self.refuse_connect(key, ReasonCode::ServerUnavailable);
             }
         };
@@ -245,9 +247,9 @@ impl Engine {
             }
         }
         if is_denied {
-            self.clients.refused(key, None, ("will", "acl"), &self.env);
+            self.clients.refused(key, None, ("will", "acl"), self.env);
         }
-        self.clients.recount_bytes(session, &mut self.quotas);
+        self.clients.recount_bytes(session, self.quotas);
     }
 
     fn encode_connack(
@@ -316,24 +318,5 @@ impl Engine {
                 return client_id;
             }
         }
-    }
-
-    /// Deliveries may begin: the CONNACK has left.
-    pub(in crate::engine) fn activate(&mut self, key: ConnKey) {
-        let Some((session_key, session)) = self.clients.attached(key) else {
-            return;
-        };
-        session.active = true;
-        // Retransmissions go before anything new.
-        if session.resend.is_none() && !session.ends_replays() {
-            session.behind.join_live(self.delivery.live());
-        }
-        let now_ms = self.env.now.mono_ms;
-        self.groups
-            .arrive(session_key, session, self.delivery.live(), now_ms);
-        if !session.subscriptions.is_empty() {
-            self.routing.advance();
-        }
-        self.wake_session(session_key);
     }
 }

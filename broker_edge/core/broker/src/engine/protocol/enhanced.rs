@@ -9,17 +9,18 @@ use headwater_mqtt::{Connect, Property, ReasonCode, encode};
 
 use crate::auth::scram::{Exchange, METHOD};
 use crate::auth::{Authority, Denied};
+use crate::engine::ConnKey;
 use crate::engine::effects::Cause;
 use crate::engine::session::auth::{AuthStep, Charge, Exchanging, Pending};
 use crate::engine::session::connection::{Connection, Phase};
-use crate::engine::{ConnKey, Engine};
 
 use super::authenticate::Authenticated;
+use super::receive::Receiving;
 
 /// The first byte of a CONNECT packet.
 const CONNECT_BYTE: u8 = 0x10;
 
-impl Engine {
+impl Receiving<'_> {
     /// Starts the exchange that a CONNECT asks for.
     pub(super) fn begin_exchange(&mut self, key: ConnKey, connect: &Connect<'_>, body: &[u8]) {
         let method = connect.properties.authentication_method();
@@ -149,7 +150,7 @@ impl Engine {
     fn fail_again(&mut self, key: ConnKey) {
         let client_id = self.client_id_of(key);
         self.clients
-            .note_denied(key, &client_id, Denied::BadCredentials, None, &self.env);
+            .note_denied(key, &client_id, Denied::BadCredentials, None, self.env);
         self.close(key, Cause::Reason(ReasonCode::NotAuthorized));
     }
 

@@ -7,7 +7,7 @@ mod connect;
 mod enhanced;
 mod filters;
 pub mod limits;
-mod over_limit;
+pub mod over_limit;
 mod ownership;
 pub mod publish;
 mod publish_topic;

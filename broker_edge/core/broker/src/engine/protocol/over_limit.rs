@@ -7,11 +7,14 @@ use headwater_mqtt::{Connect, ReasonCode};
 use crate::auth::Rights;
 use crate::engine::clients::Clients;
 use crate::engine::env::Env;
+use crate::engine::observe::Gauges;
 use crate::engine::quotas::{AccountId, Kind, Quotas};
 use crate::engine::routing::Routing;
 use crate::engine::routing::position::Refusal;
 use crate::engine::shared_groups::{Groups, is_shared};
-use crate::engine::{ConnKey, Engine, SessionKey};
+use crate::engine::{ConnKey, SessionKey};
+
+use super::receive::Receiving;
 
 /// The limit that would be exceeded.
 enum OverLimit {
@@ -30,7 +33,7 @@ pub struct Usage<'a> {
     pub quotas: &'a Quotas,
 }
 
-impl Engine {
+impl Receiving<'_> {
     /// Why a client is refused because of what the broker, its user or its tenant already has.
     pub(super) fn refusal_by_quotas(
         &mut self,
@@ -45,7 +48,7 @@ impl Engine {
         if let OverLimit::Quota(kind) = over {
             let who = Some((connect.client_id, rights.map(|rights| &**rights)));
             let what = ("connect", kind.reason());
-            self.clients.refused(key, who, what, &self.env);
+            self.clients.refused(key, who, what, self.env);
         }
         let is_session = !matches!(over, OverLimit::Quota(Kind::Connections));
         self.observe.turn_metrics.sessions_refused += u64::from(is_session);
@@ -54,6 +57,19 @@ impl Engine {
 }
 
 impl Usage<'_> {
+    /// The same for operators.
+    pub fn gauges(&self, is_draining: bool) -> Gauges {
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        Gauges {
+            connections: count(self.clients.conns.len()),
+            sessions: count(self.clients.sessions.len()),
+            session_bytes: i64::try_from(self.quotas.session_bytes()).unwrap_or(i64::MAX),
+            subscriptions: count(self.routing.subscriptions()),
+            shared_groups: count(self.groups.len()),
+            draining: i64::from(is_draining),
+        }
+    }
+
     fn connect_over(&self, account: Option<AccountId>, connect: &Connect<'_>) -> Option<OverLimit> {
         let (quotas, settings) = (self.quotas, &self.env.settings);
         let held = self.clients.by_id(connect.client_id);

@@ -10,13 +10,15 @@ use std::sync::Arc;
 use headwater_mqtt::ReasonCode;
 
 use crate::auth::{Denied, Rights};
-use crate::engine::Engine;
 use crate::engine::effects::Cause;
+use crate::engine::lifecycle::Lifecycle;
+
+use super::receive::Receiving;
 
 /// Minimum time between two log lines about client ids that `%c` rules do not accept as proved.
 const UNPROVED_LOG_MS: u64 = 1000;
 
-impl Engine {
+impl Receiving<'_> {
     /// Whether a client may have the session of its client id, if there is one. Ends the session of a user who took the
     /// client id without proof.
     pub(super) fn claim_session(
@@ -64,7 +66,7 @@ impl Engine {
         if let Some(old) = self.clients.conn_of(key) {
             self.close_now(old, Cause::Reason(ReasonCode::SessionTakenOver));
         }
-        self.end_session(key);
+        lend!(self => Lifecycle).end_session(key);
         Ok(())
     }
 }

@@ -3,17 +3,34 @@
 //! Keeps incomplete packets, and pauses reading when a limit requires it: a full append queue, the global budget of
 //! unparsed bytes, or too many pending acknowledgements. Each kind of packet is handled in a file of its own.
 
+use std::sync::Arc;
+
 use headwater_mqtt::packet::{self, Packet, kind};
 use headwater_mqtt::{Frame, ReasonCode, encode, frame};
 
+use parking_lot::Mutex;
+
 use crate::auth::Denied;
+use crate::engine::ConnKey;
+use crate::engine::catch_up::CatchUp;
+use crate::engine::clients::Clients;
+use crate::engine::delivery::Delivery;
 use crate::engine::delivery::replies::{PENDING_REPLIES_MAX, Replies};
-use crate::engine::effects::Cause;
-use crate::engine::qos2::Acknowledging;
+use crate::engine::effects::{Cause, Effects};
+use crate::engine::env::Env;
+use crate::engine::ingest::Ingest;
+use crate::engine::lifecycle::Lifecycle;
+use crate::engine::observe::Observe;
+use crate::engine::qos2::{Acknowledging, Qos2};
+use crate::engine::quotas::Quotas;
+use crate::engine::retained::Retained;
+use crate::engine::routing::Routing;
 use crate::engine::session::connection::Phase;
 use crate::engine::session::pauses::Pause;
-use crate::engine::{ConnKey, Engine};
+use crate::engine::session_store::Store;
+use crate::engine::shared_groups::Groups;
 
+use super::Protocol;
 use super::publish::Publishing;
 use super::subscribe::Subscribing;
 
@@ -42,7 +59,43 @@ enum Step {
     Pause,
 }
 
-impl Engine {
+/// Packets at work: each may concern every owner.
+pub struct Receiving<'a> {
+    pub env: &'a Env,
+    pub protocol: &'a mut Protocol,
+    pub clients: &'a mut Clients,
+    pub routing: &'a mut Routing,
+    pub ingest: &'a mut Ingest,
+    pub delivery: &'a mut Delivery,
+    pub catch_up: &'a mut CatchUp,
+    pub qos2: &'a mut Qos2,
+    pub groups: &'a mut Groups,
+    pub retained: &'a Arc<Mutex<Retained>>,
+    pub store: &'a mut Store,
+    pub quotas: &'a mut Quotas,
+    pub observe: &'a mut Observe,
+    pub effects: &'a mut Effects,
+}
+
+impl Receiving<'_> {
+    /// Closes a connection; what follows from that is done when the step ends.
+    pub(super) fn close(&mut self, key: ConnKey, cause: Cause) {
+        self.clients.close(key, cause, self.env, self.effects);
+    }
+
+    /// Closes a connection as a step of its own.
+    pub(super) fn close_now(&mut self, key: ConnKey, cause: Cause) {
+        self.close(key, cause);
+        self.drain();
+    }
+
+    #[inline]
+    fn drain(&mut self) {
+        if !self.effects.is_empty() {
+            lend!(self => Lifecycle).drain();
+        }
+    }
+
     /// Whether and how a readable connection is to be read.
     pub fn read_plan(&mut self, key: ConnKey) -> ReadPlan {
         let is_scarce = self.clients.budget.is_scarce()
@@ -63,7 +116,7 @@ impl Engine {
         if let Some(unparsed) = conn.unparsed.present_mut()
             && unparsed.needs > OWN_BUFFER_MIN
         {
-            if !self.clients.budget.reserve(key, unparsed, &self.env) {
+            if !self.clients.budget.reserve(key, unparsed, self.env) {
                 self.observe.turn_metrics.pause(conn, Pause::Budget);
                 return ReadPlan::Wait;
             }
@@ -81,13 +134,6 @@ impl Engine {
             usize::MAX
         };
         ReadPlan::Shared { held, bytes_max }
-    }
-
-    /// The connection's own buffer; received bytes are appended to it.
-    pub fn held_mut(&mut self, key: ConnKey) -> Option<&mut Vec<u8>> {
-        self.clients
-            .conn_mut(key)
-            .map(|conn| &mut conn.unparsed.bytes)
     }
 
     /// Parses the connection's own buffer: after a read into it, or when a pause ends. Returns whether the connection
@@ -108,24 +154,6 @@ impl Engine {
             .is_some_and(|conn| conn.phase != Phase::Closed && !conn.pauses.is_paused())
     }
 
-    /// The peer closed the socket, or it failed.
-    pub fn lost(&mut self, key: ConnKey) {
-        self.close_now(key, Cause::Lost);
-    }
-
-    /// Counts a connection that was refused.
-    pub fn count_refused(&mut self) {
-        self.observe.turn_metrics.connections_refused += 1;
-    }
-
-    /// Counts bytes received from the socket.
-    pub fn count_received(&mut self, key: ConnKey, count: usize) {
-        self.observe.turn_metrics.bytes_received += count as u64;
-        let conns = &mut self.clients.conns;
-        let rates = &mut self.observe.active_rates;
-        rates.count(conns, key, |traffic| traffic.received_bytes += count as u64);
-    }
-
     /// Handles the packets in `bytes` and keeps an incomplete rest. `is_news` if some bytes were just received.
     pub fn receive(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
         let before = self.observe.turn_metrics.publishes_received;
@@ -134,10 +162,7 @@ impl Engine {
         let received_messages = self.observe.turn_metrics.publishes_received - before;
         if received_messages > 0 {
             let conns = &mut self.clients.conns;
-            let rates = &mut self.observe.active_rates;
-            rates.count(conns, key, |traffic| {
-                traffic.received_messages += received_messages;
-            });
+            self.observe.count_messages(conns, key, received_messages);
         }
     }
 
@@ -170,8 +195,8 @@ impl Engine {
                         && self.clients.is_over_rate(
                             key,
                             (first_byte, total_len),
-                            &self.env,
-                            &mut self.observe,
+                            self.env,
+                            self.observe,
                         )
                     {
                         return self.hold(key, rest, total_len);
@@ -184,10 +209,7 @@ impl Engine {
                         Step::Pause => {
                             self.observe.turn_metrics.packets_received -= 1;
                             self.hold(key, rest, total_len);
-                            if !self
-                                .protocol
-                                .charge_waiting(&mut self.clients, key, &self.env)
-                            {
+                            if !self.protocol.charge_waiting(self.clients, key, self.env) {
                                 self.deny_connect(key, "", Denied::Busy);
                             }
                             return;
@@ -269,7 +291,9 @@ impl Engine {
             Packet::Subscribe(packet) => lend!(self => Subscribing).subscribe(key, &packet),
             Packet::Unsubscribe(packet) => lend!(self => Subscribing).unsubscribe(key, &packet),
             Packet::Pingreq => lend!(self => Replies).write_packet(key, encode::pingresp),
-            Packet::Disconnect(disconnect) => self.handle_disconnect(key, &disconnect),
+            Packet::Disconnect(disconnect) => {
+                lend!(self => Lifecycle).handle_disconnect(key, &disconnect)
+            }
             Packet::Pubrel(ack) => lend!(self => Acknowledging).pubrel(key, ack.packet_id),
             Packet::Pubrec(ack) => lend!(self => Acknowledging).pubrec(key, &ack),
             Packet::Pubcomp(ack) => lend!(self => Acknowledging).pubcomp(key, ack.packet_id),

@@ -71,7 +71,7 @@ pub struct Subscribing<'a> {
     pub ingest: &'a mut Ingest,
     pub delivery: &'a mut Delivery,
     pub groups: &'a mut Groups,
-    pub retained: &'a mut Arc<Mutex<Retained>>,
+    pub retained: &'a Arc<Mutex<Retained>>,
     pub store: &'a mut Store,
     pub quotas: &'a mut Quotas,
     pub catch_up: &'a mut CatchUp,

@@ -3,6 +3,7 @@
 mod acknowledge;
 mod inbound;
 mod outbound;
+mod settle;
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;

@@ -3,6 +3,7 @@
 use headwater_log::PartitionState;
 
 use crate::engine::effects::Cause;
+use crate::engine::lifecycle::Lifecycle;
 
 use super::qos2::answer;
 use super::*;
@@ -301,8 +302,8 @@ fn nothing_is_sent_behind_a_disconnect() {
         rig.publish(*key, version, 1, "x");
     }
     rig.turn();
-    rig.engine
-        .close_now(keys[0], Cause::Reason(ReasonCode::AdministrativeAction));
+    let cause = Cause::Reason(ReasonCode::AdministrativeAction);
+    lend!(rig.engine => Lifecycle).close_now(keys[0], cause);
     rig.turn();
     rig.gate.set(Sync::Pass);
     assert_eq!(

@@ -80,7 +80,7 @@ fn i8_many_filters_over_values_that_may_not_be_read_are_looked_through_in_many_t
 fn i8_what_is_due_at_once_of_very_many_sessions_is_spread_over_turns() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Never);
-    let count = 3 * tick::DUE_MAX;
+    let count = 3 * DUE_MAX;
     for n in 0..count {
         let name = format!("c{n}");
         let mut fields = ConnectFields::new(V5, &name);
@@ -91,10 +91,7 @@ fn i8_what_is_due_at_once_of_very_many_sessions_is_spread_over_turns() {
     rig.engine.take_closed();
     rig.pass_time(70_000);
     let left = rig.engine.clients.sessions.len();
-    assert!(
-        left >= count - tick::DUE_MAX,
-        "{left} are left after one turn"
-    );
+    assert!(left >= count - DUE_MAX, "{left} are left after one turn");
     assert!(rig.engine.has_more(), "the loop does not sleep");
     for _ in 0..8 {
         rig.turn();
