@@ -43,7 +43,7 @@ use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::state::StateStore;
 
-pub use containers::slab::{Key, Slab};
+pub use containers::slab::{Generation, Key, Slab};
 pub use env::Now;
 pub use operate::clients_api::{ClientsRequest, PAGE_MAX, PageQuery};
 pub use operate::retain_request::{MESSAGES_MAX, RetainRequest};

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use mio::{Interest, Registry, Token};
 
-use crate::engine::{ConnKey, Out, SLICES_MAX};
+use crate::engine::{ConnKey, Generation, Out, SLICES_MAX};
 use crate::transport::{ReceiveResult, Stream};
 
 struct Socket {
     stream: Stream,
-    key: ConnKey,
+    /// The generation of its key; the index is its place.
+    generation: Generation,
     /// Whether it is in the queue of connections to read.
     readable: bool,
     /// The poll has reported that the peer is done: it is read to its end, because no further event will come.
@@ -71,7 +72,7 @@ impl Sockets {
         }
         self.blocks[key.index() / BLOCK][key.index() % BLOCK] = Some(Socket {
             stream,
-            key,
+            generation: key.generation(),
             readable: false,
             is_ending: false,
             ended: false,
@@ -83,7 +84,7 @@ impl Sockets {
         let Some(slot) = self.slot_mut(key) else {
             return;
         };
-        let Some(mut socket) = slot.take_if(|socket| socket.key == key) else {
+        let Some(mut socket) = slot.take_if(|socket| socket.generation == key.generation()) else {
             return;
         };
         if !socket.ended {
@@ -136,7 +137,7 @@ impl Sockets {
     fn get(&mut self, key: ConnKey) -> Option<&mut Socket> {
         self.slot_mut(key)?
             .as_mut()
-            .filter(|socket| socket.key == key)
+            .filter(|socket| socket.generation == key.generation())
     }
 
     /// Returns true when the connection was not marked before.

@@ -5,11 +5,15 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
+use std::num::NonZeroU32;
+
+/// Which of the values of its slot a key means. Never zero, so that an optional key is as small as a key.
+pub type Generation = NonZeroU32;
 
 /// The address of a value. A key whose value was removed finds nothing, even after the slot is reused.
 pub struct Key<T> {
     index: u32,
-    generation: u32,
+    generation: Generation,
     of: PhantomData<fn() -> T>,
 }
 
@@ -17,7 +21,7 @@ impl<T> Key<T> {
     /// Finds nothing: there are never that many slots.
     pub const NONE: Self = Self {
         index: u32::MAX,
-        generation: u32::MAX,
+        generation: Generation::MAX,
         of: PhantomData,
     };
 
@@ -26,15 +30,20 @@ impl<T> Key<T> {
         self.index as usize
     }
 
+    /// Tells the key from earlier and later ones of the same slot.
+    pub fn generation(self) -> Generation {
+        self.generation
+    }
+
     /// The key as one number and back, for tokens of the poll.
     pub fn to_bits(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
+        u64::from(self.generation.get() - 1) << 32 | u64::from(self.index)
     }
 
     pub fn from_bits(bits: u64) -> Self {
         Self {
             index: bits as u32,
-            generation: (bits >> 32) as u32,
+            generation: Generation::MIN.saturating_add((bits >> 32) as u32),
             of: PhantomData,
         }
     }
@@ -93,7 +102,7 @@ impl Marks {
 }
 
 struct Slot<T> {
-    generation: u32,
+    generation: Generation,
     marks: Marks,
     value: Option<T>,
 }
@@ -138,7 +147,7 @@ impl<T> Slab<T> {
         let index = self.free.pop().unwrap_or_else(|| {
             if self.used == self.blocks.len() * BLOCK {
                 let empty = || Slot {
-                    generation: 0,
+                    generation: Generation::MIN,
                     marks: Marks::default(),
                     value: None,
                 };
@@ -166,7 +175,7 @@ impl<T> Slab<T> {
             return None;
         }
         let value = slot.value.take()?;
-        slot.generation = slot.generation.wrapping_add(1);
+        slot.generation = slot.generation.checked_add(1).unwrap_or(Generation::MIN);
         slot.marks = Marks::default();
         self.free.push(key.index);
         Some(value)
@@ -220,8 +229,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_take_no_memory() {
+    fn marks_and_the_absence_of_a_key_take_no_memory() {
         assert_eq!(size_of::<Slot<Box<u8>>>(), 16);
+        assert_eq!(size_of::<Option<Key<u8>>>(), 8);
     }
 
     #[test]
@@ -234,6 +244,7 @@ mod tests {
         assert_eq!(slab.get(old), None);
         assert_eq!(slab.remove(old), None);
         assert_eq!(slab.get(Key::from_bits(new.to_bits())), Some(&"b"));
+        assert_eq!(slab.get(Key::NONE), None);
         assert_eq!(slab.len(), 1);
     }
 }

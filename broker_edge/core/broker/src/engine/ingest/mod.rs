@@ -91,11 +91,12 @@ impl Ingest {
             let index = stage.records.topic(&topic.name, topic.key.clone())?;
             topic.staged = (stamp, index);
         }
-        if conn.client.0 != stamp {
+        if conn.client_stamp != stamp {
             let client_id = session().map_or("", |session| &*session.client_id);
-            conn.client = (stamp, stage.client(key, client_id)?);
+            conn.client = stage.client(key, client_id)?;
+            conn.client_stamp = stamp;
         }
-        let mut meta = RecordMeta::new(topic.staged.1, conn.client.1, publish.qos.as_u8());
+        let mut meta = RecordMeta::new(topic.staged.1, conn.client, publish.qos.as_u8());
         meta.retain = publish.retain;
         if publish.qos == QoS::ExactlyOnce {
             meta.publish_id = publish_id(session(), publish);

@@ -184,8 +184,9 @@ pub struct Connection {
     pub silence_due_ms: u64,
     /// The last topic published to.
     pub topic: TopicId,
-    /// The index of the client id in the `Records` with that stamp.
-    pub client: (u64, ClientIndex),
+    /// The index of the client id in the `Records` with this stamp.
+    pub client: ClientIndex,
+    pub client_stamp: u64,
     /// The publisher asked for offsets in its PUBACKs.
     pub stream_ack: bool,
     /// The client wants MQTT 5 reason strings.
@@ -219,7 +220,8 @@ impl Connection {
             last_read_ms: now_ms,
             silence_due_ms: 0,
             topic: TopicId::default(),
-            client: (0, ClientIndex(0)),
+            client: ClientIndex(0),
+            client_stamp: 0,
             stream_ack: false,
             problem_info: true,
             traffic: Traffic::default(),

@@ -459,7 +459,7 @@ fn i7_what_every_idle_connection_takes_stays_small() {
     // With its tables, an idle connection with a subscription must take less than a kilobyte; state that few clients
     // use belongs behind a `LazyBox` or a box.
     assert!(
-        size_of::<Connection>() <= 224,
+        size_of::<Connection>() <= 184,
         "{}",
         size_of::<Connection>()
     );
