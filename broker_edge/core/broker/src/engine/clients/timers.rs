@@ -37,30 +37,70 @@ pub enum Timer {
     Sys,
 }
 
+/// Deadlines of one kind, each with what it concerns.
+#[derive(Debug)]
+struct Deadlines<T>(BinaryHeap<Reverse<(u64, T)>>);
+
+impl<T: Ord> Default for Deadlines<T> {
+    fn default() -> Self {
+        Self(BinaryHeap::new())
+    }
+}
+
+impl<T: Ord + Copy> Deadlines<T> {
+    fn set(&mut self, due_ms: u64, what: T) {
+        if self.0.len() == self.0.capacity() {
+            // Grow by an eighth: every connection has a timer, and doubling would exceed the memory budget of an idle
+            // connection.
+            self.0.reserve_exact((self.0.len() / 8).max(64));
+        }
+        self.0.push(Reverse((due_ms, what)));
+    }
+
+    fn next_due_ms(&self) -> Option<u64> {
+        self.0.peek().map(|Reverse((due, _))| *due)
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        self.0.pop().map(|Reverse((_, what))| what)
+    }
+
+    fn retain(&mut self, applies: impl Fn(u64, T) -> bool) {
+        self.0
+            .retain(|Reverse((due_ms, what))| applies(*due_ms, *what));
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Timers {
-    heap: BinaryHeap<Reverse<(u64, Timer)>>,
+    /// Apart from the others, because every connection has one: 16 bytes each, where a [`Timer`] would make it 24.
+    silences: Deadlines<ConnKey>,
+    others: Deadlines<Timer>,
 }
 
 impl Timers {
     fn set(&mut self, due_ms: u64, timer: Timer) {
-        if self.heap.len() == self.heap.capacity() {
-            // Grow by an eighth: every connection has a timer, and doubling would exceed the memory budget of an idle
-            // connection.
-            self.heap.reserve_exact((self.heap.len() / 8).max(64));
+        match timer {
+            Timer::Silence(key) => self.silences.set(due_ms, key),
+            _ => self.others.set(due_ms, timer),
         }
-        self.heap.push(Reverse((due_ms, timer)));
+    }
+
+    fn len(&self) -> usize {
+        self.silences.0.len() + self.others.0.len()
     }
 
     fn next_due_ms(&self) -> Option<u64> {
-        self.heap.peek().map(|Reverse((due, _))| *due)
+        let both = [self.silences.next_due_ms(), self.others.next_due_ms()];
+        both.into_iter().flatten().min()
     }
 
     fn pop_due(&mut self, now_ms: u64) -> Option<Timer> {
-        if self.next_due_ms()? > now_ms {
-            return None;
+        let due_ms = self.next_due_ms().filter(|due_ms| *due_ms <= now_ms)?;
+        if self.silences.next_due_ms() == Some(due_ms) {
+            return self.silences.pop().map(Timer::Silence);
         }
-        self.heap.pop().map(|Reverse((_, timer))| timer)
+        self.others.pop()
     }
 }
 
@@ -79,33 +119,34 @@ impl Clients {
 
     #[cfg(test)]
     pub(in crate::engine) fn timers_len(&self) -> usize {
-        self.timers.heap.len()
+        self.timers.len()
     }
 
     /// Clients that connect and disconnect leave timers behind that may not be due for weeks.
     pub(in crate::engine) fn drop_stale_timers(&mut self) {
         let (conns, sessions) = (&self.conns, &self.sessions);
-        if self.timers.heap.len() < 4 * (conns.len() + sessions.len()) + TIMERS_KEPT {
+        if self.timers.len() < 4 * (conns.len() + sessions.len()) + TIMERS_KEPT {
             return;
         }
-        self.timers
-            .heap
-            .retain(|Reverse((due_ms, timer))| match *timer {
-                Timer::Credentials(key) => conns.get(key).is_some(),
-                Timer::Checkpoint | Timer::Cursors | Timer::Sys | Timer::ScheduleReads => true,
-                Timer::Pace(key) => conns.get(key).is_some_and(|conn| conn.pauses.has_rate()),
-                Timer::Silence(key) => conns.get(key).is_some_and(|conn| {
-                    conn.phase != Phase::Open || conn.silence_due_ms == *due_ms
-                }),
-                Timer::Will(key) => sessions
-                    .get(key)
-                    .and_then(|session| session.offline.as_ref()?.will.as_ref())
-                    .is_some_and(|(at, _)| at == due_ms),
-                Timer::Expiry(key) => sessions
-                    .get(key)
-                    .and_then(|session| session.offline.as_ref())
-                    .is_some_and(|away| away.expiry_due_ms == *due_ms),
-            });
+        let applies = |due_ms: u64, timer: Timer| match timer {
+            Timer::Credentials(key) => conns.get(key).is_some(),
+            Timer::Checkpoint | Timer::Cursors | Timer::Sys | Timer::ScheduleReads => true,
+            Timer::Pace(key) => conns.get(key).is_some_and(|conn| conn.pauses.has_rate()),
+            Timer::Silence(key) => conns
+                .get(key)
+                .is_some_and(|conn| conn.phase != Phase::Open || conn.silence_due_ms == due_ms),
+            Timer::Will(key) => sessions
+                .get(key)
+                .and_then(|session| session.offline.as_ref()?.will.as_ref())
+                .is_some_and(|(at, _)| *at == due_ms),
+            Timer::Expiry(key) => sessions
+                .get(key)
+                .and_then(|session| session.offline.as_ref())
+                .is_some_and(|away| away.expiry_due_ms == due_ms),
+        };
+        let silences = &mut self.timers.silences;
+        silences.retain(|due_ms, key| applies(due_ms, Timer::Silence(key)));
+        self.timers.others.retain(applies);
     }
 }
 
@@ -124,5 +165,6 @@ mod tests {
         assert_eq!(timers.next_due_ms(), Some(20));
         assert_eq!(timers.pop_due(30), Some(Timer::Checkpoint));
         assert_eq!(timers.pop_due(30), None);
+        assert_eq!(size_of::<(u64, ConnKey)>(), 16);
     }
 }
