@@ -200,7 +200,7 @@ impl CatchingUp<'_> {
         let Some(number) = replay else {
             return Some(&mut session.behind);
         };
-        let mut replays = session.replays.present_mut()?.iter_mut();
+        let mut replays = session.extras.present_mut()?.replays.iter_mut();
         let replay = replays.find(|replay| replay.number == number)?;
         Some(&mut replay.cursors)
     }

@@ -38,7 +38,7 @@ impl CatchingUp<'_> {
         }
         for at in 0.. {
             let session = self.clients.session(key);
-            let Some(replay) = session.and_then(|session| session.replays.get(at)) else {
+            let Some(replay) = session.and_then(|session| session.extras.replays.get(at)) else {
                 break;
             };
             if replay.joined {
@@ -63,7 +63,7 @@ impl CatchingUp<'_> {
         let Some(session) = self.clients.session_mut(key) else {
             return;
         };
-        let Some(replay) = session.replays.get_mut(at) else {
+        let Some(replay) = session.extras.replays.get_mut(at) else {
             return;
         };
         replay.joined = true;

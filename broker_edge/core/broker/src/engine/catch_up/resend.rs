@@ -33,7 +33,8 @@ impl CatchingUp<'_> {
             let Some(from) = session.resend else {
                 return Progress::Finished;
             };
-            let Some((packet_id, sent, flight)) = session.window.unacked_from(from).next() else {
+            let Some((packet_id, sent, flight)) = session.window.unacked_from(from.get()).next()
+            else {
                 session.resend = None;
                 return Progress::Finished;
             };
@@ -70,7 +71,7 @@ impl CatchingUp<'_> {
                 return Progress::NoRoom;
             }
             if let Some(session) = self.clients.session_mut(key) {
-                session.resend = following;
+                session.resend = following.and_then(PacketId::new);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Attaches a client to its session: an existing one or a new one.
 
-use headwater_mqtt::{Connect, ReasonCode};
+use headwater_mqtt::{Connect, PacketId, ReasonCode};
 
 use crate::engine::effects::Cause;
 use crate::engine::routing::router::Subscriber;
@@ -89,7 +89,7 @@ impl Lifecycle<'_> {
                     self.routing.relist(&held.filter, subscriber);
                 }
             }
-            session.resend = session.window.front();
+            session.resend = session.window.front().and_then(PacketId::new);
             session.behind.skip_qos0(self.delivery.live());
             // The cursors start at the live offsets now, even if the CONNACK has to wait for the disk.
             for partition in self.env.data_partitions() {

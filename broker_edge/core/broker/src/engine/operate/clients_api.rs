@@ -280,7 +280,11 @@ impl ClientsView<'_> {
         let lag_of = |partition: PartitionIndex| {
             let own = session.behind.next(partition);
             let offset = own.unwrap_or(self.delivery.live_at(partition));
-            let replays = session.replays.iter().filter(|replay| !replay.joined);
+            let replays = session
+                .extras
+                .replays
+                .iter()
+                .filter(|replay| !replay.joined);
             let oldest = replays
                 .filter_map(|replay| replay.cursors.next(partition))
                 .fold(offset, Ord::min);

@@ -299,10 +299,10 @@ impl Subscribing<'_> {
         if let Some(start) = start
             && start.cursors.iter().any(is_old)
         {
-            let number = session.next_replay;
-            session.next_replay = session.next_replay.wrapping_add(1);
+            let number = session.extras.next_replay;
+            session.extras.next_replay = session.extras.next_replay.wrapping_add(1);
             let cursors = start.cursors.iter();
-            session.replays.push(Replay {
+            session.extras.replays.push(Replay {
                 number,
                 filter: filter.into(),
                 cursors: cursors.map(|(of, from)| Cursor::new(*of, *from)).collect(),

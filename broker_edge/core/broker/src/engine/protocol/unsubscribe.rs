@@ -31,11 +31,11 @@ impl Subscribing<'_> {
                 self.quotas.remove(session.account, Kind::Subscriptions, 1);
                 self.catch_up.forget_candidates(session_key);
                 session.subscriptions.retain(|held| &*held.filter != filter);
-                session.replays.retain(|replay| &*replay.filter != filter);
-                session.forget_assigned();
                 if let Some(extras) = session.extras.present_mut() {
+                    extras.replays.retain(|replay| &*replay.filter != filter);
                     extras.retained.retain(|cursor| &*cursor.filter != filter);
                 }
+                session.forget_assigned();
                 if is_shared(filter) {
                     lend!(self => Membership).leave(session_key, filter);
                 } else {

@@ -20,7 +20,7 @@ impl Acknowledging<'_> {
             }
             return;
         };
-        if !session.replays.is_empty() {
+        if !session.extras.replays.is_empty() {
             session.drop_finished_replays();
         }
         if session.stored || sent.receipt {

@@ -141,7 +141,7 @@ impl Acknowledging<'_> {
                 .commands
                 .retain(|command| command.packet_id != packet_id);
         }
-        if !session.replays.is_empty() {
+        if !session.extras.replays.is_empty() {
             session.drop_finished_replays();
         }
         if session.stored {

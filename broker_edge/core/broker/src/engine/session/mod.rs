@@ -22,8 +22,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use headwater_log::Offset;
-use headwater_mqtt::Version;
 use headwater_mqtt::packet::subscribe::RetainHandling;
+use headwater_mqtt::{PacketId, Version};
 
 use crate::auth::{Access, Rights};
 
@@ -95,8 +95,19 @@ pub struct Extras {
     pub assigned: Vec<Assigned>,
     /// Shared groups that the session is a member of, or has deliveries of.
     groups: Vec<GroupId>,
+    pub replays: Vec<Replay>,
+    /// The number of the next replay. It stays when the replays are gone, whose deliveries may still be in the window.
+    pub next_replay: u16,
     /// Counted bytes of filters, will and client id (`session_bytes`); zero for most sessions.
     pub counted_bytes: u64,
+}
+
+impl Extras {
+    /// Whether retained messages or replays have to be sent.
+    #[inline]
+    fn have_work(&self) -> bool {
+        !self.retained.is_empty() || self.replays.iter().any(|replay| !replay.joined)
+    }
 }
 
 impl Blank for Extras {
@@ -106,6 +117,8 @@ impl Blank for Extras {
         retained: VecDeque::new(),
         assigned: Vec::new(),
         groups: Vec::new(),
+        replays: Vec::new(),
+        next_replay: 0,
         counted_bytes: 0,
     };
 
@@ -115,6 +128,8 @@ impl Blank for Extras {
             && self.retained.is_empty()
             && self.assigned.is_empty()
             && self.groups.is_empty()
+            && self.replays.is_empty()
+            && self.next_replay == 0
             && self.counted_bytes == 0
     }
 }
@@ -159,11 +174,9 @@ pub struct Session {
     pub window_max: u16,
     /// Partitions in which the session is not live.
     pub behind: Cursors,
-    pub replays: LazyBox<Vec<Replay>>,
-    pub next_replay: u16,
     /// The deliveries of the window from this packet id on were sent on an earlier connection and have to be sent
     /// again.
-    pub resend: Option<u16>,
+    pub resend: Option<PacketId>,
     /// Seconds that the session outlives its connection.
     pub expiry_s: u32,
     /// The state store holds this session.
@@ -207,8 +220,6 @@ impl Session {
             window: LazyBox::default(),
             window_max: u16::MAX,
             behind: Cursors::default(),
-            replays: LazyBox::default(),
-            next_replay: 0,
             resend: None,
             expiry_s: 0,
             stored: false,
@@ -296,12 +307,12 @@ impl Session {
     }
 
     /// Whether anything besides the live stream has to be sent.
+    #[inline]
     pub fn has_work(&self) -> bool {
         self.resend.is_some()
             || self.window.has_unsent()
             || !self.behind.is_empty()
-            || !self.extras.retained.is_empty()
-            || self.replays.iter().any(|replay| !replay.joined)
+            || self.extras.have_work()
     }
 
     pub fn subscription(&self, filter: &str) -> Option<&Subscription> {

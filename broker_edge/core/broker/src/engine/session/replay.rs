@@ -25,7 +25,10 @@ pub struct Replay {
 
 impl Session {
     pub fn replay(&self, number: u16) -> Option<&Replay> {
-        self.replays.iter().find(|replay| replay.number == number)
+        self.extras
+            .replays
+            .iter()
+            .find(|replay| replay.number == number)
     }
 
     /// Where a replay ends in a partition, or the session's own cursor: that reads up to the live position at the
@@ -46,13 +49,15 @@ impl Session {
 
     /// Whether a replay that had caught up before a restart still has to catch up again.
     pub fn ends_replays(&self) -> bool {
-        self.replays
+        self.extras
+            .replays
             .iter()
             .any(|replay| !replay.joined && !replay.until.is_empty())
     }
 
     pub fn is_replaying(&self, filter: &str) -> bool {
-        self.replays
+        self.extras
+            .replays
             .iter()
             .any(|replay| !replay.joined && replay.until.is_empty() && &*replay.filter == filter)
     }
@@ -72,11 +77,12 @@ impl Session {
 
     /// Forgets replays that have caught up and whose deliveries are all acknowledged.
     pub fn drop_finished_replays(&mut self) {
-        if self.replays.is_empty() {
+        if self.extras.replays.is_empty() {
             return;
         }
         let window = &self.window;
-        self.replays
+        self.extras
+            .replays
             .retain(|replay| !replay.joined || window.holds(Source::Replay(replay.number)));
         self.forget_assigned();
     }
@@ -86,7 +92,7 @@ impl Session {
         let Some(extras) = self.extras.present_mut() else {
             return;
         };
-        let replays = &self.replays;
+        let replays = &extras.replays;
         let before = extras.assigned.len();
         extras.assigned.retain(|range| match range.source {
             Source::Replay(number) => replays.iter().any(|replay| replay.number == number),

@@ -229,6 +229,7 @@ impl Window {
     }
 
     /// Whether deliveries may be left that have only been assigned their packet ids.
+    #[inline]
     pub fn has_unsent(&self) -> bool {
         self.unsent_from != 0
     }

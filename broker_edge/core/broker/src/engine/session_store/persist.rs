@@ -168,8 +168,9 @@ impl Checkpointing<'_> {
         };
         stored::cursors::Cursors {
             cursors: names.offsets(self.env.data_partitions().map(cursor)),
-            replays: session.replays.iter().map(replay).collect(),
+            replays: session.extras.replays.iter().map(replay).collect(),
             joined: session
+                .extras
                 .replays
                 .iter()
                 .filter(|replay| replay.joined || !replay.until.is_empty())

@@ -88,7 +88,7 @@ impl Checkpointing<'_> {
             } else {
                 Vec::new()
             };
-            session.replays.push(Replay {
+            session.extras.replays.push(Replay {
                 number,
                 filter: filter.as_str().into(),
                 cursors: names
@@ -99,7 +99,7 @@ impl Checkpointing<'_> {
                 joined: has_joined && until.is_empty(),
                 until,
             });
-            session.next_replay = number + 1;
+            session.extras.next_replay = number + 1;
         }
         for held in &stored.subscriptions {
             if is_shared(&held.filter) {

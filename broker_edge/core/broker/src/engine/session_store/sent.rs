@@ -69,7 +69,7 @@ impl Checkpointing<'_> {
         };
         let names = Names(&self.env.partitions);
         let number_of = |session: &Session, filter: &str| {
-            let mut replays = session.replays.iter();
+            let mut replays = session.extras.replays.iter();
             replays
                 .find(|replay| &*replay.filter == filter)
                 .map(|replay| replay.number)

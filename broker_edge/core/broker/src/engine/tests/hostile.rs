@@ -456,14 +456,15 @@ fn a_log_that_is_closed_leaves_no_file_open() {
 #[test]
 fn i7_what_every_idle_connection_takes_stays_small() {
     use super::super::session::Subscription;
-    // With its tables, an idle connection with a subscription must take less than a kilobyte; state that few clients
-    // use belongs behind a `LazyBox` or a box.
+    // With its tables, an idle connection with a subscription must take less than 0.78 KiB; state that few clients use
+    // belongs behind a `LazyBox` or a box. With the 8 bytes of a slot, blocks of these sizes fill the size classes of the
+    // allocator: a few bytes more would cost a fifth or a sixth more.
     assert!(
         size_of::<Connection>() <= 184,
         "{}",
         size_of::<Connection>()
     );
-    assert!(size_of::<Session>() <= 168, "{}", size_of::<Session>());
+    assert!(size_of::<Session>() <= 152, "{}", size_of::<Session>());
     assert!(
         size_of::<Subscription>() <= 40,
         "{}",

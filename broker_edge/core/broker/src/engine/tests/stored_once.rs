@@ -158,7 +158,11 @@ fn a_replay_is_over_with_the_acknowledgement_of_the_last_that_it_delivered() {
         let session = conn
             .session
             .and_then(|key| rig.engine.clients.sessions.get(key));
-        assert_eq!(session.expect("it is there").replays.len(), replays, "{id}");
+        assert_eq!(
+            session.expect("it is there").extras.replays.len(),
+            replays,
+            "{id}"
+        );
     }
 }
 
