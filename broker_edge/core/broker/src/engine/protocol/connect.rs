@@ -20,6 +20,7 @@ use crate::engine::{ConnKey, SessionKey};
 
 use super::authenticate::Authenticated;
 use super::limits::limit_properties;
+use super::over_limit::{OverLimit, Usage};
 use super::receive::Receiving;
 
 /// The longest client id: it has to fit into a topic of the internal partition with room to spare.
@@ -91,6 +92,27 @@ impl Receiving<'_> {
             Some(reason) => self.refuse_and_log(key, connect.client_id, reason),
             None => self.accept(key, connect, rights, proof),
         }
+    }
+
+    /// Why a client is refused because of what the broker, its user or its tenant already has.
+    fn refusal_by_quotas(
+        &mut self,
+        key: ConnKey,
+        connect: &Connect<'_>,
+        rights: Option<&Arc<Rights>>,
+    ) -> Option<ReasonCode> {
+        let account = self.quotas.open(rights);
+        let over = lend!(self => Usage).connect_over(account, connect);
+        self.quotas.close(account);
+        let over = over?;
+        if let OverLimit::Quota(kind) = over {
+            let who = Some((connect.client_id, rights.map(|rights| &**rights)));
+            let what = ("connect", kind.reason());
+            self.clients.refused(key, who, what, self.env);
+        }
+        let is_session = !matches!(over, OverLimit::Quota(Kind::Connections));
+        self.observe.turn_metrics.sessions_refused += u64::from(is_session);
+        Some(ReasonCode::QuotaExceeded)
     }
 
     fn refuse_and_log(&mut self, key: ConnKey, client_id: &str, reason: ReasonCode) {

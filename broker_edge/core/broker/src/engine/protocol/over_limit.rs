@@ -1,10 +1,8 @@
 //! Refuses clients and subscriptions that exceed what the broker, a user or its tenant may have.
 
-use std::sync::Arc;
-
 use headwater_mqtt::{Connect, ReasonCode};
 
-use crate::auth::Rights;
+use crate::engine::SessionKey;
 use crate::engine::clients::Clients;
 use crate::engine::env::Env;
 use crate::engine::observe::Gauges;
@@ -12,12 +10,9 @@ use crate::engine::quotas::{AccountId, Kind, Quotas};
 use crate::engine::routing::Routing;
 use crate::engine::routing::position::Refusal;
 use crate::engine::shared_groups::{Groups, is_shared};
-use crate::engine::{ConnKey, SessionKey};
-
-use super::receive::Receiving;
 
 /// The limit that would be exceeded.
-enum OverLimit {
+pub enum OverLimit {
     /// That of the broker for all sessions.
     All,
     /// That of the user or its tenant.
@@ -31,29 +26,6 @@ pub struct Usage<'a> {
     pub routing: &'a Routing,
     pub groups: &'a Groups,
     pub quotas: &'a Quotas,
-}
-
-impl Receiving<'_> {
-    /// Why a client is refused because of what the broker, its user or its tenant already has.
-    pub(super) fn refusal_by_quotas(
-        &mut self,
-        key: ConnKey,
-        connect: &Connect<'_>,
-        rights: Option<&Arc<Rights>>,
-    ) -> Option<ReasonCode> {
-        let account = self.quotas.open(rights);
-        let over = lend!(self => Usage).connect_over(account, connect);
-        self.quotas.close(account);
-        let over = over?;
-        if let OverLimit::Quota(kind) = over {
-            let who = Some((connect.client_id, rights.map(|rights| &**rights)));
-            let what = ("connect", kind.reason());
-            self.clients.refused(key, who, what, self.env);
-        }
-        let is_session = !matches!(over, OverLimit::Quota(Kind::Connections));
-        self.observe.turn_metrics.sessions_refused += u64::from(is_session);
-        Some(ReasonCode::QuotaExceeded)
-    }
 }
 
 impl Usage<'_> {
@@ -70,7 +42,12 @@ impl Usage<'_> {
         }
     }
 
-    fn connect_over(&self, account: Option<AccountId>, connect: &Connect<'_>) -> Option<OverLimit> {
+    /// The limit that a client would exceed, if any.
+    pub fn connect_over(
+        &self,
+        account: Option<AccountId>,
+        connect: &Connect<'_>,
+    ) -> Option<OverLimit> {
         let (quotas, settings) = (self.quotas, &self.env.settings);
         let held = self.clients.by_id(connect.client_id);
         let lasts = settings.expiry_of(connect) > 0;
