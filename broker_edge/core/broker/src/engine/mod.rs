@@ -200,7 +200,7 @@ impl Engine {
 
     /// Connections with bytes to write; get the bytes with [`Engine::out`].
     pub fn take_touched(&mut self) -> Vec<ConnKey> {
-        self.clients.touched.take()
+        self.clients.take_touched()
     }
 
     /// If some sessions catch up, the touched connections of the others: they need not wait for the reads.
@@ -212,9 +212,8 @@ impl Engine {
     }
 
     /// Returns the emptied list for reuse in the next turn.
-    pub fn return_touched(&mut self, mut list: Vec<ConnKey>) {
-        list.clear();
-        self.clients.touched.put_back(list);
+    pub fn return_touched(&mut self, list: Vec<ConnKey>) {
+        self.clients.return_touched(list);
     }
 
     /// Closed connections; they are to be removed after a last write.

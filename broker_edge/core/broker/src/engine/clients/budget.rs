@@ -8,6 +8,7 @@ use headwater_mqtt::ReasonCode;
 use crate::engine::ConnKey;
 use crate::engine::effects::{Cause, Effects};
 use crate::engine::env::Env;
+use crate::engine::observe::Observe;
 use crate::engine::session::connection::Unparsed;
 use crate::engine::session::pauses::Pause;
 
@@ -24,46 +25,52 @@ pub struct Budget {
     is_freed: bool,
 }
 
-impl Budget {
+impl Clients {
     #[cfg(test)]
     pub fn reserved_bytes(&self) -> usize {
-        self.reserved_bytes
+        self.budget.reserved_bytes
     }
 
-    /// Whether connections wait for it.
-    pub fn is_scarce(&self) -> bool {
-        !self.waits.is_empty()
+    /// Whether connections wait for the budget.
+    pub fn is_budget_scarce(&self) -> bool {
+        !self.budget.waits.is_empty()
     }
 
-    /// Reserves room for the packet at the front. Returns false if the connection has to wait for it.
-    pub fn reserve(&mut self, key: ConnKey, unparsed: &mut Unparsed, env: &Env) -> bool {
+    /// Reserves room for the packet at the front of what a connection received, or pauses the connection. Returns
+    /// whether there is room.
+    pub fn reserve(&mut self, key: ConnKey, env: &Env, observe: &mut Observe) -> bool {
+        let (budget, conn) = (&mut self.budget, self.conns.get_mut(key));
+        let Some(conn) = conn else {
+            return false;
+        };
+        let unparsed = &mut *conn.unparsed;
         let more = unparsed.needs.saturating_sub(unparsed.reserved);
+        if more == 0 {
+            return true;
+        }
         let bytes_max = env.settings.mqtt.receive_budget_bytes.as_usize();
-        if more > 0 && self.reserved_bytes + more > bytes_max {
-            self.waits.push_back(key);
+        if budget.reserved_bytes + more > bytes_max {
+            budget.waits.push_back(key);
+            observe.turn_metrics.pause(conn, Pause::Budget);
             return false;
         }
-        if more > 0 {
-            unparsed.reserved += more;
-            unparsed.reserved_at_ms = env.now.mono_ms;
-            self.reserved_bytes += more;
-            let rest = unparsed.needs - unparsed.bytes.len();
-            unparsed.bytes.reserve_exact(rest);
-        }
+        unparsed.reserved += more;
+        unparsed.reserved_at_ms = env.now.mono_ms;
+        budget.reserved_bytes += more;
+        let rest = unparsed.needs - unparsed.bytes.len();
+        unparsed.bytes.reserve_exact(rest);
         true
     }
 
     /// Frees the room reserved for a packet that is complete or abandoned.
     pub fn give_back(&mut self, reserved: usize) {
-        self.reserved_bytes -= reserved;
-        self.is_freed |= reserved > 0;
+        self.budget.reserved_bytes -= reserved;
+        self.budget.is_freed |= reserved > 0;
     }
-}
 
-impl Clients {
     /// Lets connections that wait for the budget try again after some was freed.
     pub fn wake_budget_waits(&mut self, env: &Env) {
-        if self.budget.is_scarce() && std::mem::take(&mut self.budget.is_freed) {
+        if self.is_budget_scarce() && std::mem::take(&mut self.budget.is_freed) {
             for key in std::mem::take(&mut self.budget.waits) {
                 self.resume(key, Pause::Budget, env);
             }
@@ -72,7 +79,7 @@ impl Clients {
 
     /// While others wait for the budget, closes connections that reserve part of it for a packet that does not arrive.
     pub fn end_slow_packets(&mut self, env: &Env, effects: &mut Effects) {
-        if !self.budget.is_scarce() {
+        if !self.is_budget_scarce() {
             return;
         }
         let now_ms = env.now.mono_ms;

@@ -17,8 +17,6 @@ use crate::audit::Refused;
 use crate::auth::{Access, Rights};
 use crate::peer::Peer;
 
-use super::containers::lazy_box::LazyBox;
-use super::containers::once_queue::OnceQueue;
 use super::effects::{Cause, Effect, Effects};
 use super::env::Env;
 use super::session::connection::Phase;
@@ -26,7 +24,7 @@ use super::session::pauses::Pause;
 use super::{ConnKey, Connection, Session, SessionKey, Slab};
 
 use budget::Budget;
-use out::PayloadHolders;
+use out::{Outgoing, PayloadHolders};
 use timers::{Timer, Timers};
 
 #[derive(Default)]
@@ -36,16 +34,14 @@ pub struct Clients {
     /// Ordered, so that clients can be listed page by page.
     by_client: BTreeMap<Rc<str>, SessionKey>,
     timers: Timers,
-    /// Connections with bytes to write.
-    pub(super) touched: OnceQueue<Connection, 0>,
     /// Connections closed in this turn.
     closed: Vec<ConnKey>,
     /// Connections that may be read again because their pause has ended.
     resumed: Vec<ConnKey>,
-    pub(super) pool: Vec<LazyBox<Vec<u8>>>,
+    outgoing: Outgoing,
     payload_holders: PayloadHolders,
     /// Of the bytes of large packets that are being received.
-    pub(super) budget: Budget,
+    budget: Budget,
 }
 
 impl Clients {
@@ -133,13 +129,6 @@ impl Clients {
         self.session(key)?.conn
     }
 
-    /// Adds a connection to the list of connections to write.
-    pub(super) fn touch(&mut self, key: ConnKey) {
-        if let Some((_, marks)) = self.conns.get_marked(key) {
-            self.touched.push(key, marks);
-        }
-    }
-
     /// Opens a connection, which has some time for its CONNECT.
     pub(super) fn open(&mut self, peer: Peer, env: &Env) -> ConnKey {
         let due_ms = env.now.mono_ms + env.settings.mqtt.connect_timeout.as_ms();
@@ -148,34 +137,6 @@ impl Clients {
         let key = self.conns.insert(conn);
         self.set_timer(due_ms, Timer::Silence(key));
         key
-    }
-
-    /// Takes the connections to write whose sessions have nothing to send besides the live stream.
-    pub(super) fn take_touched_live(&mut self) -> Vec<ConnKey> {
-        let touched = self.touched.take().into_iter();
-        let is_late = |key: &ConnKey| self.session_of(*key).is_some_and(Session::has_work);
-        let (late, live) = touched.partition(is_late);
-        self.touched.put_back(late);
-        live
-    }
-
-    /// The socket of a connection is writable again.
-    pub(super) fn touch_blocked(&mut self, key: ConnKey) {
-        if self.conn(key).is_some_and(|conn| conn.out_blocked) {
-            self.touch(key);
-        }
-    }
-
-    /// The connection and a buffer to append to, which is written at the end of the turn.
-    pub(super) fn writer(&mut self, key: ConnKey) -> Option<&mut Connection> {
-        let (conn, marks) = self.conns.get_marked(key)?;
-        if conn.out.capacity() == 0
-            && let Some(buffer) = self.pool.pop()
-        {
-            conn.out = buffer;
-        }
-        self.touched.push(key, marks);
-        Some(conn)
     }
 
     /// Ends a pause of reading. It was no silence of the client.

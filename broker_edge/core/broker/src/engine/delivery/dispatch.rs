@@ -170,12 +170,10 @@ impl Dispatching<'_> {
     /// Copies the encoded run to one subscriber. Returns false if it does not fit as a whole.
     #[inline]
     fn copy_run(&mut self, run: TopicRun<'_>, target: &Target) -> bool {
-        let (Some(session), Some((conn, marks))) = (
-            self.clients.sessions.get_mut(target.session),
-            self.clients.conns.get_marked(target.conn),
-        ) else {
+        let Some((session, writer)) = self.clients.writing_pair(target.session, target.conn) else {
             return true;
         };
+        let conn = &*writer.conn;
         if !session.behind.is_live(run.partition) {
             return true;
         }
@@ -198,11 +196,7 @@ impl Dispatching<'_> {
         {
             return false;
         }
-        if conn.out.capacity() == 0
-            && let Some(buffer) = self.clients.pool.pop()
-        {
-            conn.out = buffer;
-        }
+        let conn = writer.begin();
         let base = conn.out.len();
         conn.out.extend_from_slice(&template.bytes);
         for (at, index) in &template.shares {
@@ -222,7 +216,6 @@ impl Dispatching<'_> {
                 copied[at..at + 2].copy_from_slice(&packet_id.to_be_bytes());
             }
         }
-        self.clients.touched.push(target.conn, marks);
         conn.traffic.sent_messages += template.entries.len() as u64;
         self.observe.turn_metrics.publish_sent_bytes += template.payload_bytes;
         self.observe.turn_metrics.deliveries += template.entries.len() as u64;

@@ -46,7 +46,7 @@ impl Lifecycle<'_> {
         let will = conn.extras.take().will.filter(|_| keeps_will);
         let (session, transport, version) = (conn.session, conn.peer.transport, conn.version);
         self.quotas.remove(account, Kind::Connections, 1);
-        self.clients.budget.give_back(reserved);
+        self.clients.give_back(reserved);
         if let Some(reason) = cause.reason() {
             self.observe.turn_metrics.refuse("disconnect", reason);
         }

@@ -98,7 +98,7 @@ impl Receiving<'_> {
 
     /// Whether and how a readable connection is to be read.
     pub fn read_plan(&mut self, key: ConnKey) -> ReadPlan {
-        let is_scarce = self.clients.budget.is_scarce()
+        let is_scarce = self.clients.is_budget_scarce()
             || self.env.settings.mqtt.limits_rate()
             || self.ingest.is_any_stalled();
         let Some(conn) = self.clients.conns.get_mut(key) else {
@@ -116,11 +116,10 @@ impl Receiving<'_> {
         if let Some(unparsed) = conn.unparsed.present_mut()
             && unparsed.needs > OWN_BUFFER_MIN
         {
-            if !self.clients.budget.reserve(key, unparsed, self.env) {
-                self.observe.turn_metrics.pause(conn, Pause::Budget);
+            let wanted = unparsed.needs.saturating_sub(unparsed.bytes.len());
+            if !self.clients.reserve(key, self.env, self.observe) {
                 return ReadPlan::Wait;
             }
-            let wanted = unparsed.needs.saturating_sub(unparsed.bytes.len());
             return ReadPlan::Own {
                 wanted: wanted.max(1),
             };
@@ -147,7 +146,7 @@ impl Receiving<'_> {
             return true;
         }
         let unparsed = conn.unparsed.take();
-        self.clients.budget.give_back(unparsed.reserved);
+        self.clients.give_back(unparsed.reserved);
         self.receive(key, &unparsed.bytes, true);
         self.clients
             .conn(key)

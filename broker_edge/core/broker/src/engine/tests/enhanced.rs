@@ -224,6 +224,6 @@ fn a_client_in_an_exchange_is_promised_no_room_for_a_large_packet() {
         .receive(key, &[0xf0, 0x80, 0x80, 0x3f, 0x18], true);
     assert_eq!(rig.engine.read_plan(key), ReadPlan::Wait);
     assert!(rig.engine.take_closed().contains(&key));
-    assert_eq!(rig.engine.clients.budget.reserved_bytes(), 0);
+    assert_eq!(rig.engine.clients.reserved_bytes(), 0);
     broker.rig.crash();
 }

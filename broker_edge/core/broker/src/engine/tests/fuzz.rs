@@ -306,7 +306,7 @@ impl Run {
             logged.drain(..logged.len().saturating_sub(1000));
         }
         let engine = &self.rig.engine;
-        assert!(engine.clients.budget.reserved_bytes() <= RECEIVE_BUDGET);
+        assert!(engine.clients.reserved_bytes() <= RECEIVE_BUDGET);
         // A closed connection exists until the end of the turn, when it is listed for removal; its client may have
         // reconnected any number of times before that.
         let given_up = engine
