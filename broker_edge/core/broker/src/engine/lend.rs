@@ -56,7 +56,7 @@ macro_rules! lend {
         lend!($from => SysTopics: clients, routing, groups, retained, observe, effects)
     };
     ($from:expr => ClientsView) => {
-        lend!($from => ClientsView, to read: clients, delivery, observe)
+        lend!($from => ClientsView, to read: clients, delivery)
     };
     ($from:expr => Usage) => {
         lend!($from => Usage, to read: clients, routing, groups, quotas)

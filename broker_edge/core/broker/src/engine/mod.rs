@@ -271,8 +271,7 @@ impl Engine {
 
     /// Counts bytes received from the socket.
     pub fn count_received(&mut self, key: ConnKey, count: usize) {
-        self.observe
-            .count_received(&mut self.clients.conns, key, count);
+        self.clients.count_received(key, count, &mut self.observe);
     }
 
     /// Counts a connection that was refused.
@@ -319,9 +318,8 @@ impl Engine {
     }
 
     fn note_sent(&mut self, key: ConnKey, count: usize, is_full: bool) {
-        self.observe.count_sent(&mut self.clients.conns, key, count);
-        let session = self.clients.note_sent(key, count, is_full, &self.env);
-        if let Some(session) = session {
+        let of = (&self.env, &mut self.observe);
+        if let Some(session) = self.clients.note_sent(key, count, is_full, of) {
             let waiter = Waiter::Session(session);
             self.catch_up
                 .wake(waiter, &mut self.clients, &mut self.groups);

@@ -5,6 +5,7 @@ pub mod charges;
 mod credentials;
 mod out;
 mod pace;
+pub mod rates;
 pub mod timers;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use super::{ConnKey, Connection, Session, SessionKey, Slab};
 
 use budget::Budget;
 use out::{Outgoing, PayloadHolders};
+use rates::ActiveRates;
 use timers::{Timer, Timers};
 
 #[derive(Default)]
@@ -40,6 +42,7 @@ pub struct Clients {
     resumed: Vec<ConnKey>,
     outgoing: Outgoing,
     payload_holders: PayloadHolders,
+    active_rates: ActiveRates,
     /// Of the bytes of large packets that are being received.
     budget: Budget,
 }

@@ -5,6 +5,8 @@ use crate::engine::containers::lazy_box::LazyBox;
 use crate::engine::containers::once_queue::OnceQueue;
 use crate::engine::containers::slab::Marks;
 use crate::engine::env::Env;
+use crate::engine::observe::Observe;
+use crate::engine::session::connection::Traffic;
 use crate::engine::session::out::Out;
 use crate::engine::session::pauses::Pause;
 use crate::engine::{ConnKey, Connection, Session, SessionKey};
@@ -146,15 +148,18 @@ impl Clients {
         conn.map_or(Out::EMPTY, |conn| Out::of(conn))
     }
 
-    /// Takes off what the socket took. Returns the session that has more to send than there was room for.
+    /// Counts what the socket took, and takes it off. Returns the session that has more to send than there was room for.
     pub(in crate::engine) fn note_sent(
         &mut self,
         key: ConnKey,
         count: usize,
         is_full: bool,
-        env: &Env,
+        (env, observe): (&Env, &mut Observe),
     ) -> Option<SessionKey> {
+        observe.turn_metrics.bytes_sent += count as u64;
         let (conn, marks) = self.conns.get_marked(key)?;
+        let add = |traffic: &mut Traffic| traffic.sent_bytes += count as u64;
+        self.active_rates.count(key, (conn, marks), add);
         let holders = &mut self.payload_holders;
         conn.advance_out(count, is_full, || {
             let is_new = holders.keys.push(key, marks);

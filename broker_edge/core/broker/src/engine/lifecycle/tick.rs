@@ -48,9 +48,7 @@ impl Lifecycle<'_> {
         self.store.forget_published_wills(self.clients, self.env);
         lend!(self => Checkpointing).mark_received(false);
         let now_ms = self.env.now.mono_ms;
-        self.observe
-            .active_rates
-            .look(&mut self.clients.conns, now_ms);
+        self.clients.look_at_rates(now_ms);
         self.clients.end_slow_packets(self.env, self.effects);
         lend!(self => Acknowledging).close_waits_on_full();
         self.catch_up.read_again(self.clients, self.groups);

@@ -1,9 +1,8 @@
-//! What operators see: counts, gauges, rates, the log of clients and `$SYS`.
+//! What operators see: counts, gauges, the log of clients and `$SYS`.
 
 mod client_log;
 pub mod connection_gauges;
 mod gauges;
-pub mod rates;
 pub mod sys_tree;
 pub mod turn_metrics;
 
@@ -12,13 +11,9 @@ use std::time::Instant;
 
 use crate::metrics::Metrics;
 
-use super::session::connection::Traffic;
-use super::{ConnKey, Connection, Slab};
-
 use client_log::ClientLog;
 use connection_gauges::ConnectionGauges;
 pub use gauges::Gauges;
-use rates::ActiveRates;
 use sys_tree::SysTree;
 use turn_metrics::TurnMetrics;
 
@@ -27,8 +22,6 @@ pub struct Observe {
     pub(super) turn_metrics: TurnMetrics,
     /// Counts of the connected clients.
     pub(super) connection_gauges: ConnectionGauges,
-    /// Rates of the connections with recent traffic.
-    pub(super) active_rates: ActiveRates,
     pub(super) sys: SysTree,
     client_log: ClientLog,
     /// The values that the gauges have from this engine.
@@ -42,7 +35,6 @@ impl Observe {
             metrics,
             turn_metrics: TurnMetrics::default(),
             connection_gauges: ConnectionGauges::default(),
-            active_rates: ActiveRates::default(),
             sys: SysTree::new(now_ms),
             client_log: ClientLog::default(),
             told: Gauges::default(),
@@ -61,26 +53,6 @@ impl Observe {
 
     pub fn end_turn(&self) {
         self.metrics.detail.turns.observe(self.turn_at.elapsed());
-    }
-
-    /// Counts bytes received from a connection.
-    pub fn count_received(&mut self, conns: &mut Slab<Connection>, key: ConnKey, bytes: usize) {
-        self.turn_metrics.bytes_received += bytes as u64;
-        let count = |traffic: &mut Traffic| traffic.received_bytes += bytes as u64;
-        self.active_rates.count(conns, key, count);
-    }
-
-    /// Counts publishes received from a connection.
-    pub fn count_messages(&mut self, conns: &mut Slab<Connection>, key: ConnKey, messages: u64) {
-        let count = |traffic: &mut Traffic| traffic.received_messages += messages;
-        self.active_rates.count(conns, key, count);
-    }
-
-    /// Counts bytes sent to a connection.
-    pub fn count_sent(&mut self, conns: &mut Slab<Connection>, key: ConnKey, bytes: usize) {
-        self.turn_metrics.bytes_sent += bytes as u64;
-        let count = |traffic: &mut Traffic| traffic.sent_bytes += bytes as u64;
-        self.active_rates.count(conns, key, count);
     }
 
     /// Brings the shared metrics up to date.

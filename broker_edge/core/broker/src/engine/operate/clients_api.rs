@@ -12,14 +12,13 @@ use tokio::sync::oneshot::Sender;
 
 use crate::engine::Connection;
 use crate::engine::clients::Clients;
+use crate::engine::clients::rates::Rates;
 use crate::engine::delivery::Delivery;
 use crate::engine::effects::Cause;
 use crate::engine::env::Env;
 use crate::engine::ids::PartitionIndex;
 use crate::engine::lifecycle::Lifecycle;
-use crate::engine::observe::Observe;
 use crate::engine::observe::connection_gauges::name_of;
-use crate::engine::observe::rates::Rates;
 use crate::engine::observe::sys_tree::is_sys;
 use crate::engine::session::connection::Traffic;
 use crate::engine::session::{NEVER_EXPIRES, Session};
@@ -161,7 +160,6 @@ pub struct ClientsView<'a> {
     pub env: &'a Env,
     pub clients: &'a Clients,
     pub delivery: &'a Delivery,
-    pub observe: &'a Observe,
 }
 
 impl ClientsView<'_> {
@@ -212,7 +210,7 @@ impl ClientsView<'_> {
             inflight_out: session.window.unacked(),
             inflight_in: conn.map_or(0, |conn| conn.publishes_in_flight),
             total: conn.map_or_else(Traffic::default, |conn| conn.traffic),
-            per_second: key.map_or_else(Rates::default, |key| self.observe.active_rates.rates(key)),
+            per_second: key.map_or_else(Rates::default, |key| self.clients.rates(key)),
             lag_records: self.lag(session),
         }
     }

@@ -160,8 +160,7 @@ impl Receiving<'_> {
         self.drain();
         let received_messages = self.observe.turn_metrics.publishes_received - before;
         if received_messages > 0 {
-            let conns = &mut self.clients.conns;
-            self.observe.count_messages(conns, key, received_messages);
+            self.clients.count_messages(key, received_messages);
         }
     }
 

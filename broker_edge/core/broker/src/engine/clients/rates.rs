@@ -6,9 +6,12 @@
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use crate::engine::containers::slab::Slab;
+use crate::engine::containers::slab::{Marks, Slab};
+use crate::engine::observe::Observe;
 use crate::engine::session::connection::{Phase, Traffic};
 use crate::engine::{ConnKey, Connection};
+
+use super::Clients;
 
 /// Per second, over the last seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -45,13 +48,10 @@ impl ActiveRates {
     #[inline]
     pub fn count(
         &mut self,
-        conns: &mut Slab<Connection>,
         key: ConnKey,
+        (conn, marks): (&mut Connection, &mut Marks),
         add: impl FnOnce(&mut Traffic),
     ) {
-        let Some((conn, marks)) = conns.get_marked(key) else {
-            return;
-        };
         let seen = conn.traffic;
         add(&mut conn.traffic);
         if conn.traffic.has_messages() && conn.phase == Phase::Open && marks.set(ACTIVE) {
@@ -60,14 +60,14 @@ impl ActiveRates {
         }
     }
 
-    pub fn rates(&self, key: ConnKey) -> Rates {
+    fn rates(&self, key: ConnKey) -> Rates {
         self.active_rates
             .get(&key)
             .map_or_else(Rates::default, |mover| mover.rates)
     }
 
     /// Computes the rates from the traffic since the last call.
-    pub fn look(&mut self, conns: &mut Slab<Connection>, now_ms: u64) {
+    fn look(&mut self, conns: &mut Slab<Connection>, now_ms: u64) {
         let seconds = now_ms.saturating_sub(self.looked_at_ms) as f64 / 1000.0;
         if seconds <= 0.0 {
             return;
@@ -88,6 +88,35 @@ impl ActiveRates {
         if self.active_rates.is_empty() {
             self.active_rates.shrink_to_fit();
         }
+    }
+}
+
+impl Clients {
+    /// Counts bytes received from a connection.
+    pub fn count_received(&mut self, key: ConnKey, bytes: usize, observe: &mut Observe) {
+        observe.turn_metrics.bytes_received += bytes as u64;
+        if let Some(entry) = self.conns.get_marked(key) {
+            let add = |traffic: &mut Traffic| traffic.received_bytes += bytes as u64;
+            self.active_rates.count(key, entry, add);
+        }
+    }
+
+    /// Counts publishes received from a connection.
+    pub fn count_messages(&mut self, key: ConnKey, messages: u64) {
+        if let Some(entry) = self.conns.get_marked(key) {
+            let add = |traffic: &mut Traffic| traffic.received_messages += messages;
+            self.active_rates.count(key, entry, add);
+        }
+    }
+
+    /// The rates of a connection.
+    pub fn rates(&self, key: ConnKey) -> Rates {
+        self.active_rates.rates(key)
+    }
+
+    /// Computes the rates from the traffic since the last call.
+    pub fn look_at_rates(&mut self, now_ms: u64) {
+        self.active_rates.look(&mut self.conns, now_ms);
     }
 }
 
@@ -145,7 +174,7 @@ mod tests {
             conn.phase = Phase::Open;
         }
         for second in 1..=10 {
-            active_rates.count(&mut conns, key, add);
+            active_rates.count(key, conns.get_marked(key).expect("it is open"), add);
             active_rates.look(&mut conns, second * 1000);
         }
         let rates = active_rates.rates(key);
@@ -156,7 +185,7 @@ mod tests {
         }
         assert!(active_rates.active_rates.is_empty());
         assert_eq!(active_rates.rates(key), Rates::default());
-        active_rates.count(&mut conns, key, add);
+        active_rates.count(key, conns.get_marked(key).expect("it is open"), add);
         assert_eq!(active_rates.active_rates.len(), 1, "it counts again");
     }
 }
