@@ -4,7 +4,7 @@ use super::{ConnKey, Engine, Session};
 
 impl Engine {
     pub fn connections(&self) -> usize {
-        self.clients.conns.len()
+        self.clients.connections_len()
     }
 
     /// Whether a turn is due although nothing is ready, because bounded work was left over.

@@ -67,7 +67,7 @@ impl CatchUp {
             Waiter::Group(id) => return groups.wake(id),
             Waiter::Session(key) => key,
         };
-        let Some((session, marks)) = clients.sessions.get_marked(key) else {
+        let Some((session, marks)) = clients.session_marked(key) else {
             return;
         };
         if session.is_member() {

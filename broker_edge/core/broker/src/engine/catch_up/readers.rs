@@ -99,7 +99,7 @@ impl CatchingUp<'_> {
             if *steps == 0 {
                 return;
             }
-            let Some(key) = self.catch_up.runnable.pop(&mut self.clients.sessions) else {
+            let Some(key) = self.clients.pop_session(&mut self.catch_up.runnable) else {
                 return;
             };
             self.run_awake(key, steps);

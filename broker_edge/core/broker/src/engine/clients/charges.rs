@@ -58,8 +58,7 @@ impl Clients {
     /// Charges all sessions again: restored sessions get their owner once the rights are known, and a user's tenant may
     /// have changed.
     pub(in crate::engine) fn charge_all(&mut self, quotas: &mut Quotas) {
-        let keys: Vec<SessionKey> = self.sessions.keys().collect();
-        for key in keys {
+        for key in self.session_keys() {
             let session = self.session(key);
             let rights = session.and_then(|session| session.rights.clone());
             self.charge(key, rights.as_ref(), quotas);

@@ -18,6 +18,8 @@ use crate::audit::Refused;
 use crate::auth::{Access, Rights};
 use crate::peer::Peer;
 
+use super::containers::once_queue::OnceQueue;
+use super::containers::slab::Marks;
 use super::effects::{Cause, Effect, Effects};
 use super::env::Env;
 use super::session::connection::Phase;
@@ -31,8 +33,8 @@ use timers::{Timer, Timers};
 
 #[derive(Default)]
 pub struct Clients {
-    pub(super) conns: Slab<Connection>,
-    pub(super) sessions: Slab<Session>,
+    conns: Slab<Connection>,
+    sessions: Slab<Session>,
     /// Ordered, so that clients can be listed page by page.
     by_client: BTreeMap<Rc<str>, SessionKey>,
     timers: Timers,
@@ -77,6 +79,31 @@ impl Clients {
         Some((self.sessions.get_mut(session)?, self.conns.get_mut(conn)?))
     }
 
+    /// A connection with its session, if it has one.
+    #[inline]
+    pub(super) fn conn_with_session(
+        &mut self,
+        key: ConnKey,
+    ) -> Option<(&mut Connection, Option<&mut Session>)> {
+        let conn = self.conns.get_mut(key)?;
+        let session = conn.session.and_then(|key| self.sessions.get_mut(key));
+        Some((conn, session))
+    }
+
+    /// A connection to change, and what finds sessions meanwhile.
+    #[inline]
+    pub(super) fn conn_beside_sessions<'a>(
+        &'a mut self,
+        key: ConnKey,
+    ) -> Option<(
+        &'a mut Connection,
+        impl Fn(SessionKey) -> Option<&'a Session> + Copy,
+    )> {
+        let sessions = &self.sessions;
+        let conn = self.conns.get_mut(key)?;
+        Some((conn, |key| sessions.get(key)))
+    }
+
     #[inline]
     pub(super) fn session_key(&self, key: ConnKey) -> Option<SessionKey> {
         self.conn(key)?.session
@@ -108,6 +135,42 @@ impl Clients {
         let after = id.map_or(Bound::Unbounded, Bound::Excluded);
         let keys = self.by_client.range::<str, _>((after, Bound::Unbounded));
         keys.filter_map(|(id, key)| Some((id, self.session(*key)?)))
+    }
+
+    /// Every connection, also those that are not open yet or closed in this turn.
+    pub(super) fn connections(&self) -> impl Iterator<Item = (ConnKey, &Connection)> {
+        self.conns.iter()
+    }
+
+    pub(super) fn connections_len(&self) -> usize {
+        self.conns.len()
+    }
+
+    /// Every session, of connected and of disconnected clients.
+    pub(super) fn sessions(&self) -> impl Iterator<Item = (SessionKey, &Session)> {
+        self.sessions.iter()
+    }
+
+    pub(super) fn sessions_len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// The same as keys, to change the sessions.
+    pub(super) fn session_keys(&self) -> Vec<SessionKey> {
+        self.sessions.keys().collect()
+    }
+
+    /// A session, and the marks of the lists that it is in.
+    pub(super) fn session_marked(&mut self, key: SessionKey) -> Option<(&mut Session, &mut Marks)> {
+        self.sessions.get_marked(key)
+    }
+
+    /// Takes the first session that still exists from a list.
+    pub(super) fn pop_session<const MARK: u8>(
+        &mut self,
+        list: &mut OnceQueue<Session, MARK>,
+    ) -> Option<SessionKey> {
+        list.pop(&mut self.sessions)
     }
 
     /// Adds a session under its client id.

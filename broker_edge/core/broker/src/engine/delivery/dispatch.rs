@@ -109,7 +109,8 @@ impl Dispatching<'_> {
         let mut any = false;
         for topic in batch.topics() {
             let id = self.routing.intern(topic.topic, &self.env.log);
-            let matches = matches(self.routing, id, &self.clients.sessions, self.groups);
+            let session_of = |key| self.clients.session(key);
+            let matches = matches(self.routing, id, session_of, self.groups);
             any |= matches.is_wanted();
             wanted.push(matches.is_wanted().then_some(matches));
         }

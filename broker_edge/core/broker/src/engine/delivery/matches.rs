@@ -4,7 +4,6 @@ use std::rc::Rc;
 
 use crate::auth::Access;
 use crate::engine::SessionKey;
-use crate::engine::containers::slab::Slab;
 use crate::engine::routing::Routing;
 use crate::engine::routing::router::Options;
 use crate::engine::routing::topics::{EffectiveOptions, Matches, Target, Topic, TopicId};
@@ -13,16 +12,23 @@ use crate::engine::shared_groups::{Groups, Verdicts};
 
 /// The receivers of a topic's records, from the cache if the subscriptions are the same.
 #[inline]
-pub fn matches(
+pub fn matches<'a>(
     routing: &mut Routing,
     id: TopicId,
-    sessions: &Slab<Session>,
+    session_of: impl Fn(SessionKey) -> Option<&'a Session>,
     groups: &Groups,
 ) -> Rc<Matches> {
-    routing.matches_or(id, |routing, topic| find(routing, topic, sessions, groups))
+    routing.matches_or(id, |routing, topic| {
+        find(routing, topic, &session_of, groups)
+    })
 }
 
-fn find(routing: &Routing, topic: &Topic, sessions: &Slab<Session>, groups: &Groups) -> Matches {
+fn find<'a>(
+    routing: &Routing,
+    topic: &Topic,
+    session_of: &dyn Fn(SessionKey) -> Option<&'a Session>,
+    groups: &Groups,
+) -> Matches {
     let mut found: Vec<(SessionKey, Options)> = Vec::new();
     let mut matches = Matches::default();
     let has_away = routing.for_each_match(&topic.name, &mut |subscriber| {
@@ -43,8 +49,7 @@ fn find(routing: &Routing, topic: &Topic, sessions: &Slab<Session>, groups: &Gro
     for group in found.chunk_by(|a, b| a.0 == b.0) {
         let session = group[0].0;
         // Disconnected sessions are skipped first: checking rights costs more.
-        let receiver = sessions
-            .get(session)
+        let receiver = session_of(session)
             .filter(|session| session.active_conn().is_some())
             .filter(|session| session.may(Access::Receive, &topic.name));
         if let Some(conn) = receiver.and_then(Session::active_conn) {

@@ -12,7 +12,6 @@ use headwater_log::faults::{Sabotage, is_sabotaged};
 use headwater_log::{Class, Offset, Partition, PartitionState, PublishId, RecordMeta, RecordsFull};
 use headwater_mqtt::{Publish, QoS};
 
-use super::containers::slab::Slab;
 use super::effects::{Effect, Effects};
 use super::env::Env;
 use super::ids::{Commit, CommitSeq, PartitionIndex};
@@ -75,17 +74,17 @@ impl Ingest {
         self.last
     }
 
-    /// Stages a publish of a client.
+    /// Stages a publish of a client; `session_of` finds its session.
     #[inline]
-    pub fn push(
+    pub fn push<'a>(
         &mut self,
         (key, conn): (ConnKey, &mut Connection),
-        sessions: &Slab<Session>,
+        session_of: impl Fn(SessionKey) -> Option<&'a Session>,
         topic: &mut Topic,
         publish: &Publish<'_>,
     ) -> Result<Staged, RecordsFull> {
         let stage = &mut self.stages[topic.partition.index()];
-        let session = || sessions.get(conn.session?);
+        let session = || session_of(conn.session?);
         let stamp = stage.stamp();
         if topic.staged.0 != stamp {
             let index = stage.records.topic(&topic.name, topic.key.clone())?;

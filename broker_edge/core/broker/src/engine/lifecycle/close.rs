@@ -65,7 +65,8 @@ impl Lifecycle<'_> {
     /// Closes every connection and tells MQTT 5 clients that the server is shutting down. Wills are published; delayed
     /// wills keep waiting, because they are stored and the next start restores them.
     pub fn close_all(&mut self) {
-        let keys: Vec<ConnKey> = self.clients.conns.keys().collect();
+        let conns = self.clients.connections();
+        let keys: Vec<ConnKey> = conns.map(|(key, _)| key).collect();
         for key in keys {
             self.close_now(key, Cause::Reason(ReasonCode::ServerShuttingDown));
         }

@@ -60,7 +60,7 @@ impl Lifecycle<'_> {
 
     fn check_silence(&mut self, key: ConnKey) {
         let now_ms = self.env.now.mono_ms;
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return;
         };
         if conn.silence_due_ms > now_ms {
@@ -97,7 +97,7 @@ impl Lifecycle<'_> {
 
     fn check_expiry(&mut self, key: SessionKey) {
         let now = self.env.now;
-        let Some(session) = self.clients.sessions.get_mut(key) else {
+        let Some(session) = self.clients.session_mut(key) else {
             return;
         };
         let Some(away) = &mut session.offline else {

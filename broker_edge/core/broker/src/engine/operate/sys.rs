@@ -70,7 +70,8 @@ impl SysTopics<'_> {
 
     fn send_live(&mut self, topic: &str, value: &str) {
         let id = self.routing.intern(topic, &self.env.log);
-        let matches = matches(self.routing, id, &self.clients.sessions, self.groups);
+        let session_of = |key| self.clients.session(key);
+        let matches = matches(self.routing, id, session_of, self.groups);
         for target in &matches.targets {
             let retain = target.effective.retain_as_published;
             self.send(target.conn, topic, value, retain, &target.effective);
@@ -180,7 +181,7 @@ impl SysTopics<'_> {
     fn values(&self) -> Vec<(String, String)> {
         let (mqtt, detail) = (&self.env.metrics.mqtt, &self.env.metrics.detail);
         let connected = self.observe.connection_gauges.connected();
-        let total = self.clients.sessions.len();
+        let total = self.clients.sessions_len();
         let (retained, retained_bytes) = self.retained.lock().held();
         let (records, record_bytes) = self.stored();
         let uptime_s = self.observe.sys.uptime_s(self.env.now.mono_ms);

@@ -124,8 +124,7 @@ impl AuthUpdates<'_> {
     fn renew_rights(&mut self) {
         let authority = &self.protocol.auth_gate.authority;
         let mut revoked = Vec::new();
-        let keys: Vec<SessionKey> = self.clients.sessions.keys().collect();
-        for key in keys {
+        for key in self.clients.session_keys() {
             let Some(session) = self.clients.session_mut(key) else {
                 continue;
             };

@@ -232,7 +232,7 @@ impl Receiving<'_> {
             .clients
             .session(session)
             .and_then(|session| session.account);
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return;
         };
         conn.phase = Phase::Open;

@@ -72,8 +72,9 @@ impl Protocol {
             ReasonCode::ServerUnavailable => ReasonCode::ServerShuttingDown,
             reason => reason,
         };
-        let open = clients.conns.iter();
-        let open = open.filter(|(_, conn)| conn.phase == Phase::Open);
+        let open = clients
+            .connections()
+            .filter(|(_, conn)| conn.phase == Phase::Open);
         let keys: Vec<ConnKey> = open.map(|(key, _)| key).take(DRAINED_MAX).collect();
         effects.more |= keys.len() == DRAINED_MAX;
         for key in keys {

@@ -33,8 +33,8 @@ impl Usage<'_> {
     pub fn gauges(&self, is_draining: bool) -> Gauges {
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         Gauges {
-            connections: count(self.clients.conns.len()),
-            sessions: count(self.clients.sessions.len()),
+            connections: count(self.clients.connections_len()),
+            sessions: count(self.clients.sessions_len()),
             session_bytes: i64::try_from(self.quotas.session_bytes()).unwrap_or(i64::MAX),
             subscriptions: count(self.routing.subscriptions()),
             shared_groups: count(self.groups.len()),

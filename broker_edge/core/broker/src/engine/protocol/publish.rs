@@ -214,19 +214,18 @@ impl Publishing<'_> {
         id: TopicId,
         publish: &Publish<'_>,
     ) -> Result<(), RecordsFull> {
-        let (Some(conn), Some(topic)) =
-            (self.clients.conns.get_mut(key), self.routing.topic_mut(id))
-        else {
+        let (Some((conn, session_of)), Some(topic)) = (
+            self.clients.conn_beside_sessions(key),
+            self.routing.topic_mut(id),
+        ) else {
             return Ok(());
         };
-        let staged = self
-            .ingest
-            .push((key, conn), &self.clients.sessions, topic, publish)?;
+        let staged = self.ingest.push((key, conn), session_of, topic, publish)?;
         if let Some(packet_id) = publish.packet_id {
             let mut reason = ReasonCode::Success;
             // A PUBREC only says that the message was accepted, as in Mosquitto.
             if conn.version.is_v5() && publish.qos == QoS::AtLeastOnce {
-                let matches = matches(self.routing, id, &self.clients.sessions, self.groups);
+                let matches = matches(self.routing, id, session_of, self.groups);
                 if !matches.any {
                     reason = ReasonCode::NoMatchingSubscribers;
                 }

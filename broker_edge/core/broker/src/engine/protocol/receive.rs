@@ -101,7 +101,7 @@ impl Receiving<'_> {
         let is_scarce = self.clients.is_budget_scarce()
             || self.env.settings.mqtt.limits_rate()
             || self.ingest.is_any_stalled();
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some(conn) = self.clients.conn_mut(key) else {
             return ReadPlan::Wait;
         };
         if conn.acks.len() > PENDING_REPLIES_MAX {

@@ -25,13 +25,10 @@ impl Acknowledging<'_> {
         let Some(packet_id) = publish.packet_id.map(|id| id.get()) else {
             return false;
         };
-        let Some(conn) = self.clients.conns.get_mut(key) else {
+        let Some((conn, session)) = self.clients.conn_with_session(key) else {
             return true;
         };
-        let Some(held) = conn
-            .session
-            .and_then(|session| self.clients.sessions.get_mut(session))
-            .and_then(|session| session.qos2_inbound.held.get_mut(&packet_id))
+        let Some(held) = session.and_then(|session| session.qos2_inbound.held.get_mut(&packet_id))
         else {
             return false;
         };

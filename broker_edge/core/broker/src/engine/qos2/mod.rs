@@ -114,7 +114,7 @@ impl Qos2 {
         let now_ms = env.now.mono_ms;
         if self.tenant_id_counts.due_ms <= now_ms {
             let mut by_account: FxHashMap<AccountId, usize> = FxHashMap::default();
-            for (_, session) in clients.sessions.iter() {
+            for (_, session) in clients.sessions() {
                 if let (Some(of), held @ 1..) = (session.account, session.qos2_inbound.held.len()) {
                     *by_account.entry(of).or_default() += held;
                 }
@@ -202,7 +202,7 @@ impl Qos2 {
         };
         let has_abandoned =
             |session: &Session| session.qos2_inbound.held.values().any(is_abandoned);
-        let sessions = clients.sessions.iter();
+        let sessions = clients.sessions();
         let holders: Vec<SessionKey> = sessions
             .filter(|(_, session)| has_abandoned(session))
             .map(|(key, _)| key)

@@ -91,8 +91,7 @@ impl Checkpointing<'_> {
     pub fn store_all(&mut self) {
         let keys: Vec<SessionKey> = self
             .clients
-            .sessions
-            .iter()
+            .sessions()
             .filter(|(_, session)| session.stored)
             .map(|(key, _)| key)
             .collect();

@@ -115,8 +115,7 @@ impl Checkpointing<'_> {
     pub fn restore_received(&mut self) -> Result<usize, ReadError> {
         let mut by_life: FxHashMap<u64, SessionKey> = FxHashMap::default();
         let mut applied: FxHashMap<SessionKey, Received> = FxHashMap::default();
-        let keys: Vec<SessionKey> = self.clients.sessions.keys().collect();
-        for key in keys {
+        for key in self.clients.session_keys() {
             let Some(session) = self.clients.session_mut(key) else {
                 continue;
             };
@@ -169,7 +168,7 @@ impl Checkpointing<'_> {
                 );
             }
         }
-        let sessions = self.clients.sessions.iter();
+        let sessions = self.clients.sessions();
         Ok(sessions
             .map(|(_, session)| session.qos2_inbound.held.len())
             .sum())

@@ -155,7 +155,7 @@ impl Groups {
 
     /// Skips records that restored sessions have in their windows.
     pub fn skip_restored(&mut self, clients: &Clients) {
-        for (_, session) in clients.sessions.iter() {
+        for (_, session) in clients.sessions() {
             for (_, sent, _) in session.window.unacked_from(0) {
                 if let Source::Shared(id) = sent.source
                     && let Some(group) = self.get_mut(id)

@@ -185,7 +185,7 @@ fn a_client_that_comes_back_with_a_smaller_window_gets_what_was_assigned_in_the_
     world.settle(&mut [&mut publisher]);
     subscriber.subscribe(&mut world.rig, QoS::ExactlyOnce, Some("earliest"));
     let unsent = |world: &World| {
-        let sessions = world.rig.engine.clients.sessions.iter();
+        let sessions = world.rig.engine.clients.sessions();
         sessions
             .flat_map(|(_, session)| session.window.unacked_from(0))
             .filter(|(_, _, flight)| *flight == InflightState::Assigned)

@@ -165,8 +165,7 @@ fn a_packet_id_that_is_used_for_another_message_counts_once_however_often_that_h
     let owed = |rig: &Rig| {
         rig.engine
             .clients
-            .conns
-            .get(key)
+            .conn(key)
             .map(|conn| conn.publishes_in_flight)
     };
     for (id, text) in [(3, "another"), (1, "one")] {

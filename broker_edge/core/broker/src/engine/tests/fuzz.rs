@@ -311,8 +311,7 @@ impl Run {
         // reconnected any number of times before that.
         let given_up = engine
             .clients
-            .conns
-            .iter()
+            .connections()
             .filter(|(_, conn)| conn.phase == connection::Phase::Closed);
         let given_up = given_up.count();
         assert_eq!(
@@ -322,14 +321,13 @@ impl Run {
         );
         assert!(engine.connections() - given_up <= HOSTILE + HONEST);
         assert!(
-            engine.clients.sessions.len() <= 31 + HOSTILE + HONEST,
+            engine.clients.sessions_len() <= 31 + HOSTILE + HONEST,
             "{} sessions",
-            engine.clients.sessions.len()
+            engine.clients.sessions_len()
         );
         let held: usize = engine
             .clients
-            .conns
-            .iter()
+            .connections()
             .map(|(_, conn)| conn.unparsed.bytes.capacity())
             .sum();
         assert!(
@@ -338,8 +336,7 @@ impl Run {
         );
         let out: usize = engine
             .clients
-            .conns
-            .iter()
+            .connections()
             .map(|(_, conn)| conn.out.len())
             .sum();
         assert!(

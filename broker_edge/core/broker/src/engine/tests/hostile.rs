@@ -11,13 +11,7 @@ fn persistent(version: Version, client_id: &str) -> ConnectFields<'_> {
 }
 
 pub(super) fn subscribe_to(rig: &mut Rig, key: ConnKey, filter: &str, qos: QoS) {
-    let version = rig
-        .engine
-        .clients
-        .conns
-        .get(key)
-        .expect("it is open")
-        .version;
+    let version = rig.engine.clients.conn(key).expect("it is open").version;
     let options = SubscriptionOptions::new(qos);
     let one = [Subscription { filter, options }];
     rig.feed(key, |out| {
@@ -82,8 +76,7 @@ fn i7_who_takes_a_part_of_what_it_is_sent_and_never_all_does_not_make_its_buffer
     let held = rig
         .engine
         .clients
-        .conns
-        .get(slow)
+        .conn(slow)
         .expect("it is open")
         .out
         .capacity();
@@ -432,10 +425,10 @@ fn i7_clients_that_come_and_go_leave_no_timers_behind() {
         "{}",
         rig.engine.clients.timers_len()
     );
-    assert_eq!(rig.engine.clients.sessions.len(), 1);
+    assert_eq!(rig.engine.clients.sessions_len(), 1);
     rig.pass_time(5_000);
     assert_eq!(
-        rig.engine.clients.sessions.len(),
+        rig.engine.clients.sessions_len(),
         0,
         "it expires all the same"
     );

@@ -184,7 +184,7 @@ fn a_place_that_does_not_fit_into_the_packets_of_a_client_is_left_out() {
     fields.properties = &PLACES;
     let key = rig.connect(fields);
     let mut answer_bytes = |packet_max: usize| {
-        let conn = rig.engine.clients.conns.get_mut(key).expect("connected");
+        let conn = rig.engine.clients.conn_mut(key).expect("connected");
         conn.packet_max = u32::try_from(packet_max).expect("small");
         rig.publish(key, version, 1, "x");
         loop {
@@ -219,7 +219,7 @@ fn a_place_says_how_durable_its_record_is_and_gives_way_only_to_its_own_size() {
             let packet = publish_bytes(version, kind, "t", id);
             rig.feed(key, |out| out.extend_from_slice(&packet));
         }
-        let conn = rig.engine.clients.conns.get_mut(key).expect("connected");
+        let conn = rig.engine.clients.conn_mut(key).expect("connected");
         conn.packet_max = 80;
         while bytes.is_empty() {
             rig.turn();

@@ -97,14 +97,14 @@ fn i7_a_payload_that_a_socket_leaves_holds_its_batch_no_longer_than_the_log_does
     rig.publish(publisher, version, 1, &"x".repeat(64 << 10));
     assert_eq!(rig.packets(publisher, version, 1), ["puback 1"]);
     let waiting = rig.engine.out(slow).len();
-    let conn = rig.engine.clients.conns.get(slow).expect("it is open");
+    let conn = rig.engine.clients.conn(slow).expect("it is open");
     assert!(
         conn.shares.bytes() > 0 && conn.out.len() < 100,
         "it was copied"
     );
     rig.engine.written(slow, 10);
     let held = |rig: &Rig| {
-        let conn = rig.engine.clients.conns.get(slow).expect("it is open");
+        let conn = rig.engine.clients.conn(slow).expect("it is open");
         assert_eq!(conn.out_len(), waiting - 10);
         conn.shares.bytes() > 0
     };

@@ -282,15 +282,13 @@ fn a_session_from_before_there_were_owners_belongs_to_the_first_who_is_let_in() 
         .rig
         .engine
         .clients
-        .conns
-        .get(key)
+        .conn(key)
         .and_then(|conn| conn.session);
     let session = broker
         .rig
         .engine
         .clients
-        .sessions
-        .get_mut(session.expect("a session"));
+        .session_mut(session.expect("a session"));
     session.expect("a session").rights = None;
     broker.rig.engine.remove(key);
     broker.rig.turn();

@@ -55,12 +55,8 @@ fn commanded(rig: &mut Rig, lasts: bool) -> ConnKey {
 fn cursor(rig: &Rig, device: ConnKey) -> u64 {
     let engine = &rig.engine;
     let control = PartitionIndex::of(partition(rig, "control-0").id());
-    let session = engine
-        .clients
-        .conns
-        .get(device)
-        .and_then(|conn| conn.session);
-    let session = session.and_then(|key| engine.clients.sessions.get(key));
+    let session = engine.clients.conn(device).and_then(|conn| conn.session);
+    let session = session.and_then(|key| engine.clients.session(key));
     let live_at = engine.delivery.live_at(control);
     session.expect("connected").cursor(control, live_at).0
 }
@@ -136,7 +132,7 @@ fn a_receipt_on_its_way_is_not_appended_again_when_others_are_refused() {
     let behind = commits.open();
     let (staged, _) = commits.newest().expect("it is on its way");
     let control = PartitionIndex::of(partition(&rig, "control-0").id());
-    let sessions: Vec<SessionKey> = rig.engine.clients.sessions.keys().collect();
+    let sessions: Vec<SessionKey> = rig.engine.clients.session_keys();
     for (partition, seq) in [(telemetry, behind), (control, staged)] {
         let refused = Commit { partition, seq };
         lend!(rig.engine => OwnRecords).unstage_receipts(refused, &sessions);

@@ -34,13 +34,7 @@ impl<'a> Say<'a> {
 }
 
 fn say(rig: &mut Rig, key: ConnKey, said: &Say<'_>) {
-    let version = rig
-        .engine
-        .clients
-        .conns
-        .get(key)
-        .expect("it is open")
-        .version;
+    let version = rig.engine.clients.conn(key).expect("it is open").version;
     let fields = PublishFields {
         version,
         dup: false,
@@ -60,13 +54,7 @@ fn say(rig: &mut Rig, key: ConnKey, said: &Say<'_>) {
 
 /// Runs turns until there is an answer; returns it with its code.
 fn told(rig: &mut Rig, key: ConnKey) -> (&'static str, ReasonCode) {
-    let version = rig
-        .engine
-        .clients
-        .conns
-        .get(key)
-        .expect("it is open")
-        .version;
+    let version = rig.engine.clients.conn(key).expect("it is open").version;
     loop {
         rig.turn();
         let bytes = rig.engine.out(key).to_vec();
@@ -131,8 +119,7 @@ fn assert_over(rig: &mut Rig, topic: &str, retain: bool, reason: ReasonCode) {
             let owed = rig
                 .engine
                 .clients
-                .conns
-                .get(key)
+                .conn(key)
                 .expect("it is open")
                 .publishes_in_flight;
             assert_eq!(owed, 0, "{what}");

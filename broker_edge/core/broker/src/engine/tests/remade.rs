@@ -128,7 +128,7 @@ impl Load {
 
     /// All but the last guest keep their sessions, each with a life of its own.
     fn check_lives(world: &World) {
-        let sessions = world.rig.engine.clients.sessions.iter();
+        let sessions = world.rig.engine.clients.sessions();
         let lives: Vec<u64> = sessions.map(|(_, session)| session.life).collect();
         assert_eq!(lives.iter().collect::<HashSet<_>>().len(), lives.len());
         assert_eq!(lives.len(), 4);

@@ -76,13 +76,9 @@ fn take_all(rig: &mut Rig, key: ConnKey) -> Vec<String> {
 }
 
 fn session_of(rig: &Rig, key: ConnKey) -> &Session {
-    let conn = rig.engine.clients.conns.get(key).expect("it is open");
+    let conn = rig.engine.clients.conn(key).expect("it is open");
     let session = conn.session.expect("it is connected");
-    rig.engine
-        .clients
-        .sessions
-        .get(session)
-        .expect("it is there")
+    rig.engine.clients.session(session).expect("it is there")
 }
 
 #[test]
@@ -182,8 +178,7 @@ fn what_was_published_before_the_subscribe_comes_before_the_retained_values() {
     let waits = |rig: &Rig| {
         rig.engine
             .clients
-            .conns
-            .get(back)
+            .conn(back)
             .expect("it is open")
             .subacks_pending
             > 0

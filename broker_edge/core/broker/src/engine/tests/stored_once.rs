@@ -154,10 +154,8 @@ fn a_replay_is_over_with_the_acknowledgement_of_the_last_that_it_delivered() {
     rig.turn();
     for (id, replays) in [(1, 1), (2, 0)] {
         answer(&mut rig, key, VERSION, id, encode::puback);
-        let conn = rig.engine.clients.conns.get(key).expect("connected");
-        let session = conn
-            .session
-            .and_then(|key| rig.engine.clients.sessions.get(key));
+        let conn = rig.engine.clients.conn(key).expect("connected");
+        let session = conn.session.and_then(|key| rig.engine.clients.session(key));
         assert_eq!(
             session.expect("it is there").extras.replays.len(),
             replays,

@@ -330,7 +330,7 @@ fn who_changes_state_that_can_be_stored_no_more_loses_its_connection_and_nobody_
     // The commit has ended: nothing is left to retry in each turn.
     rig.turn();
     assert_eq!(rig.engine.store.changes().unsettled(), 0);
-    let sessions = rig.engine.clients.sessions.iter();
+    let sessions = rig.engine.clients.sessions();
     assert!(
         sessions
             .into_iter()
@@ -390,7 +390,7 @@ fn what_changes_in_a_turn_is_one_round_however_many_sessions_it_is() {
     for key in keys {
         assert_next(&mut rig, key, "connack");
     }
-    let sessions: Vec<SessionKey> = rig.engine.clients.sessions.keys().collect();
+    let sessions: Vec<SessionKey> = rig.engine.clients.session_keys();
     assert_eq!(sessions.len(), names.len());
     let engine = &mut rig.engine;
     assert_eq!(engine.store.changes().unsettled(), 0);

@@ -50,7 +50,7 @@ fn fields<'a>(user: &'a str, client_id: &'a str, lasts: bool) -> ConnectFields<'
 
 /// The counted bytes that a session holds for its client.
 fn bytes_of(engine: &Engine, session: &Session) -> usize {
-    let conn = session.conn.and_then(|key| engine.clients.conns.get(key));
+    let conn = session.conn.and_then(|key| engine.clients.conn(key));
     let waiting = session.offline.as_ref().and_then(|away| away.will.as_ref());
     let wills = [
         conn.and_then(|conn| conn.extras.will.as_deref()),
@@ -77,7 +77,7 @@ fn recount(engine: &Engine) -> Vec<(String, Counts)> {
         let name = format!("{:?}", quotas.user_of(account));
         users.entry(name).or_default()[kind as usize] += count as u64;
     };
-    for (_, session) in engine.clients.sessions.iter() {
+    for (_, session) in engine.clients.sessions() {
         let Some(account) = session.account else {
             continue;
         };
@@ -91,7 +91,7 @@ fn recount(engine: &Engine) -> Vec<(String, Counts)> {
             .or_default()
             .extend(session.groups().iter().copied());
     }
-    for (_, conn) in engine.clients.conns.iter() {
+    for (_, conn) in engine.clients.connections() {
         if let Some(account) = conn.account {
             add(account, Kind::Connections, 1);
         }
@@ -100,7 +100,7 @@ fn recount(engine: &Engine) -> Vec<(String, Counts)> {
         add(account, Kind::Retained, 1);
         add(account, Kind::RetainedBytes, bytes as usize);
     }
-    let sessions = engine.clients.sessions.iter();
+    let sessions = engine.clients.sessions();
     let bytes: usize = sessions.map(|(_, session)| bytes_of(engine, session)).sum();
     assert_eq!(
         engine.quotas.session_bytes(),

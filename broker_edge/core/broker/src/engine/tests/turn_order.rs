@@ -99,7 +99,7 @@ fn connect_and_subscribe_in_one_read_are_answered_in_order_and_begin_at_the_live
         encode::subscribe(out, V5, PacketId::FIRST, &[], &one);
         encode::pingreq(out);
     });
-    for (_, session) in rig.engine.clients.sessions.iter() {
+    for (_, session) in rig.engine.clients.sessions() {
         // It is live everywhere and is never stored.
         let held = session.subscriptions.iter();
         assert!(held.map(|held| held.since.len()).all(|len| len == 0));

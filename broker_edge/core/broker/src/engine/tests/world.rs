@@ -101,7 +101,7 @@ impl World {
             let waits = peers
                 .iter()
                 .any(|peer| peer.key.is_some() && (!peer.connected || !peer.flights.is_empty()))
-                || self.rig.engine.clients.sessions.iter().any(|(_, session)| {
+                || self.rig.engine.clients.sessions().any(|(_, session)| {
                     session.active && (session.has_work() || session.window.front().is_some())
                 });
             if !waits {
@@ -134,8 +134,7 @@ impl World {
             .rig
             .engine
             .clients
-            .sessions
-            .iter()
+            .sessions()
             .map(|(_, session)| {
                 format!(
                     "{} of {:?} active {} has work {} window {:?}",

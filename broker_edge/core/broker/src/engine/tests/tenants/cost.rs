@@ -90,12 +90,12 @@ fn i8_what_is_due_at_once_of_very_many_sessions_is_spread_over_turns() {
     }
     rig.engine.take_closed();
     rig.pass_time(70_000);
-    let left = rig.engine.clients.sessions.len();
+    let left = rig.engine.clients.sessions_len();
     assert!(left >= count - DUE_MAX, "{left} are left after one turn");
     assert!(rig.engine.has_more(), "the loop does not sleep");
     for _ in 0..8 {
         rig.turn();
     }
-    assert_eq!(rig.engine.clients.sessions.len(), 0);
+    assert_eq!(rig.engine.clients.sessions_len(), 0);
     rig.crash();
 }
