@@ -68,7 +68,7 @@ use ids::Waiter;
 use ingest::Ingest;
 use lifecycle::Lifecycle;
 use lifecycle::tick::CHECKPOINT_MS;
-use observe::Observe;
+use observe::{Count, Observe};
 use operate::sys::SysTopics;
 use protocol::Protocol;
 use protocol::auth_gate::Wake;
@@ -194,7 +194,7 @@ impl Engine {
 
     /// Opens a new connection.
     pub fn open(&mut self, peer: Peer) -> ConnKey {
-        self.observe.turn_metrics.connections_opened += 1;
+        self.observe.count(Count::ConnectionsOpened, 1);
         self.clients.open(peer, &self.env)
     }
 
@@ -276,7 +276,7 @@ impl Engine {
 
     /// Counts a connection that was refused.
     pub fn count_refused(&mut self) {
-        self.observe.turn_metrics.connections_refused += 1;
+        self.observe.count(Count::ConnectionsRefused, 1);
     }
 
     /// The peer closed the socket, or it failed.
@@ -378,7 +378,8 @@ impl Engine {
         self.protocol
             .drain_some(&mut self.clients, &self.env, &mut self.effects);
         self.drain();
-        self.observe.turn_metrics.shared_rights_checks += self.groups.take_looks();
+        self.observe
+            .count(Count::SharedRightsChecks, self.groups.take_looks());
         let present = lend!(self => Usage).gauges(self.protocol.is_draining());
         self.observe.publish(present);
     }

@@ -8,6 +8,7 @@ use headwater_log::{Batch, Offset, ReadError};
 
 use crate::engine::delivery::is_passing;
 use crate::engine::ids::Waiter;
+use crate::engine::observe::Count;
 use crate::engine::retained::retained_cursor::STEP_RECORDS;
 use crate::engine::session::Session;
 use crate::engine::session::cursors::{Cursor, Cursors};
@@ -255,7 +256,7 @@ impl CatchingUp<'_> {
             // Giving costs more than delivering: rights are checked, and members may be full.
             *steps = steps.saturating_sub(READ_STEPS - 1);
         }
-        let sent_before = self.observe.turn_metrics.publish_sent_bytes;
+        let sent_before = self.observe.counted(Count::PublishSentBytes);
         let mut stopped = None;
         let is_due = |batch: &&Batch| batch.base_offset() < until;
         for batch in batches.iter().take_while(is_due) {
@@ -268,7 +269,7 @@ impl CatchingUp<'_> {
                 break;
             }
         }
-        let sent = self.observe.turn_metrics.publish_sent_bytes - sent_before;
+        let sent = self.observe.counted(Count::PublishSentBytes) - sent_before;
         *steps = steps.saturating_sub(usize::try_from(sent).unwrap_or(0) / STEP_BYTES);
         let (cache, now_ms) = (&mut self.catch_up.batch_cache, self.env.now.mono_ms);
         cache.note_sent(sent);

@@ -9,6 +9,7 @@ use crate::engine::delivery::encode::{Form, Written, write};
 use crate::engine::delivery::is_passing;
 use crate::engine::delivery::sender::Delivered;
 use crate::engine::ids::Waiter;
+use crate::engine::observe::Count;
 use crate::engine::retained::RecordRef;
 use crate::engine::routing::topics::EffectiveOptions;
 use crate::engine::session::Session;
@@ -79,7 +80,7 @@ impl CatchingUp<'_> {
     fn send_pubrel(&mut self, key: ConnKey, packet_id: u16) {
         if let (Some(id), Some(conn)) = (PacketId::new(packet_id), self.clients.writer(key)) {
             encode::pubrel(&mut conn.out, conn.version, id, ReasonCode::Success, &[]);
-            self.observe.turn_metrics.packets_sent += 1;
+            self.observe.count(Count::PacketsSent, 1);
         }
     }
 
@@ -164,7 +165,7 @@ impl CatchingUp<'_> {
             && let Some(id) = PacketId::new(packet_id)
         {
             packet.set_packet_id(&mut conn.out[base..], id);
-            self.observe.turn_metrics.deliveries += u64::from(!is_first);
+            self.observe.count(Count::Deliveries, u64::from(!is_first));
             // An entry restored from the state store does not have this flag yet.
             if !sent.receipt && session.is_commanded_by(record.topic) {
                 session.window.note_receipt(packet_id);

@@ -9,6 +9,7 @@ use headwater_log::{Batch, Offset, ReadError, TopicFilter};
 use crate::engine::clients::Clients;
 use crate::engine::clients::timers::Timer;
 use crate::engine::ids::{PartitionIndex, Waiter};
+use crate::engine::observe::Count;
 use crate::engine::shared_groups::Groups;
 
 use super::CatchingUp;
@@ -95,7 +96,7 @@ impl CatchingUp<'_> {
         let batches = log.read_range(range, READ_BYTES)?;
         let bytes: usize = batches.iter().map(Batch::bytes_len).sum();
         *steps = steps.saturating_sub(READ_STEPS + bytes / STEP_BYTES);
-        self.observe.turn_metrics.catch_up_read_bytes += bytes as u64;
+        self.observe.count(Count::CatchUpReadBytes, bytes as u64);
         self.clients.note_read(bytes);
         cache.note_read(bytes);
         cache.keep(partition, &batches);

@@ -8,6 +8,7 @@ use headwater_mqtt::{QoS, filter_matches};
 use crate::auth::Access;
 use crate::engine::delivery::sender::{Delivered, Packet, Sender};
 use crate::engine::ids::PartitionIndex;
+use crate::engine::observe::Count;
 use crate::engine::routing::topics::EffectiveOptions;
 use crate::engine::session::Session;
 use crate::engine::{ConnKey, SessionKey};
@@ -133,7 +134,7 @@ impl CatchingUp<'_> {
         }
         let late_us = self.env.now.wall_us - record.time_us;
         if qos0 && reading.cursor.sheds_qos0 && late_us > QOS0_LATE_US {
-            self.observe.turn_metrics.deliveries_dropped += 1;
+            self.observe.count(Count::DeliveriesDropped, 1);
             return true;
         }
         reading.cursor.next = record.offset;

@@ -51,7 +51,7 @@ impl Clients {
         let bytes_max = env.settings.mqtt.receive_budget_bytes.as_usize();
         if budget.reserved_bytes + more > bytes_max {
             budget.waits.push_back(key);
-            observe.turn_metrics.pause(conn, Pause::Budget);
+            observe.pause(conn, Pause::Budget);
             return false;
         }
         unparsed.reserved += more;

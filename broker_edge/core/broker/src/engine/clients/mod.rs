@@ -151,13 +151,13 @@ impl Clients {
         self.sessions.iter()
     }
 
-    pub(super) fn sessions_len(&self) -> usize {
-        self.sessions.len()
-    }
-
-    /// The same as keys, to change the sessions.
+    /// Their keys, to change them one by one.
     pub(super) fn session_keys(&self) -> Vec<SessionKey> {
         self.sessions.keys().collect()
+    }
+
+    pub(super) fn sessions_len(&self) -> usize {
+        self.sessions.len()
     }
 
     /// A session, and the marks of the lists that it is in.

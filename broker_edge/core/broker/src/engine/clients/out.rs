@@ -5,7 +5,7 @@ use crate::engine::containers::lazy_box::LazyBox;
 use crate::engine::containers::once_queue::OnceQueue;
 use crate::engine::containers::slab::Marks;
 use crate::engine::env::Env;
-use crate::engine::observe::Observe;
+use crate::engine::observe::{Count, Observe};
 use crate::engine::session::connection::Traffic;
 use crate::engine::session::out::Out;
 use crate::engine::session::pauses::Pause;
@@ -156,7 +156,7 @@ impl Clients {
         is_full: bool,
         (env, observe): (&Env, &mut Observe),
     ) -> Option<SessionKey> {
-        observe.turn_metrics.bytes_sent += count as u64;
+        observe.count(Count::BytesSent, count as u64);
         let (conn, marks) = self.conns.get_marked(key)?;
         let add = |traffic: &mut Traffic| traffic.sent_bytes += count as u64;
         self.active_rates.count(key, (conn, marks), add);

@@ -32,7 +32,7 @@ impl Clients {
         let Err((due_us, cause)) = pace.charge(is_publish, size, limits, now_us) else {
             return false;
         };
-        observe.turn_metrics.pause(conn, cause);
+        observe.pause(conn, cause);
         self.set_timer(due_us.div_ceil(1000), Timer::Pace(key));
         true
     }

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::engine::containers::slab::{Marks, Slab};
-use crate::engine::observe::Observe;
+use crate::engine::observe::{Count, Observe};
 use crate::engine::session::connection::{Phase, Traffic};
 use crate::engine::{ConnKey, Connection};
 
@@ -94,7 +94,7 @@ impl ActiveRates {
 impl Clients {
     /// Counts bytes received from a connection.
     pub fn count_received(&mut self, key: ConnKey, bytes: usize, observe: &mut Observe) {
-        observe.turn_metrics.bytes_received += bytes as u64;
+        observe.count(Count::BytesReceived, bytes as u64);
         if let Some(entry) = self.conns.get_marked(key) {
             let add = |traffic: &mut Traffic| traffic.received_bytes += bytes as u64;
             self.active_rates.count(key, entry, add);

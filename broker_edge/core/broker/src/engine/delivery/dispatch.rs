@@ -15,7 +15,7 @@ use crate::engine::clients::Clients;
 use crate::engine::effects::Effects;
 use crate::engine::env::Env;
 use crate::engine::ids::{GroupId, PartitionIndex};
-use crate::engine::observe::Observe;
+use crate::engine::observe::{Count, Observe};
 use crate::engine::quotas::Quotas;
 use crate::engine::retained::Retained;
 use crate::engine::routing::Routing;
@@ -218,8 +218,10 @@ impl Dispatching<'_> {
             }
         }
         conn.traffic.sent_messages += template.entries.len() as u64;
-        self.observe.turn_metrics.publish_sent_bytes += template.payload_bytes;
-        self.observe.turn_metrics.deliveries += template.entries.len() as u64;
+        self.observe
+            .count(Count::PublishSentBytes, template.payload_bytes);
+        self.observe
+            .count(Count::Deliveries, template.entries.len() as u64);
         true
     }
 
@@ -251,7 +253,7 @@ impl Dispatching<'_> {
                 == Delivered::NoRoom
             {
                 if target.effective.qos == QoS::AtMostOnce || record.qos == 0 {
-                    self.observe.turn_metrics.deliveries_dropped += 1;
+                    self.observe.count(Count::DeliveriesDropped, 1);
                 } else if let Some(session) = self.clients.session_mut(target.session) {
                     let cursor = Cursor::new(run.partition, record.offset);
                     session.behind.fall_behind(cursor);
@@ -282,7 +284,7 @@ impl Dispatching<'_> {
                 GiveOutcome::Nobody if record.qos == 0 => {}
                 GiveOutcome::Aside if self.groups.set_aside(id, run.partition, &record) => {}
                 GiveOutcome::NoRoom | GiveOutcome::Aside if record.qos == 0 => {
-                    self.observe.turn_metrics.deliveries_dropped += 1
+                    self.observe.count(Count::DeliveriesDropped, 1);
                 }
                 GiveOutcome::NoRoom
                 | GiveOutcome::Nobody

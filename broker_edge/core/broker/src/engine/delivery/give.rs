@@ -9,6 +9,7 @@ use headwater_mqtt::QoS;
 use crate::auth::Access;
 use crate::engine::SessionKey;
 use crate::engine::ids::{GroupId, PartitionIndex};
+use crate::engine::observe::Count;
 use crate::engine::session::window::Source;
 use crate::engine::shared_groups::audience::Audience;
 use crate::engine::shared_groups::members::Member;
@@ -157,7 +158,7 @@ impl Sender<'_> {
             };
         }
         debug_assert!(is_too_large || audience.present.is_empty());
-        self.observe.turn_metrics.deliveries_dropped += 1;
+        self.observe.count(Count::DeliveriesDropped, 1);
         GiveOutcome::Taken
     }
 

@@ -9,7 +9,7 @@ use crate::engine::effects::{Cause, Effect, Effects};
 use crate::engine::env::Env;
 use crate::engine::ids::Commit;
 use crate::engine::ingest::Ingest;
-use crate::engine::observe::Observe;
+use crate::engine::observe::{Count, Observe};
 use crate::engine::session::ack::{AckKind, Acks, PacketKind, Reply, What};
 use crate::engine::session::connection::{Connection, Phase};
 use crate::engine::session::pauses::Pause;
@@ -69,7 +69,8 @@ impl Replies<'_> {
                 return self.clients.close(key, cause, self.env, self.effects);
             }
         };
-        self.observe.turn_metrics.packets_sent += u64::from(acks.count);
+        self.observe
+            .count(Count::PacketsSent, u64::from(acks.count));
         let of_record = reply.after != Commit::DURABLE && acks.kind != AckKind::Pubcomp;
         match acks.kind {
             AckKind::Pubrec if of_record => {
@@ -81,7 +82,8 @@ impl Replies<'_> {
             AckKind::Puback | AckKind::Pubrec => {}
         }
         if of_record {
-            self.observe.turn_metrics.publishes_acknowledged += u64::from(acks.count);
+            self.observe
+                .count(Count::PublishesAcknowledged, u64::from(acks.count));
         }
         let Some(conn) = self.clients.writer(key) else {
             return;
@@ -105,7 +107,7 @@ impl Replies<'_> {
     }
 
     fn send_packet(&mut self, key: ConnKey, kind: PacketKind, bytes: &[u8]) {
-        self.observe.turn_metrics.packets_sent += 1;
+        self.observe.count(Count::PacketsSent, 1);
         let Some(conn) = self.clients.writer(key) else {
             return;
         };
@@ -133,7 +135,7 @@ impl Replies<'_> {
             self.queue_packet(key, None, PacketKind::Other, bytes);
         } else if let Some(conn) = self.clients.writer(key) {
             encode(&mut conn.out);
-            self.observe.turn_metrics.packets_sent += 1;
+            self.observe.count(Count::PacketsSent, 1);
         }
     }
 

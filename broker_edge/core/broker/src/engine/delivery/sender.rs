@@ -6,7 +6,7 @@ use headwater_mqtt::{PacketId, QoS};
 use crate::engine::clients::Clients;
 use crate::engine::env::Env;
 use crate::engine::ids::PartitionIndex;
-use crate::engine::observe::Observe;
+use crate::engine::observe::{Count, Observe};
 use crate::engine::routing::topics::EffectiveOptions;
 use crate::engine::session::Session;
 use crate::engine::session::window::{Inflight, InflightState, Source};
@@ -116,7 +116,7 @@ impl Sender<'_> {
             Written::TooLarge => {
                 // A shared group may have another member that accepts it.
                 if !matches!(packet.source, Source::Shared(_)) {
-                    self.observe.turn_metrics.deliveries_dropped += 1;
+                    self.observe.count(Count::DeliveriesDropped, 1);
                 }
                 return Delivered::TooLarge;
             }
@@ -129,8 +129,9 @@ impl Sender<'_> {
             }
         }
         conn.traffic.sent_messages += 1;
-        self.observe.turn_metrics.publish_sent_bytes += record.payload.len() as u64;
-        self.observe.turn_metrics.deliveries += 1;
+        self.observe
+            .count(Count::PublishSentBytes, record.payload.len() as u64);
+        self.observe.count(Count::Deliveries, 1);
         self.clients.touch(conn_key);
         Delivered::Sent
     }

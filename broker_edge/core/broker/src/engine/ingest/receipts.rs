@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::engine::SessionKey;
 use crate::engine::ids::Commit;
+use crate::engine::observe::Count;
 use crate::engine::session::PendingReceipt;
 use crate::engine::session::window::Inflight;
 
@@ -62,7 +63,7 @@ impl OwnRecords<'_> {
             value: value.into(),
             staged: None,
         });
-        self.observe.turn_metrics.receipts += 1;
+        self.observe.count(Count::Receipts, 1);
         self.stage_receipts(key);
     }
 

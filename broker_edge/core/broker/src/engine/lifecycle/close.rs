@@ -12,6 +12,7 @@ use crate::engine::clients::timers::Timer;
 use crate::engine::effects::Cause;
 use crate::engine::ids::Waiter;
 use crate::engine::ingest::own::{OwnRecord, OwnRecords};
+use crate::engine::observe::Count;
 use crate::engine::quotas::Kind;
 use crate::engine::session::connection::Will;
 use crate::engine::session::cursors::Cursor;
@@ -48,7 +49,7 @@ impl Lifecycle<'_> {
         self.quotas.remove(account, Kind::Connections, 1);
         self.clients.give_back(reserved);
         if let Some(reason) = cause.reason() {
-            self.observe.turn_metrics.refuse("disconnect", reason);
+            self.observe.refuse("disconnect", reason);
         }
         // Only a connection that was open has a session.
         if let Some(session) = session {
@@ -180,7 +181,7 @@ impl Lifecycle<'_> {
                 .auth
                 .publishes_denied
                 .inc_by(u64::from(!may_publish));
-            self.observe.turn_metrics.publishes_refused += 1;
+            self.observe.count(Count::PublishesRefused, 1);
             return;
         }
         let retain = self.may_retain(account, will);

@@ -4,6 +4,7 @@ use headwater_mqtt::ReasonCode;
 
 use crate::engine::clients::timers::Timer;
 use crate::engine::effects::Cause;
+use crate::engine::observe::Count;
 use crate::engine::qos2::Acknowledging;
 use crate::engine::session::NEVER_EXPIRES;
 use crate::engine::session::connection::Phase;
@@ -116,7 +117,7 @@ impl Lifecycle<'_> {
         // Both clocks are rounded down to milliseconds, so one millisecond may be left on the clock that the timer does
         // not use. A will that waited for the session's end has been published by now.
         if left_ms <= 1 {
-            self.observe.turn_metrics.sessions_expired += 1;
+            self.observe.count(Count::SessionsExpired, 1);
             self.end_session(key);
         } else {
             let due_ms = now.mono_ms + left_ms;

@@ -14,6 +14,7 @@ use headwater_log::{AppendError, RecordMeta};
 use crate::auth::Access;
 use crate::engine::SessionKey;
 use crate::engine::clients::timers::Timer;
+use crate::engine::observe::Count;
 use crate::engine::quotas::AccountId;
 use crate::engine::session::connection::Will;
 use crate::engine::session_store::wills::PublishedWill;
@@ -107,7 +108,7 @@ impl Lifecycle<'_> {
         let retained = self.retained.lock();
         let over = retained.over_quota(self.quotas, account, message);
         if over.is_some() {
-            self.observe.turn_metrics.retained_refused += 1;
+            self.observe.count(Count::RetainedRefused, 1);
         } else {
             retained.claim(self.quotas, account, message, now_ms);
         }
@@ -126,7 +127,7 @@ impl Lifecycle<'_> {
         };
         if self.env.refusal_of_name(&will.topic).is_some() {
             // It was stored by an earlier version of the broker.
-            self.observe.turn_metrics.publishes_refused += 1;
+            self.observe.count(Count::PublishesRefused, 1);
             return true;
         }
         let retain = self.may_retain(account, will);

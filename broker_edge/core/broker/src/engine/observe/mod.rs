@@ -4,7 +4,7 @@ mod client_log;
 pub mod connection_gauges;
 mod gauges;
 pub mod sys_tree;
-pub mod turn_metrics;
+mod turn_metrics;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,11 +15,12 @@ use client_log::ClientLog;
 use connection_gauges::ConnectionGauges;
 pub use gauges::Gauges;
 use sys_tree::SysTree;
+pub use turn_metrics::Count;
 use turn_metrics::TurnMetrics;
 
 pub struct Observe {
     metrics: Arc<Metrics>,
-    pub(super) turn_metrics: TurnMetrics,
+    turn_metrics: TurnMetrics,
     /// Counts of the connected clients.
     pub(super) connection_gauges: ConnectionGauges,
     pub(super) sys: SysTree,

@@ -1,63 +1,105 @@
 //! The counts of a turn. They are added to the shared metrics once per turn, so that no atomic is touched per message.
 
 use headwater_mqtt::ReasonCode;
+use prometheus_client::metrics::counter::Counter;
 
 use crate::engine::Connection;
 use crate::engine::session::pauses::Pause;
 use crate::metrics::Metrics;
 
-/// The counts, each with the metric that it is added to.
+use super::Observe;
+
+/// What is counted, each with the metric that it is added to.
 macro_rules! counts {
-    ($($count:ident: $part:ident,)*) => {
-        #[derive(Debug, Default)]
-        pub struct TurnMetrics {
-            $(pub $count: u64,)*
-            /// By packet and code; few kinds occur in a turn.
-            refusals: Vec<(&'static str, ReasonCode, u64)>,
-            pauses: [u64; Pause::CAUSES.len()],
+    ($($count:ident: $part:ident.$metric:ident,)*) => {
+        #[derive(Debug, Clone, Copy)]
+        pub enum Count {
+            $($count,)*
         }
 
-        impl TurnMetrics {
-            fn publish_counts(&mut self, metrics: &Metrics) {
-                $(if self.$count > 0 {
-                    metrics.$part.$count.inc_by(std::mem::take(&mut self.$count));
-                })*
+        impl Count {
+            const ALL: [Self; [$(Self::$count),*].len()] = [$(Self::$count),*];
+
+            fn metric(self, metrics: &Metrics) -> &Counter {
+                match self {
+                    $(Self::$count => &metrics.$part.$metric,)*
+                }
             }
         }
     };
 }
 
 counts! {
-    connections_opened: mqtt,
-    connections_refused: mqtt,
-    packets_received: mqtt,
-    packets_sent: mqtt,
-    bytes_received: mqtt,
-    bytes_sent: mqtt,
-    publishes_received: mqtt,
-    publishes_acknowledged: mqtt,
-    publishes_refused: mqtt,
-    publishes_repeated: mqtt,
-    sessions_refused: mqtt,
-    retained_refused: mqtt,
-    deliveries: mqtt,
-    deliveries_dropped: mqtt,
-    shared_returned: mqtt,
-    shared_rights_checks: mqtt,
-    catch_up_read_bytes: mqtt,
-    receipts: mqtt,
-    clients_accepted: detail,
-    sessions_expired: detail,
-    topics_refused: detail,
-    publish_received_bytes: detail,
-    publish_sent_bytes: detail,
+    ConnectionsOpened: mqtt.connections_opened,
+    ConnectionsRefused: mqtt.connections_refused,
+    PacketsReceived: mqtt.packets_received,
+    PacketsSent: mqtt.packets_sent,
+    BytesReceived: mqtt.bytes_received,
+    BytesSent: mqtt.bytes_sent,
+    PublishesReceived: mqtt.publishes_received,
+    PublishesAcknowledged: mqtt.publishes_acknowledged,
+    PublishesRefused: mqtt.publishes_refused,
+    PublishesRepeated: mqtt.publishes_repeated,
+    SessionsRefused: mqtt.sessions_refused,
+    RetainedRefused: mqtt.retained_refused,
+    Deliveries: mqtt.deliveries,
+    DeliveriesDropped: mqtt.deliveries_dropped,
+    SharedReturned: mqtt.shared_returned,
+    SharedRightsChecks: mqtt.shared_rights_checks,
+    CatchUpReadBytes: mqtt.catch_up_read_bytes,
+    Receipts: mqtt.receipts,
+    ClientsAccepted: detail.clients_accepted,
+    SessionsExpired: detail.sessions_expired,
+    TopicsRefused: detail.topics_refused,
+    PublishReceivedBytes: detail.publish_received_bytes,
+    PublishSentBytes: detail.publish_sent_bytes,
+}
+
+/// The counts since they were last published.
+#[derive(Debug, Default)]
+pub struct TurnMetrics {
+    counts: [u64; Count::ALL.len()],
+    /// By packet and code; few kinds occur in a turn.
+    refusals: Vec<(&'static str, ReasonCode, u64)>,
+    pauses: [u64; Pause::CAUSES.len()],
 }
 
 impl TurnMetrics {
+    /// Adds the counts to the metrics and resets them.
+    pub fn publish(&mut self, metrics: &Metrics) {
+        for (count, value) in Count::ALL.into_iter().zip(&mut self.counts) {
+            if *value > 0 {
+                count.metric(metrics).inc_by(std::mem::take(value));
+            }
+        }
+        for (packet, reason, count) in self.refusals.drain(..) {
+            metrics.detail.refused(packet, reason, count);
+        }
+        for (cause, count) in Pause::CAUSES.into_iter().zip(&mut self.pauses) {
+            if *count > 0 {
+                metrics.detail.paused(cause, std::mem::take(count));
+            }
+        }
+        metrics.mqtt.turns.inc();
+    }
+}
+
+impl Observe {
+    #[inline]
+    pub fn count(&mut self, what: Count, more: u64) {
+        self.turn_metrics.counts[what as usize] += more;
+    }
+
+    /// What was counted in this turn.
+    #[inline]
+    pub fn counted(&self, what: Count) -> u64 {
+        self.turn_metrics.counts[what as usize]
+    }
+
     /// Begins a pause of reading.
     pub fn pause(&mut self, conn: &mut Connection, pause: Pause) {
         conn.pauses.begin(pause);
-        self.pauses[pause.number()] += 1;
+        self.turn_metrics.pauses[pause.number()] += 1;
     }
 
     /// Counts a reason code if it is an error.
@@ -69,24 +111,11 @@ impl TurnMetrics {
         if !reason.is_error() || times == 0 {
             return;
         }
+        let refusals = &mut self.turn_metrics.refusals;
         let same = |(of, code, _): &&mut (&str, ReasonCode, u64)| *of == packet && *code == reason;
-        match self.refusals.iter_mut().find(same) {
+        match refusals.iter_mut().find(same) {
             Some((_, _, count)) => *count += times,
-            None => self.refusals.push((packet, reason, times)),
+            None => refusals.push((packet, reason, times)),
         }
-    }
-
-    /// Adds the counts to the metrics and resets them.
-    pub fn publish(&mut self, metrics: &Metrics) {
-        self.publish_counts(metrics);
-        for (packet, reason, count) in self.refusals.drain(..) {
-            metrics.detail.refused(packet, reason, count);
-        }
-        for (cause, count) in Pause::CAUSES.into_iter().zip(&mut self.pauses) {
-            if *count > 0 {
-                metrics.detail.paused(cause, std::mem::take(count));
-            }
-        }
-        metrics.mqtt.turns.inc();
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::oneshot::Sender;
 
 use crate::auth::Rights;
 use crate::engine::env::Env;
-use crate::engine::observe::Observe;
+use crate::engine::observe::{Count, Observe};
 use crate::engine::quotas::{Kind, Quotas};
 use crate::engine::retained::Retained;
 
@@ -35,7 +35,7 @@ impl RetainRequest {
         observe: &mut Observe,
     ) {
         let result = self.claim(env, quotas, &retained.lock());
-        observe.turn_metrics.retained_refused += u64::from(result.is_err());
+        observe.count(Count::RetainedRefused, u64::from(result.is_err()));
         let _ = self.answer.send(result);
     }
 

@@ -19,8 +19,8 @@ use crate::engine::clients::timers::Timer;
 use crate::engine::delivery::matches::matches;
 use crate::engine::effects::Effects;
 use crate::engine::env::Env;
-use crate::engine::observe::Observe;
 use crate::engine::observe::sys_tree::Total;
+use crate::engine::observe::{Count, Observe};
 use crate::engine::retained::Retained;
 use crate::engine::routing::Routing;
 use crate::engine::routing::topics::EffectiveOptions;
@@ -130,7 +130,7 @@ impl SysTopics<'_> {
             return;
         };
         if conn.out_len() >= bound {
-            self.observe.turn_metrics.deliveries_dropped += 1;
+            self.observe.count(Count::DeliveriesDropped, 1);
             return;
         }
         let mut extra = Vec::new();
@@ -152,7 +152,7 @@ impl SysTopics<'_> {
         match fields.encode(&mut conn.out, value.as_bytes()) {
             Ok(layout) if layout.total_len <= packet_max => {
                 conn.traffic.sent_messages += 1;
-                self.observe.turn_metrics.deliveries += 1;
+                self.observe.count(Count::Deliveries, 1);
             }
             _ => conn.out.truncate(base),
         }

@@ -11,6 +11,7 @@ use crate::engine::clients::timers::Timer;
 use crate::engine::delivery::replies::Replies;
 use crate::engine::effects::Cause;
 use crate::engine::lifecycle::Lifecycle;
+use crate::engine::observe::Count;
 use crate::engine::quotas::Kind;
 use crate::engine::session::ack::PacketKind;
 use crate::engine::session::aliases::OutAliases;
@@ -57,7 +58,7 @@ impl Receiving<'_> {
             }
             Err(error) => {
                 tracing::debug!(%error, "a CONNECT was refused");
-                self.observe.turn_metrics.connections_refused += 1;
+                self.observe.count(Count::ConnectionsRefused, 1);
                 if let Some(conn) = self.clients.writer(key) {
                     encode::refusal(&mut conn.out, error.refusal);
                 }
@@ -111,7 +112,8 @@ impl Receiving<'_> {
             self.clients.refused(key, who, what, self.env);
         }
         let is_session = !matches!(over, OverLimit::Quota(Kind::Connections));
-        self.observe.turn_metrics.sessions_refused += u64::from(is_session);
+        self.observe
+            .count(Count::SessionsRefused, u64::from(is_session));
         Some(ReasonCode::QuotaExceeded)
     }
 
@@ -132,8 +134,8 @@ impl Receiving<'_> {
     }
 
     fn refuse_with(&mut self, key: ConnKey, reason: ReasonCode, code: ConnectReturnCode) {
-        self.observe.turn_metrics.connections_refused += 1;
-        self.observe.turn_metrics.refuse("connack", reason);
+        self.observe.count(Count::ConnectionsRefused, 1);
+        self.observe.refuse("connack", reason);
         let reference = self.env.settings.reference_for(reason);
         if let Some(conn) = self.clients.writer(key) {
             if conn.version.is_v5() {
@@ -200,7 +202,7 @@ impl Receiving<'_> {
             if size_max.is_some_and(|size_max| bytes.len() > size_max as usize) {
                 // The client accepts no packet as large as its CONNACK: its connection is closed without one, and its
                 // will is dropped.
-                self.observe.turn_metrics.connections_refused += 1;
+                self.observe.count(Count::ConnectionsRefused, 1);
                 return self.close(key, Cause::Goodbye);
             }
         } else {
@@ -239,7 +241,7 @@ impl Receiving<'_> {
         self.observe
             .connection_gauges
             .enter(conn.peer.transport.name(), connect.version);
-        self.observe.turn_metrics.clients_accepted += 1;
+        self.observe.count(Count::ClientsAccepted, 1);
         conn.session = Some(session);
         conn.account = account;
         self.quotas.add(account, Kind::Connections, 1);

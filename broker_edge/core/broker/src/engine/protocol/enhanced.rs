@@ -11,6 +11,7 @@ use crate::auth::scram::{Exchange, METHOD};
 use crate::auth::{Authority, Denied};
 use crate::engine::ConnKey;
 use crate::engine::effects::Cause;
+use crate::engine::observe::Count;
 use crate::engine::session::auth::{AuthStep, Charge, Exchanging, Pending};
 use crate::engine::session::connection::{Connection, Phase};
 
@@ -173,7 +174,7 @@ impl Receiving<'_> {
                 conn.out.truncate(base);
                 return self.close(key, Cause::Refused);
             }
-            self.observe.turn_metrics.packets_sent += 1;
+            self.observe.count(Count::PacketsSent, 1);
         }
     }
 }

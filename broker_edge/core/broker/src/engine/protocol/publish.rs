@@ -19,7 +19,7 @@ use crate::engine::env::Env;
 use crate::engine::ids::{Commit, PartitionIndex};
 use crate::engine::ingest::Ingest;
 use crate::engine::ingest::stage::Staged;
-use crate::engine::observe::Observe;
+use crate::engine::observe::{Count, Observe};
 use crate::engine::qos2::{Acknowledging, Qos2};
 use crate::engine::quotas::Quotas;
 use crate::engine::retained::Retained;
@@ -103,11 +103,12 @@ impl Publishing<'_> {
             let retained = self.retained.lock();
             retained.claim(self.quotas, account, message, now_ms);
         }
-        self.observe.turn_metrics.publishes_received += 1;
+        self.observe.count(Count::PublishesReceived, 1);
         if self.ingest.is_large(partition) {
             self.ingest.append(partition, false, self.effects);
         }
-        self.observe.turn_metrics.publish_received_bytes += publish.payload.len() as u64;
+        self.observe
+            .count(Count::PublishReceivedBytes, publish.payload.len() as u64);
         true
     }
 
@@ -123,7 +124,7 @@ impl Publishing<'_> {
         } else {
             ReasonCode::RetainNotSupported
         };
-        self.observe.turn_metrics.publishes_refused += 1;
+        self.observe.count(Count::PublishesRefused, 1);
         self.close(key, reason);
         true
     }
@@ -131,7 +132,7 @@ impl Publishing<'_> {
     fn wait_for_queue(&mut self, key: ConnKey, partition: PartitionIndex) {
         if let Some(conn) = self.clients.conn_mut(key) {
             let pause = Pause::Queue(partition);
-            self.observe.turn_metrics.pause(conn, pause);
+            self.observe.pause(conn, pause);
         }
     }
 
@@ -155,7 +156,7 @@ impl Publishing<'_> {
         if is_v5 || publish.qos == QoS::AtMostOnce {
             self.refuse_publish(key, publish, reason);
         } else {
-            self.observe.turn_metrics.publishes_refused += 1;
+            self.observe.count(Count::PublishesRefused, 1);
             self.close(key, reason);
         }
     }
@@ -176,7 +177,7 @@ impl Publishing<'_> {
             self.clients.refused(key, None, what, self.env);
         }
         drop(retained);
-        self.observe.turn_metrics.retained_refused += 1;
+        self.observe.count(Count::RetainedRefused, 1);
         self.refuse_or_close(key, publish, ReasonCode::QuotaExceeded);
         true
     }
@@ -192,8 +193,8 @@ impl Publishing<'_> {
 
     /// Drops a publish. MQTT 5 gets the reason; older versions get a plain acknowledgement, as from Mosquitto.
     fn refuse_publish(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
-        self.observe.turn_metrics.publishes_refused += 1;
-        self.observe.turn_metrics.refuse("puback", reason);
+        self.observe.count(Count::PublishesRefused, 1);
+        self.observe.refuse("puback", reason);
         if let (Some(packet_id), Some(conn)) = (publish.packet_id, self.clients.conn_mut(key)) {
             let kind = kind_of(publish.qos);
             let ack = Acks::one(kind, packet_id.get(), reason);

@@ -3,6 +3,7 @@
 use headwater_mqtt::{Publish, ReasonCode};
 
 use crate::engine::ConnKey;
+use crate::engine::observe::Count;
 use crate::engine::quotas::Kind;
 use crate::engine::routing::topics::TopicId;
 use crate::engine::session::connection::Alias;
@@ -64,7 +65,7 @@ impl Publishing<'_> {
             return Err(reason);
         }
         if self.is_one_topic_too_many(key, name) || self.is_topic_over_quota(key, name) {
-            self.observe.turn_metrics.topics_refused += 1;
+            self.observe.count(Count::TopicsRefused, 1);
             return Err(ReasonCode::QuotaExceeded);
         }
         Ok(self.intern_for(key, name))

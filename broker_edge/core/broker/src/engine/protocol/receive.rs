@@ -20,7 +20,7 @@ use crate::engine::effects::{Cause, Effects};
 use crate::engine::env::Env;
 use crate::engine::ingest::Ingest;
 use crate::engine::lifecycle::Lifecycle;
-use crate::engine::observe::Observe;
+use crate::engine::observe::{Count, Observe};
 use crate::engine::qos2::{Acknowledging, Qos2};
 use crate::engine::quotas::Quotas;
 use crate::engine::retained::Retained;
@@ -105,10 +105,10 @@ impl Receiving<'_> {
             return ReadPlan::Wait;
         };
         if conn.acks.len() > PENDING_REPLIES_MAX {
-            self.observe.turn_metrics.pause(conn, Pause::Acks);
+            self.observe.pause(conn, Pause::Acks);
         }
         if conn.out_len() > self.env.settings.mqtt.out_buffer_bytes.as_usize() {
-            self.observe.turn_metrics.pause(conn, Pause::Out);
+            self.observe.pause(conn, Pause::Out);
         }
         if conn.phase == Phase::Closed || conn.pauses.is_paused() {
             return ReadPlan::Wait;
@@ -155,10 +155,10 @@ impl Receiving<'_> {
 
     /// Handles the packets in `bytes` and keeps an incomplete rest. `is_news` if some bytes were just received.
     pub fn receive(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
-        let before = self.observe.turn_metrics.publishes_received;
+        let before = self.observe.counted(Count::PublishesReceived);
         self.handle_packets(key, bytes, is_news);
         self.drain();
-        let received_messages = self.observe.turn_metrics.publishes_received - before;
+        let received_messages = self.observe.counted(Count::PublishesReceived) - before;
         if received_messages > 0 {
             self.clients.count_messages(key, received_messages);
         }
@@ -199,13 +199,14 @@ impl Receiving<'_> {
                     {
                         return self.hold(key, rest, total_len);
                     }
-                    self.observe.turn_metrics.packets_received += 1;
                     let step = self.handle(key, first_byte, body);
                     self.drain();
                     match step {
-                        Step::Next => at += total_len,
+                        Step::Next => {
+                            self.observe.count(Count::PacketsReceived, 1);
+                            at += total_len;
+                        }
                         Step::Pause => {
-                            self.observe.turn_metrics.packets_received -= 1;
                             self.hold(key, rest, total_len);
                             if !self.protocol.charge_waiting(self.clients, key, self.env) {
                                 self.deny_connect(key, "", Denied::Busy);

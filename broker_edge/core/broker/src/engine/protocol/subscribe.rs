@@ -120,7 +120,7 @@ impl Subscribing<'_> {
                     QoS::ExactlyOnce => ReasonCode::GrantedQos2,
                 },
                 Err(refusal) => {
-                    self.observe.turn_metrics.refuse("suback", refusal.reason);
+                    self.observe.refuse("suback", refusal.reason);
                     report.sentence.get_or_insert(refusal.sentence);
                     refusal.reason
                 }

@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::engine::ConnKey;
 use crate::engine::delivery::replies::Replies;
 use crate::engine::ids::Commit;
+use crate::engine::observe::Count;
 use crate::engine::session::ack::{AckKind, Acks};
 use crate::engine::session_store::CHANGES;
 
@@ -43,7 +44,7 @@ impl Acknowledging<'_> {
             }
             return false;
         }
-        self.observe.turn_metrics.publishes_repeated += 1;
+        self.observe.count(Count::PublishesRepeated, 1);
         if held.counted != Some(key) {
             held.counted = Some(key);
             held.repeats = 0;

@@ -9,6 +9,7 @@ use crate::engine::effects::Cause;
 use crate::engine::ids::{Commit, Waiter};
 use crate::engine::ingest::own::OwnRecords;
 use crate::engine::ingest::stage::{Outcome, Refused};
+use crate::engine::observe::Count;
 use crate::engine::session::pauses::Pause;
 
 use super::Acknowledging;
@@ -44,9 +45,9 @@ impl Acknowledging<'_> {
             AppendError::ReadOnly { .. } => ReasonCode::UnspecifiedError,
             _ => ReasonCode::QuotaExceeded,
         };
-        let turn_metrics = &mut self.observe.turn_metrics;
-        turn_metrics.publishes_refused += refused.publishes;
-        turn_metrics.refuse_several("puback", reason, refused.publishes);
+        let publishes = refused.publishes;
+        self.observe.count(Count::PublishesRefused, publishes);
+        self.observe.refuse_several("puback", reason, publishes);
         self.qos2
             .free_refused(commit, refused.exactly_once, self.clients);
         lend!(self => OwnRecords).unstage_receipts(commit, &refused.receipts);

@@ -2,6 +2,7 @@
 
 use crate::engine::SessionKey;
 use crate::engine::ids::GroupId;
+use crate::engine::observe::Count;
 use crate::engine::session::Session;
 use crate::engine::session::window::{Inflight, InflightState, Source};
 
@@ -54,7 +55,8 @@ impl Membership<'_> {
                 && (goes_on || ends)
             {
                 group.take_back(sent, goes_on.then_some(key));
-                self.observe.turn_metrics.shared_returned += u64::from(goes_on);
+                self.observe
+                    .count(Count::SharedReturned, u64::from(goes_on));
             }
         }
         self.groups.wake_for(key, session);
@@ -144,7 +146,7 @@ impl Membership<'_> {
         for (packet_id, sent) in owed {
             session.window.set_source(packet_id, Source::Moved);
             group.take_back(sent, Some(key));
-            self.observe.turn_metrics.shared_returned += 1;
+            self.observe.count(Count::SharedReturned, 1);
         }
         self.groups.wake(id);
     }
