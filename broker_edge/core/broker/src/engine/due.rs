@@ -9,7 +9,7 @@ impl Engine {
 
     /// Whether a turn is due although nothing is ready, because bounded work was left over.
     pub fn has_more(&self) -> bool {
-        self.effects.more
+        self.effects.has_more()
             || self.has_late()
             || self.groups.runnable() > 0
             || self.clients.has_resumed()

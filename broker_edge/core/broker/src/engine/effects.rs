@@ -52,11 +52,26 @@ pub enum Effect {
 #[derive(Debug, Default)]
 pub struct Effects {
     queue: VecDeque<Effect>,
-    /// A read stopped at its bound: the next turn must not sleep.
-    pub(super) more: bool,
+    /// Something stopped at its bound: the next turn must not sleep.
+    more: bool,
 }
 
 impl Effects {
+    /// Begins a turn: what the last one left over is done in this one.
+    pub fn begin_turn(&mut self) {
+        debug_assert!(self.is_empty(), "the last step was drained");
+        self.more = false;
+    }
+
+    /// If there is more to do than one turn does, the next turn must not sleep.
+    pub fn note_more(&mut self, is_left: bool) {
+        self.more |= is_left;
+    }
+
+    pub fn has_more(&self) -> bool {
+        self.more
+    }
+
     pub fn push(&mut self, effect: Effect) {
         self.queue.push_back(effect);
     }

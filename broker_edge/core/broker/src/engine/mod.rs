@@ -169,9 +169,8 @@ impl Engine {
 
     /// Begins a turn at this time.
     pub fn begin(&mut self, now: Now) {
-        debug_assert!(self.effects.is_empty(), "the last step was drained");
         self.env.now = now;
-        self.effects.more = false;
+        self.effects.begin_turn();
         self.observe.begin_turn();
         self.ingest.begin_turn(self.observe.turn_at());
         self.groups.begin_turn();
@@ -339,7 +338,8 @@ impl Engine {
         }
         // The remaining timers run in the next turn.
         let next = self.clients.next_due_ms();
-        self.effects.more |= next.is_some_and(|due_ms| due_ms <= now_ms);
+        let is_due = next.is_some_and(|due_ms| due_ms <= now_ms);
+        self.effects.note_more(is_due);
     }
 
     /// The whole commit of a turn. Afterwards the connections hold what is to be sent.

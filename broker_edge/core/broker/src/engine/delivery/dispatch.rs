@@ -79,7 +79,7 @@ impl Dispatching<'_> {
             }
             let live_at = self.delivery.live_at(index);
             self.retained.lock().note_applied(index, live_at);
-            self.effects.more |= partition.high_watermark() > live_at;
+            self.effects.note_more(partition.high_watermark() > live_at);
         }
     }
 

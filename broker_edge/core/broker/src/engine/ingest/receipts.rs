@@ -124,7 +124,7 @@ impl OwnRecords<'_> {
             {
                 receipt.staged = staged;
             }
-            self.effects.more = true;
+            self.effects.note_more(true);
         }
     }
 }

@@ -53,8 +53,7 @@ impl Lifecycle<'_> {
         }
         // Only a connection that was open has a session.
         if let Some(session) = session {
-            let gauges = &mut self.observe.connection_gauges;
-            gauges.leave(transport.name(), version);
+            self.observe.leave(transport.name(), version);
             if let Some(conn) = self.clients.conn(key) {
                 let (now_ms, session) = (self.env.now.mono_ms, self.clients.session_of(key));
                 self.observe.log_disconnected(now_ms, conn, session, cause);
@@ -194,7 +193,7 @@ impl Lifecycle<'_> {
             properties: &will.properties,
             payload: &will.payload,
         });
-        self.effects.more = true;
+        self.effects.note_more(true);
     }
 
     pub fn handle_disconnect(&mut self, key: ConnKey, disconnect: &Disconnect<'_>) {

@@ -4,6 +4,8 @@ use headwater_mqtt::Version;
 
 use crate::metrics::Metrics;
 
+use super::{Count, Observe};
+
 /// Updated when a client is admitted and when its connection ends. There are few kinds.
 #[derive(Debug, Default)]
 pub struct ConnectionGauges {
@@ -23,17 +25,6 @@ struct Kind {
 }
 
 impl ConnectionGauges {
-    pub fn enter(&mut self, transport: &'static str, version: Version) {
-        self.connected += 1;
-        self.connected_max = self.connected_max.max(self.connected);
-        self.add(transport, version, 1);
-    }
-
-    pub fn leave(&mut self, transport: &'static str, version: Version) {
-        self.connected -= 1;
-        self.add(transport, version, -1);
-    }
-
     fn add(&mut self, transport: &'static str, version: Version, count: i64) {
         self.changed = true;
         let same = |kind: &&mut Kind| kind.transport == transport && kind.version == version;
@@ -46,14 +37,6 @@ impl ConnectionGauges {
                 told: 0,
             }),
         }
-    }
-
-    pub fn connected(&self) -> usize {
-        self.connected
-    }
-
-    pub fn connected_max(&self) -> usize {
-        self.connected_max
     }
 
     /// Adds what has changed to the gauges, which engines share.
@@ -74,6 +57,33 @@ impl ConnectionGauges {
         }
         self.changed = true;
         self.publish(metrics);
+    }
+}
+
+impl Observe {
+    /// A client was admitted.
+    pub fn enter(&mut self, transport: &'static str, version: Version) {
+        self.count(Count::ClientsAccepted, 1);
+        let gauges = &mut self.connection_gauges;
+        gauges.connected += 1;
+        gauges.connected_max = gauges.connected_max.max(gauges.connected);
+        gauges.add(transport, version, 1);
+    }
+
+    /// The connection of an admitted client has ended.
+    pub fn leave(&mut self, transport: &'static str, version: Version) {
+        self.connection_gauges.connected -= 1;
+        self.connection_gauges.add(transport, version, -1);
+    }
+
+    /// Number of connected clients.
+    pub fn connected(&self) -> usize {
+        self.connection_gauges.connected
+    }
+
+    /// The highest number of clients connected at once.
+    pub fn connected_max(&self) -> usize {
+        self.connection_gauges.connected_max
     }
 }
 

@@ -22,8 +22,8 @@ pub struct Observe {
     metrics: Arc<Metrics>,
     turn_metrics: TurnMetrics,
     /// Counts of the connected clients.
-    pub(super) connection_gauges: ConnectionGauges,
-    pub(super) sys: SysTree,
+    connection_gauges: ConnectionGauges,
+    sys: SysTree,
     client_log: ClientLog,
     /// The values that the gauges have from this engine.
     told: Gauges,

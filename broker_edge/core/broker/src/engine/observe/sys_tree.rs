@@ -3,6 +3,8 @@
 use crate::engine::ConnKey;
 use crate::engine::env::Env;
 
+use super::Observe;
+
 /// Limit on new subscriptions whose values wait for their SUBACK, over all connections. Beyond it a subscription only
 /// gets the values that change, at the next interval.
 const PENDING_MAX: usize = 4096;
@@ -36,6 +38,44 @@ pub fn is_sys(filter: &str) -> bool {
     filter == "$SYS" || filter.starts_with("$SYS/")
 }
 
+impl Observe {
+    /// What `$SYS` remembers.
+    pub fn sys(&self) -> &SysTree {
+        &self.sys
+    }
+
+    /// Averages the totals over the time since the last call.
+    pub fn average_sys(&mut self, totals: &[Total], now_ms: u64) {
+        self.sys.average(totals, now_ms);
+    }
+
+    /// Replaces the values sent last, and returns those that differ from them.
+    pub fn take_changed_sys(&mut self, values: Vec<(String, String)>) -> Vec<(String, String)> {
+        let before = std::mem::replace(&mut self.sys.sent, values);
+        let now = self.sys.sent.iter().enumerate();
+        let changed = now.filter(|(index, value)| before.get(*index) != Some(value));
+        changed.map(|(_, value)| value.clone()).collect()
+    }
+
+    /// Notes that a new subscription gets the current values once its SUBACK has left, unless `$SYS` is off or too many
+    /// wait for them.
+    pub fn await_sys(&mut self, conn: ConnKey, filter: &str, env: &Env) {
+        if env.settings.sys_interval_ms > 0 && self.sys.pending.len() < PENDING_MAX {
+            self.sys.pending.push((conn, filter.into()));
+        }
+    }
+
+    /// Takes the subscriptions that wait for the values.
+    pub fn take_pending_sys(&mut self) -> Vec<(ConnKey, Box<str>)> {
+        std::mem::take(&mut self.sys.pending)
+    }
+
+    /// Puts back the subscriptions that still wait.
+    pub fn put_back_sys(&mut self, pending: Vec<(ConnKey, Box<str>)>) {
+        self.sys.pending = pending;
+    }
+}
+
 impl SysTree {
     pub fn new(now_ms: u64) -> Self {
         Self {
@@ -49,30 +89,6 @@ impl SysTree {
         (now_ms - self.started_ms) / 1000
     }
 
-    /// Replaces the values sent last, and returns those that differ from them.
-    pub fn take_changed(&mut self, values: Vec<(String, String)>) -> Vec<(String, String)> {
-        let before = std::mem::replace(&mut self.sent, values);
-        let now = self.sent.iter().enumerate();
-        let changed = now.filter(|(index, value)| before.get(*index) != Some(value));
-        changed.map(|(_, value)| value.clone()).collect()
-    }
-
-    /// Notes that a new subscription gets the current values, unless `$SYS` is off or too many wait for them.
-    pub fn await_suback(&mut self, conn: ConnKey, filter: &str, env: &Env) {
-        if env.settings.sys_interval_ms > 0 && self.pending.len() < PENDING_MAX {
-            self.pending.push((conn, filter.into()));
-        }
-    }
-
-    pub fn take_pending(&mut self) -> Vec<(ConnKey, Box<str>)> {
-        std::mem::take(&mut self.pending)
-    }
-
-    /// Puts back the subscriptions that still wait.
-    pub fn put_back(&mut self, pending: Vec<(ConnKey, Box<str>)>) {
-        self.pending = pending;
-    }
-
     /// Each average, with the name of its total and its span.
     pub fn averages(&self) -> impl Iterator<Item = (&'static str, &'static str, f64)> {
         self.loads.iter().flat_map(|load| {
@@ -82,7 +98,7 @@ impl SysTree {
     }
 
     /// Mosquitto's averages: per minute, exponentially weighted.
-    pub fn average(&mut self, totals: &[Total], now_ms: u64) {
+    fn average(&mut self, totals: &[Total], now_ms: u64) {
         let seconds = now_ms.saturating_sub(self.averaged_ms) as f64 / 1000.0;
         self.averaged_ms = now_ms;
         if self.loads.is_empty() {

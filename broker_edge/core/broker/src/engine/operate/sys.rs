@@ -56,14 +56,14 @@ impl SysTopics<'_> {
         self.clients
             .set_timer(self.env.now.mono_ms + interval_ms, Timer::Sys);
         let totals = self.totals();
-        self.observe.sys.average(&totals, self.env.now.mono_ms);
+        self.observe.average_sys(&totals, self.env.now.mono_ms);
         let values = self.values();
         let mut wanted = false;
         for (topic, _) in &values {
             self.routing.for_each_match(topic, &mut |_| wanted = true);
         }
         let sent = if wanted { values } else { Vec::new() };
-        for (topic, value) in self.observe.sys.take_changed(sent) {
+        for (topic, value) in self.observe.take_changed_sys(sent) {
             self.send_live(&topic, &value);
         }
     }
@@ -80,7 +80,7 @@ impl SysTopics<'_> {
 
     /// Sends their values to new subscriptions whose SUBACK has left.
     pub fn send_pending(&mut self) {
-        let mut pending = self.observe.sys.take_pending();
+        let mut pending = self.observe.take_pending_sys();
         if pending.is_empty() {
             return;
         }
@@ -113,8 +113,8 @@ impl SysTopics<'_> {
             }
             false
         });
-        self.effects.more |= left == 0;
-        self.observe.sys.put_back(pending);
+        self.effects.note_more(left == 0);
+        self.observe.put_back_sys(pending);
     }
 
     fn send(
@@ -180,11 +180,11 @@ impl SysTopics<'_> {
     /// Every topic with its value, always in the same order.
     fn values(&self) -> Vec<(String, String)> {
         let (mqtt, detail) = (&self.env.metrics.mqtt, &self.env.metrics.detail);
-        let connected = self.observe.connection_gauges.connected();
+        let connected = self.observe.connected();
         let total = self.clients.sessions_len();
         let (retained, retained_bytes) = self.retained.lock().held();
         let (records, record_bytes) = self.stored();
-        let uptime_s = self.observe.sys.uptime_s(self.env.now.mono_ms);
+        let uptime_s = self.observe.sys().uptime_s(self.env.now.mono_ms);
         let mut values: Vec<(String, String)> = Vec::with_capacity(64);
         let mut put = |topic: &str, value: String| values.push((format!("{ROOT}{topic}"), value));
         put("version", format!("headwater version {VERSION}"));
@@ -196,10 +196,7 @@ impl SysTopics<'_> {
                 "clients/disconnected",
                 total.saturating_sub(connected) as u64,
             ),
-            (
-                "clients/maximum",
-                self.observe.connection_gauges.connected_max() as u64,
-            ),
+            ("clients/maximum", self.observe.connected_max() as u64),
             ("clients/expired", detail.sessions_expired.get()),
             ("messages/received", mqtt.packets_received.get()),
             ("messages/sent", self.packets_sent()),
@@ -223,7 +220,7 @@ impl SysTopics<'_> {
         ] {
             put(topic, count.to_string());
         }
-        for (name, span, average) in self.observe.sys.averages() {
+        for (name, span, average) in self.observe.sys().averages() {
             put(&format!("load/{name}/{span}"), format!("{average:.2}"));
         }
         values

@@ -238,10 +238,8 @@ impl Receiving<'_> {
             return;
         };
         conn.phase = Phase::Open;
-        self.observe
-            .connection_gauges
-            .enter(conn.peer.transport.name(), connect.version);
-        self.observe.count(Count::ClientsAccepted, 1);
+        let transport = conn.peer.transport.name();
+        self.observe.enter(transport, connect.version);
         conn.session = Some(session);
         conn.account = account;
         self.quotas.add(account, Kind::Connections, 1);

@@ -76,7 +76,7 @@ impl Protocol {
             .connections()
             .filter(|(_, conn)| conn.phase == Phase::Open);
         let keys: Vec<ConnKey> = open.map(|(key, _)| key).take(DRAINED_MAX).collect();
-        effects.more |= keys.len() == DRAINED_MAX;
+        effects.note_more(keys.len() == DRAINED_MAX);
         for key in keys {
             clients.close(key, Cause::Reason(reason), env, effects);
         }

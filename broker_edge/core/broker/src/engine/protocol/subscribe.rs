@@ -325,7 +325,7 @@ impl Subscribing<'_> {
     fn owe_retained(&mut self, key: SessionKey, filter: &str) {
         if is_sys(filter) {
             if let Some(conn) = self.clients.conn_of(key) {
-                self.observe.sys.await_suback(conn, filter, self.env);
+                self.observe.await_sys(conn, filter, self.env);
             }
             return;
         }
