@@ -1,4 +1,10 @@
-"""The faults that can be injected, by name. Each module is one kind; `docs/torture.md` lists them."""
+"""The faults that can be injected, by name. Each module is one kind; `docs/torture.md` lists them.
+
+Damage to the files of a stopped log needs only a module here (`bits`, with `stopped`). A fault while the broker runs
+also needs an action in `core/log/src/faults` (`plan`, `faulty_files`). Either needs a line in `_ALL`, a row in
+`docs/torture.md`, a number in `tests/faults/test_torture.py`, and `make docs`, because the command line lists the
+names.
+"""
 
 from __future__ import annotations
 

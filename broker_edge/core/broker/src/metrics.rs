@@ -3,6 +3,10 @@
 //! Names begin with `headwater_`, units are base units, and the only label that is not a fixed word is the partition,
 //! whose number the configuration bounds. Metrics that the log counts itself are in `log`. Counters are plain atomics:
 //! a loop adds once per turn, not once per record.
+//!
+//! A new counter of the loop: a field in `MqttMetrics` (with labels: `detail`), its name in
+//! `engine/observe/turn_metrics`, a row in `docs/operating.md`, and `make docs`. A test finds one that is not
+//! documented.
 
 /// Declares a struct of metrics by the prefixes of their names, each with its name and its help, and `also` with an old
 /// name.

@@ -1,8 +1,8 @@
 //! Authentication and authorization: who a client is, and what it may do.
 //!
 //! An [`Authority`] is an immutable snapshot of users, token keys and the ACL. A reload replaces it as a whole
-//! ([`AuthService`]). Credentials become an [`Identity`], whose permissions are its [`Rights`]. Nothing here knows about
-//! connections: the engine and the service ask, and act on the answer.
+//! ([`AuthService`]). Credentials become an [`Identity`], whose permissions are its [`Rights`]. Nothing here knows
+//! about connections: the engine and the service ask, and act on the answer.
 
 pub(crate) mod acl;
 mod auth_service;
@@ -37,7 +37,9 @@ pub use rights::{Caller, Rights};
 pub use verifier::{Answer, Asker, Busy, Verifier};
 pub use waiting::ListenerKind;
 
-/// An action on a topic.
+/// An action on a topic. A new one needs its bit in `rules`, its word in `acl`, its list in the claim (`token`), and
+/// its checks (`Access::` finds all). `rights` and `section` pass it on. If it takes something away from `write`, it
+/// also needs `changes/table` and `docs/upgrade.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Access {
     Publish,

@@ -1,7 +1,9 @@
 //! Settings of the listeners: the address of each and its protocol.
 //!
-//! A new one also needs: `are_proxied`, `addresses` and `check` below (invariant I11 rests on the first two),
-//! `broker/listen.rs`, its transport (`transport/mod.rs`, `peer.rs`), and its line in `cli/mod.rs` when it is ready.
+//! A new one also needs: `are_proxied`, `addresses` and `check` below (invariant I11, in `config/mod.rs`, rests on the
+//! first two), `broker/listen.rs`, its transport (`transport/mod.rs`, `peer.rs`), and its line in `cli/mod.rs` when it
+//! is ready. One that is not TCP over IP also needs another socket in `transport` (`stream`, `tcp`, `tls_link`) and in
+//! `event_loop` (`listener`, `arrivals`), and another address than `SocketAddr`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -41,8 +43,8 @@ macro_rules! mqtt_listener {
         settings! {
             $(#[doc = $about])*
             pub struct $Name {
-                /// Address of the listener, or a list of addresses; port 0 picks a free port. Without an address there is
-                /// no such listener, but `listeners.mqtt` needs one.
+                /// Address of the listener, or a list of addresses; port 0 picks a free port. Without an address there
+                /// is no such listener, but `listeners.mqtt` needs one.
                 bind: Binds = Binds::default();
                 /// Whether every connection begins with a PROXY protocol v2 header, which names the client's address. A
                 /// connection without the header is closed.
@@ -105,8 +107,8 @@ settings! {
 
 settings! {
     pub struct TlsSettings {
-        /// PEM file with the certificate, followed by its intermediate certificates. Relative paths start at the working
-        /// directory of the broker.
+        /// PEM file with the certificate, followed by its intermediate certificates. Relative paths start at the
+        /// working directory of the broker.
         #[effect = AtReload]
         cert: Option<PathBuf> = None;
         /// PEM file with the private key of the certificate.

@@ -1,9 +1,10 @@
 //! Settings of MQTT and of the connections that speak it.
 //!
-//! Where a limit is enforced, in `engine/protocol`: `limits` (one PUBLISH or CONNECT), `filters` (one filter), `receive`
-//! (one packet), `over_limit` (all sessions together, users and tenants), `connect` (what a CONNACK announces). Rates
-//! are in `engine/session/limits`, the window in `engine/lifecycle/attach`, what precedes a CONNECT in `event_loop`.
-//! `service/limits` has the same limits on topics and records for Flight.
+//! Where a limit is enforced, in `engine/protocol`: `publish` and `publish_topic` (one PUBLISH), `subscribe` (one
+//! SUBSCRIBE), `filters` (one filter, and the filters of one session), `receive` (the size of any packet, the budget),
+//! `limits` (one CONNECT, and what its CONNACK announces; `connect` announces the rest), `over_limit` (all sessions
+//! together, users and tenants). Rates are in `engine/session/limits`, the window in `engine/lifecycle/attach`, what
+//! precedes a CONNECT in `event_loop`. `service/limits` has the same limits on topics and records for Flight.
 
 use headwater_mqtt::QoS;
 

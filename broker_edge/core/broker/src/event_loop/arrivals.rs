@@ -1,4 +1,5 @@
-//! Connections before their CONNECT, and limits on the time, memory and CPU that they may take.
+//! Connections before their CONNECT: their sockets and addresses, and limits on the time, memory and CPU that they
+//! take.
 //!
 //! The engine learns of a connection when its CONNECT is complete. Until then it takes a slot here, has one deadline
 //! for everything, and holds at most the bytes of a CONNECT; all of them together hold at most [`HELD_BYTES_MAX`]. TLS

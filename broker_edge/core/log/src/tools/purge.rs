@@ -3,6 +3,9 @@
 //! A purged record keeps its offset, time and epoch; topic, key, client id, extensions and payload are removed.
 //! Everything else that may hold its bytes is removed too: indexes, the list of topics, quarantined files, and stale
 //! bytes behind the batches.
+//!
+//! State of the internal partition goes by its key. A new kind whose id is a client needs no change here; one with
+//! another id goes into `OTHER_KINDS`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Who reads behind the live stream, and from which caches.
+//! Who reads behind the live stream, and from which caches: those that these readers fill themselves.
 
 mod assigned;
 mod batch_cache;

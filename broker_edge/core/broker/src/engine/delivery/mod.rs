@@ -1,4 +1,5 @@
-//! The live stream.
+//! The live stream. What it fills for others, as the live offsets, is owned here: `catch_up` and `protocol` read it,
+//! and this room may import neither.
 
 pub mod dispatch;
 pub mod encode;

@@ -1,4 +1,5 @@
-//! What `$SYS` remembers: the averages, the values sent last, and the new subscriptions that wait for theirs.
+//! What `$SYS` remembers: the averages, the values sent last, and the new subscriptions that wait for theirs. The
+//! values themselves are in `operate/sys`.
 
 use crate::engine::ConnKey;
 use crate::engine::env::Env;

@@ -3,6 +3,8 @@
 //! At each interval the values that changed are sent to the subscribers with QoS 0. A new subscription gets all
 //! matching values, with the retain flag, once its SUBACK has left. Without a subscriber only the averages are
 //! computed.
+//!
+//! A new value is one line in `values`, and its owner in `SysTopics` here and in `lend.rs`.
 
 use std::sync::Arc;
 

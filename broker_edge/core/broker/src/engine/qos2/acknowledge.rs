@@ -1,4 +1,5 @@
-//! PUBACK from a client.
+//! PUBACK from a client. Only its packet id gets here: a refused delivery counts as acknowledged, so `protocol/receive`
+//! drops the reason code.
 
 use headwater_mqtt::{PacketId, ReasonCode};
 

@@ -1,4 +1,5 @@
-//! QoS 2 from clients: the packet ids whose publish is in the log and whose PUBREL has not arrived.
+//! QoS 2 from clients: repeated PUBLISH, PUBREL and the reason code of PUBCOMP; the packet ids whose publish is in the
+//! log and whose PUBREL has not arrived.
 //!
 //! A publish with such an id is a repetition: it is answered and not appended. For sessions that outlive their
 //! connection the ids survive a crash; see `session_store/received.rs`.

@@ -1,4 +1,7 @@
 //! Tenants: the accounts of a tenant's users are counted together. A user without one counts as a tenant of its own.
+//!
+//! Questions about tenants belong here. Counts are 0 on an open broker; retained messages count from their last publish
+//! after the start, and include claims.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -5,6 +5,8 @@
 //! message changed since arrives as a live record, and a removed one is not sent. The records are visited in log order,
 //! which is one pass through the log for any topics. Only a short list is kept as such, because looking it up by topic
 //! is faster.
+//!
+//! Only retained records are visited. What it keeps for a session is in `session::Extras`.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -2,6 +2,8 @@
 //!
 //! One FIFO per connection, refusals included. An entry leaves when its commit is durable and all entries before it
 //! have left. The mqtt crate writes the bytes; this file only decides what is sent and when.
+//!
+//! Who pushes an entry chooses its reason code: `protocol/publish`, `qos2/inbound`, `qos2/settle`.
 
 use std::collections::VecDeque;
 

@@ -2,6 +2,8 @@
 //!
 //! It has no queue. In a partition where it is *live* its position is the loop's, and nothing is stored. Where it is
 //! *behind* it has its own offset and reads from the log when it has room. What of it is stored is in `session_store`.
+//!
+//! Its size is limited (I7, `tests/hostile.rs`): a field that few sessions use belongs in `Extras`.
 
 pub mod ack;
 pub mod aliases;

@@ -2,6 +2,8 @@
 //!
 //! `disk.rs` defines what survives, `calls.rs` what a process sees; tests drive both through this file. All randomness
 //! comes from the seed.
+//!
+//! `with_bytes` changes stored bytes, for rot; a call that fails is a `Fault`.
 
 mod calls;
 mod disk;
