@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use headwater_log::RecordsFull;
-use headwater_mqtt::{Publish, QoS, ReasonCode};
+use headwater_mqtt::packet::{self, kind};
+use headwater_mqtt::{Frame, Publish, QoS, ReasonCode, Version, frame};
 use parking_lot::Mutex;
 
 use crate::engine::ConnKey;
@@ -50,10 +51,70 @@ pub struct Publishing<'a> {
     pub effects: &'a mut Effects,
 }
 
+/// How far a run of packets came.
+pub struct Run {
+    /// The bytes of the packets that were handled.
+    pub bytes: usize,
+    /// The size of the next packet, if it has to be handled again later.
+    pub waits: Option<usize>,
+}
+
 impl Publishing<'_> {
+    /// Handles the PUBLISH packets at the front of what an open connection has sent, up to one with effects, which come
+    /// before the next packet.
+    pub fn run(&mut self, key: ConnKey, bytes: &[u8]) -> Run {
+        let mut run = Run {
+            bytes: 0,
+            waits: None,
+        };
+        let Some(version) = self.clients.conn(key).map(|conn| conn.version) else {
+            return run;
+        };
+        let limits = &self.env.settings.mqtt;
+        let (size_max, limits_rate) = (limits.max_packet_bytes.as_usize(), limits.limits_rate());
+        while let rest = &bytes[run.bytes..]
+            && let Ok(frame) = frame::next(rest, size_max)
+            && let Frame::Whole {
+                first_byte,
+                header_len,
+                total_len,
+            } = frame
+            && first_byte >> 4 == kind::PUBLISH
+            && let Some(body) = rest.get(header_len..total_len)
+        {
+            let size = (first_byte, total_len);
+            let is_over_rate =
+                limits_rate && self.clients.is_over_rate(key, size, self.env, self.observe);
+            if is_over_rate || !self.decode(key, version, first_byte, body) {
+                run.waits = Some(total_len);
+                break;
+            }
+            self.observe.count(Count::PacketsReceived, 1);
+            run.bytes += total_len;
+            if !self.effects.is_empty() {
+                break;
+            }
+        }
+        run
+    }
+
+    /// Handles a packet, or closes the connection if it is malformed. Returns false if it has to be handled again
+    /// later.
+    #[inline]
+    fn decode(&mut self, key: ConnKey, version: Version, first_byte: u8, body: &[u8]) -> bool {
+        match packet::publish::decode(version, first_byte, body) {
+            Ok(publish) => self.handle(key, &publish),
+            Err(error) => {
+                let cause = Cause::Protocol(error);
+                self.clients.close(key, cause, self.env, self.effects);
+                true
+            }
+        }
+    }
+
     /// Stages the record. Returns false if the partition accepts none now: the packet has to be handled again later.
     #[inline]
-    pub fn handle(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
+    fn handle(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
         if self.closes_publish(key, publish) {
             return true;
         }

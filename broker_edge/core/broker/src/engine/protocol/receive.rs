@@ -178,8 +178,20 @@ impl Receiving<'_> {
         if is_news {
             conn.last_read_ms = self.env.now.mono_ms;
         }
-        loop {
+        while phase != Phase::Closed {
             let rest = &bytes[at..];
+            if phase == Phase::Open && rest.first().is_some_and(|byte| byte >> 4 == kind::PUBLISH) {
+                let run = lend!(self => Publishing).run(key, rest);
+                self.drain();
+                at += run.bytes;
+                if let Some(size) = run.waits {
+                    return self.hold(key, &bytes[at..], size);
+                }
+                if run.bytes > 0 {
+                    phase = self.phase_of(key);
+                    continue;
+                }
+            }
             match frame::next(rest, size_max_in(phase)) {
                 Ok(Frame::Whole {
                     first_byte,
@@ -214,10 +226,7 @@ impl Receiving<'_> {
                             return;
                         }
                     }
-                    match self.clients.conn(key) {
-                        Some(conn) if conn.phase != Phase::Closed => phase = conn.phase,
-                        _ => return,
-                    }
+                    phase = self.phase_of(key);
                 }
                 Ok(Frame::Incomplete { needed_total }) => {
                     if !rest.is_empty() {
@@ -228,6 +237,11 @@ impl Receiving<'_> {
                 Err(error) => return self.close(key, Cause::Protocol(error)),
             }
         }
+    }
+
+    fn phase_of(&self, key: ConnKey) -> Phase {
+        let conn = self.clients.conn(key);
+        conn.map_or(Phase::Closed, |conn| conn.phase)
     }
 
     /// Keeps bytes that cannot be handled yet.
@@ -261,21 +275,6 @@ impl Receiving<'_> {
             self.close(key, Cause::Reason(ReasonCode::ProtocolError));
             return Step::Next;
         }
-        if first_byte >> 4 == kind::PUBLISH {
-            return match packet::publish::decode(version, first_byte, body) {
-                Ok(publish) => {
-                    if lend!(self => Publishing).handle(key, &publish) {
-                        Step::Next
-                    } else {
-                        Step::Pause
-                    }
-                }
-                Err(error) => {
-                    self.close(key, Cause::Protocol(error));
-                    Step::Next
-                }
-            };
-        }
         match packet::decode(version, first_byte, body) {
             Ok(packet) => self.handle_other(key, packet),
             Err(error) => self.close(key, Cause::Protocol(error)),
@@ -285,7 +284,7 @@ impl Receiving<'_> {
 
     fn handle_other(&mut self, key: ConnKey, packet: Packet<'_>) {
         match packet {
-            Packet::Publish(_) => unreachable!("publishes are handled before"),
+            Packet::Publish(_) => unreachable!("publishes are handled in runs"),
             Packet::Puback(ack) => lend!(self => Acknowledging).puback(key, ack.packet_id),
             Packet::Subscribe(packet) => lend!(self => Subscribing).subscribe(key, &packet),
             Packet::Unsubscribe(packet) => lend!(self => Subscribing).unsubscribe(key, &packet),
