@@ -8,7 +8,7 @@ use headwater_mqtt::ReasonCode;
 use crate::metrics::Metrics;
 
 use super::Settings;
-use super::ids::PartitionIndex;
+use super::ids::{PartitionIndex, PartitionOffset};
 
 /// The time of a turn, read once.
 #[derive(Debug, Clone, Copy)]
@@ -54,5 +54,13 @@ impl Env {
         let is_long = name.len() > limits.max_topic_bytes as usize;
         (is_long || levels > usize::from(limits.max_topic_levels))
             .then_some(ReasonCode::TopicNameInvalid)
+    }
+
+    /// Offsets as users write them: `<partition name>:<offset>[,…]`.
+    pub fn format_offsets(&self, offsets: &[PartitionOffset]) -> String {
+        let text = |(partition, offset): &PartitionOffset| {
+            format!("{}:{offset}", self.partitions[partition.index()].name())
+        };
+        offsets.iter().map(text).collect::<Vec<_>>().join(",")
     }
 }

@@ -71,7 +71,7 @@ impl CatchingUp<'_> {
         let Some(held) = held.find(|held| goes_on && held.filter == replay.filter) else {
             return;
         };
-        held.since = self.env.live_at(&held.filter, self.delivery.live()).into();
+        held.since = self.delivery.live_in(&held.filter, self.env).into();
         let subscriber = Subscriber {
             session: key,
             options: held.options,

@@ -12,7 +12,7 @@ mod template;
 use headwater_log::{Class, Offset, Partition, ReadError};
 
 use super::env::Env;
-use super::ids::PartitionIndex;
+use super::ids::{PartitionIndex, PartitionOffset};
 
 use template::Templates;
 
@@ -44,6 +44,14 @@ impl Delivery {
     #[inline]
     pub fn live_at(&self, partition: PartitionIndex) -> Offset {
         self.live[partition.index()]
+    }
+
+    /// The live offset of every partition in which a filter can match.
+    pub fn live_in(&self, filter: &str, env: &Env) -> Vec<PartitionOffset> {
+        let reached = env.partitions_of(filter).into_iter();
+        reached
+            .map(|partition| (partition, self.live_at(partition)))
+            .collect()
     }
 
     /// Whether a partition has records to send now.

@@ -218,7 +218,7 @@ impl Subscribing<'_> {
                 let policy = ResetPolicy::of(wanted.properties)?;
                 let live = self.delivery.live();
                 let filter = shared.unwrap_or(filter);
-                Some(self.env.start_of(filter, &position, policy, live)?)
+                Some(position.start_of(filter, policy, live, self.env)?)
             }
             _ => None,
         };
@@ -259,7 +259,7 @@ impl Subscribing<'_> {
         start: Option<&StartOffsets>,
     ) -> bool {
         let (filter, options) = (wanted.filter, wanted.options);
-        let live_at = self.env.live_at(filter, self.delivery.live());
+        let live_at = self.delivery.live_in(filter, self.env);
         let Some(session) = self.clients.session_mut(key) else {
             return false;
         };

@@ -120,43 +120,18 @@ impl Position {
             .collect::<Result<_, _>>()
             .map(Self::Offsets)
     }
-}
-
-impl ResetPolicy {
-    /// # Errors
-    /// Text that is no known policy.
-    pub fn of(properties: &Properties<'_>) -> Result<Self, Refusal> {
-        match properties.user_property("stream-offset-policy") {
-            None | Some("none") => Ok(Self::None),
-            Some("earliest") => Ok(Self::Earliest),
-            Some("latest") => Ok(Self::Latest),
-            Some(other) => Err(bad(format!(
-                "stream-offset-policy {other:?} is not none, earliest or latest"
-            ))),
-        }
-    }
-}
-
-impl Env {
-    /// The live offset of every partition in which a filter can match.
-    pub fn live_at(&self, filter: &str, live: &[Offset]) -> Vec<PartitionOffset> {
-        let reached = self.partitions_of(filter).into_iter();
-        reached
-            .map(|partition| (partition, live[partition.index()]))
-            .collect()
-    }
 
     /// The start offsets of a new subscription in every partition that it can reach.
     pub fn start_of(
         &self,
         filter: &str,
-        position: &Position,
         policy: ResetPolicy,
         live: &[Offset],
+        env: &Env,
     ) -> Result<StartOffsets, Refusal> {
-        if let Position::Offsets(offsets) = position {
+        if let Self::Offsets(offsets) = self {
             for (name, _) in offsets {
-                if self
+                if env
                     .log
                     .by_name(name)
                     .is_none_or(|partition| partition.class() == headwater_log::Class::Internal)
@@ -168,18 +143,18 @@ impl Env {
             }
         }
         let mut start = StartOffsets::default();
-        for partition in self.partitions_of(filter) {
-            let log = &self.partitions[partition.index()];
+        for partition in env.partitions_of(filter) {
+            let log = &env.partitions[partition.index()];
             let live_at = live[partition.index()];
             let log_start = log.log_start();
-            let wanted = match position {
-                Position::Earliest => log_start,
-                Position::Latest => live_at,
-                Position::Time(time_us) => log
+            let wanted = match self {
+                Self::Earliest => log_start,
+                Self::Latest => live_at,
+                Self::Time(time_us) => log
                     .offset_for_time(*time_us)
                     .map_err(|error| bad(format!("the log cannot be read: {error}")))?
                     .min(live_at),
-                Position::Offsets(offsets) => {
+                Self::Offsets(offsets) => {
                     let named = offsets.iter().find(|(name, _)| name == log.name());
                     named.map_or(live_at, |(_, offset)| Offset(*offset))
                 }
@@ -213,13 +188,20 @@ impl Env {
         }
         Ok(start)
     }
+}
 
-    /// `<partition name>:<offset>[,…]`.
-    pub fn format_offsets(&self, offsets: &[PartitionOffset]) -> String {
-        let text = |(partition, offset): &PartitionOffset| {
-            format!("{}:{offset}", self.partitions[partition.index()].name())
-        };
-        offsets.iter().map(text).collect::<Vec<_>>().join(",")
+impl ResetPolicy {
+    /// # Errors
+    /// Text that is no known policy.
+    pub fn of(properties: &Properties<'_>) -> Result<Self, Refusal> {
+        match properties.user_property("stream-offset-policy") {
+            None | Some("none") => Ok(Self::None),
+            Some("earliest") => Ok(Self::Earliest),
+            Some("latest") => Ok(Self::Latest),
+            Some(other) => Err(bad(format!(
+                "stream-offset-policy {other:?} is not none, earliest or latest"
+            ))),
+        }
     }
 }
 
