@@ -161,11 +161,13 @@ impl Clients {
     }
 
     /// A session, and the marks of the lists that it is in.
+    #[inline]
     pub(super) fn session_marked(&mut self, key: SessionKey) -> Option<(&mut Session, &mut Marks)> {
         self.sessions.get_marked(key)
     }
 
     /// Takes the first session that still exists from a list.
+    #[inline]
     pub(super) fn pop_session<const MARK: u8>(
         &mut self,
         list: &mut OnceQueue<Session, MARK>,

@@ -19,14 +19,14 @@ pub fn matches<'a>(
     groups: &Groups,
 ) -> Rc<Matches> {
     routing.matches_or(id, |routing, topic| {
-        find(routing, topic, &session_of, groups)
+        find(routing, topic, session_of, groups)
     })
 }
 
 fn find<'a>(
     routing: &Routing,
     topic: &Topic,
-    session_of: &dyn Fn(SessionKey) -> Option<&'a Session>,
+    session_of: impl Fn(SessionKey) -> Option<&'a Session>,
     groups: &Groups,
 ) -> Matches {
     let mut found: Vec<(SessionKey, Options)> = Vec::new();

@@ -276,10 +276,10 @@ impl Publishing<'_> {
         id: TopicId,
         publish: &Publish<'_>,
     ) -> Result<(), RecordsFull> {
-        let (Some((conn, session_of)), Some(topic)) = (
-            self.clients.conn_beside_sessions(key),
-            self.routing.topic_mut(id),
-        ) else {
+        let Some((conn, session_of)) = self.clients.conn_beside_sessions(key) else {
+            return Ok(());
+        };
+        let Some(topic) = self.routing.topic_mut(id) else {
             return Ok(());
         };
         let staged = self.ingest.push((key, conn), session_of, topic, publish)?;
