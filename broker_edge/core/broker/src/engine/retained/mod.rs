@@ -3,7 +3,6 @@
 //!
 //! Derived from the data records. At start it is rebuilt from the log and from the values that the state store took
 //! over before their segment was removed.
-//!
 //! An entry has no time: its record and its stored value have one. A message that goes leaves three places: this index,
 //! the account of its user (`charges`), and its key if it is stored (`take_retained` of `delivery/dispatch`).
 
