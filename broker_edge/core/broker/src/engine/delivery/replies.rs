@@ -127,8 +127,13 @@ impl Replies<'_> {
         }
     }
 
-    /// Writes a packet that may leave before the pending acknowledgements, but not before the CONNACK (MQTT-3.2.0-1).
+    /// Writes a packet that may leave before the pending acknowledgements, but not before the CONNACK (MQTT-3.2.0-1) and
+    /// not behind the DISCONNECT of a connection that is closed.
     pub fn write_packet(&mut self, key: ConnKey, encode: impl FnOnce(&mut Vec<u8>)) {
+        let conn = self.clients.conn(key);
+        if conn.is_none_or(|conn| conn.phase != Phase::Open) {
+            return;
+        }
         if !self.clients.has_connack(key) {
             let mut bytes = Vec::new();
             encode(&mut bytes);

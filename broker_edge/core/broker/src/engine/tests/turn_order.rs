@@ -386,3 +386,45 @@ fn acknowledgements_go_before_deliveries_in_a_turn_whose_first_append_has_qos_2(
         assert!(is_right, "{appends:?}: {told:?}");
     }
 }
+
+#[test]
+fn nothing_follows_the_disconnect_of_a_connection_that_waited_for_a_partition_that_stopped() {
+    let dir = dir();
+    let settings = Settings {
+        inline_publishers_max: 0,
+        ..Settings::default()
+    };
+    let mut rig = Rig::open_with_settings(LogConfig::new(dir.path()), 1 << 20, settings);
+    let key = rig.connect(lasting(V5, "c", &LASTS));
+    let one = [Subscription {
+        filter: "t",
+        options: SubscriptionOptions::new(QoS::ExactlyOnce),
+    }];
+    rig.feed(key, |out| {
+        encode::subscribe(out, V5, PacketId::FIRST, &[], &one)
+    });
+    assert_eq!(rig.packets(key, V5, 1), ["suback"]);
+    let publisher = rig.connect(ConnectFields::new(V5, "p"));
+    publish(&mut rig, publisher, V5, 1, "t", "x");
+    assert_eq!(rig.packets(key, V5, 1), ["publish x"]);
+    let telemetry = telemetry(&rig);
+    let internal = rig.log.partitions()[0].clone();
+    // The PUBREL is due with the state, in the turn that closes the connection because of its own publish.
+    rig.state_gate.set(Sync::Hold);
+    answer(&mut rig, key, V5, 1, encode::pubrec);
+    rig.turn();
+    rig.gate.set(Sync::Hold);
+    rig.publish_to("u", false, key, V5, 1, "own");
+    rig.append(&telemetry);
+    rig.gate.set(Sync::Fail);
+    rig.state_gate.set(Sync::Pass);
+    while !matches!(telemetry.state(), PartitionState::Stopped(_))
+        || internal.high_watermark() < internal.next_offset()
+    {
+        rig.wait_for_disk();
+    }
+    assert_eq!(rig.sent(key, V5), [""; 0]);
+    rig.turn();
+    assert_eq!(rig.engine.take_closed(), [key]);
+    assert_eq!(rig.sent(key, V5), ["disconnect UnspecifiedError"]);
+}
