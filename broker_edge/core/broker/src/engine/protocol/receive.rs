@@ -275,6 +275,12 @@ impl Receiving<'_> {
             self.close(key, Cause::Reason(ReasonCode::ProtocolError));
             return Step::Next;
         }
+        if first_byte >> 4 == kind::PUBACK
+            && let Some(packet_id) = packet::ack::plain(first_byte, body)
+        {
+            lend!(self => Acknowledging).puback(key, packet_id);
+            return Step::Next;
+        }
         match packet::decode(version, first_byte, body) {
             Ok(packet) => self.handle_other(key, packet),
             Err(error) => self.close(key, Cause::Protocol(error)),
