@@ -45,7 +45,7 @@ pub enum Effect {
     Wake(SessionKey),
     /// A replay of the session has caught up: that is to be stored.
     Joined(SessionKey),
-    /// Records were accepted or refused: publishers are told, and go on if they were paused.
+    /// Records were refused, or accepted and something follows: publishers are told, and go on if they were paused.
     Appended(Outcome),
 }
 

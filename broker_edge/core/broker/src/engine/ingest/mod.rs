@@ -22,7 +22,7 @@ use super::session::received::InboundId;
 use super::{ConnKey, SessionKey};
 
 use own::OwnRecord;
-use stage::{Stage, Staged};
+use stage::{Outcome, Stage, Staged};
 
 /// A partition's staged records are appended when they reach this size, not only at the end of the turn: they are
 /// written while still in the processor's cache, and the buffer has a size that can be reused.
@@ -107,6 +107,7 @@ impl Ingest {
             meta.properties = &properties;
         }
         stage.records.push(meta, publish.payload)?;
+        stage.tells_offsets |= conn.stream_ack;
         if publish.qos == QoS::ExactlyOnce {
             let packet_id = publish.packet_id.map_or(0, |id| id.get());
             stage
@@ -152,7 +153,8 @@ impl Ingest {
     /// Appends one partition's staged records to the log. `inline` allows the commit to happen on this thread.
     pub fn append(&mut self, partition: PartitionIndex, inline: bool, effects: &mut Effects) {
         let (next, since) = (self.next(), self.turn_at);
-        if let Some(outcome) = self.stages[partition.index()].append(inline, next, since) {
+        let outcome = self.stages[partition.index()].append(inline, next, since);
+        if let Some(outcome) = outcome.filter(Outcome::has_effects) {
             effects.push(Effect::Appended(outcome));
         }
     }

@@ -25,6 +25,15 @@ pub struct Outcome {
     pub result: Result<Offset, Box<Refused>>,
     /// Publishers may have been paused since the queue was full.
     pub was_stalled: bool,
+    /// Some publishers get the offsets of their records.
+    tells_offsets: bool,
+}
+
+impl Outcome {
+    /// Whether anything follows from it. Nothing does from an ordinary append that was accepted.
+    pub fn has_effects(&self) -> bool {
+        self.result.is_err() || self.was_stalled || self.tells_offsets
+    }
 }
 
 /// Records that will never be in the log.
@@ -63,6 +72,8 @@ pub struct Stage {
     pub exactly_once: Vec<(SessionKey, u16)>,
     /// The sessions of the receipts in `records`.
     pub receipts: Vec<SessionKey>,
+    /// Some publishers of `records` get their offsets.
+    pub tells_offsets: bool,
     /// When accepted records began to wait for disk space.
     full_since_ms: Option<u64>,
     /// How many of `records` are publishes of clients.
@@ -84,6 +95,7 @@ impl Stage {
             refusing: false,
             exactly_once: Vec::new(),
             receipts: Vec::new(),
+            tells_offsets: false,
             full_since_ms: None,
             publishes: 0,
             clients: FxHashMap::default(),
@@ -174,6 +186,7 @@ impl Stage {
             commit,
             result,
             was_stalled: std::mem::take(&mut self.stalled),
+            tells_offsets: std::mem::take(&mut self.tells_offsets),
         })
     }
 
