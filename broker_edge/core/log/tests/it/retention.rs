@@ -302,6 +302,7 @@ fn the_end_of_a_hook_waits_until_it_has_answered() {
     fill(&log, 300);
     let partition = telemetry(&log);
     let [asked, may_answer, answered] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+    let is_ending = AtomicBool::new(false);
     let hook = {
         let (asked, may_answer, answered) = (
             Arc::clone(&asked),
@@ -320,10 +321,11 @@ fn the_end_of_a_hook_waits_until_it_has_answered() {
         scope.spawn(|| partition.advance_log_start(Offset(250)));
         await_that("the call", || asked.load(Ordering::SeqCst));
         let ended = scope.spawn(|| {
+            is_ending.store(true, Ordering::SeqCst);
             drop(guard);
             answered.load(Ordering::SeqCst)
         });
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        await_that("the end", || is_ending.load(Ordering::SeqCst));
         may_answer.store(true, Ordering::SeqCst);
         assert!(ended.join().expect("no panic"));
     });

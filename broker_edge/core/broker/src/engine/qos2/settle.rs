@@ -5,8 +5,8 @@ use headwater_mqtt::ReasonCode;
 
 use crate::engine::ConnKey;
 use crate::engine::delivery::replies::Replies;
-use crate::engine::effects::Cause;
-use crate::engine::ids::{Commit, Waiter};
+use crate::engine::effects::{Cause, Effect};
+use crate::engine::ids::Commit;
 use crate::engine::ingest::own::OwnRecords;
 use crate::engine::ingest::stage::{Outcome, Refused};
 use crate::engine::observe::Count;
@@ -86,8 +86,8 @@ impl Acknowledging<'_> {
         let sessions = self.store.settle(self.env);
         self.send_releases();
         for key in sessions {
-            let waiter = Waiter::Session(key);
-            self.catch_up.wake(waiter, self.clients, self.groups);
+            // Behind the wakes of the connections that settled before.
+            self.effects.push(Effect::Wake(key));
             if let Some(conn) = self.clients.conn_of(key) {
                 lend!(self => Replies).send_ready(conn);
             }

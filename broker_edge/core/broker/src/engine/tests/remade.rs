@@ -262,12 +262,14 @@ fn what_an_engine_has_queued_is_known_to_the_next() {
     peer.publish(&mut world.rig, "once".to_owned());
     world.rig.turn();
     let gate = Arc::clone(&world.rig.gate);
-    let disk = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(200));
-        gate.set(Sync::Pass);
+    // The disk goes on while the next engine is made.
+    let mut disk = None;
+    let mut world = world.remade(false, &mut [&mut peer], |_| {
+        disk = Some(std::thread::spawn(move || gate.set(Sync::Pass)));
     });
-    let mut world = world.remade(false, &mut [&mut peer], |_| {});
-    disk.join().expect("no panic");
+    disk.map(std::thread::JoinHandle::join)
+        .expect("it was called")
+        .expect("no panic");
     peer.connect(&mut world.rig);
     world.settle(&mut [&mut peer]);
     assert_eq!(peer.completed, ["once"]);
