@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from broker_edge.credentials import Credentials
-from broker_edge.errors import BrokerError, RefusedError
+from broker_edge.errors import BrokerError, ConfigError, RefusedError
 from broker_edge.flight import FlightClient
 from broker_edge.stream import RecordStream
-from broker_edge.tls import TlsFiles
+from broker_edge.tls import Tls, TlsFiles
 from broker_edge.values import (
     Commit,
     Group,
@@ -64,7 +64,7 @@ class Client:
 
     Over TLS (`grpc+tls://host:port`), `tls_ca` is the PEM file of the authority that signed the broker's certificate,
     and `tls_cert` and `tls_key` are those of the client's own certificate. Defaults: HEADWATER_TLS_CA,
-    HEADWATER_TLS_CERT and HEADWATER_TLS_KEY.
+    HEADWATER_TLS_CERT and HEADWATER_TLS_KEY. `tls` is for certificates that are given otherwise, as by reference.
 
     >>> with Client("grpc://edge-7:8815") as client:
     ...     for topic in client.topics("devices/+/telemetry"):
@@ -81,11 +81,16 @@ class Client:
         tls_ca: Path | None = None,
         tls_cert: Path | None = None,
         tls_key: Path | None = None,
+        tls: Tls | None = None,
     ) -> None:
         address = server or os.environ.get("HEADWATER_SERVER") or DEFAULT_SERVER
         shown = credentials or Credentials.from_environment()
-        files = TlsFiles(ca=tls_ca, cert=tls_cert, key=tls_key)
-        if not files.is_given and address.startswith("grpc+tls://"):
+        files: Tls = TlsFiles(ca=tls_ca, cert=tls_cert, key=tls_key)
+        if files.is_given and tls is not None:
+            raise ConfigError("give certificates as files or as tls, not both")
+        if tls is not None:
+            files = tls
+        elif not files.is_given and address.startswith("grpc+tls://"):
             files = TlsFiles.from_environment()
         self._flight = FlightClient(address, timeout_s=timeout_s, retries=retries, credentials=shown, tls=files)
 

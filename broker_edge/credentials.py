@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from broker_edge.errors import ConfigError
 USER_VARIABLE = "HEADWATER_USER"
 PASSWORD_VARIABLE = "HEADWATER_PASSWORD_FROM"
 TOKEN_VARIABLE = "HEADWATER_TOKEN_FROM"
+
+REFERENCE = re.compile(r"(file|env|secret):.+", re.DOTALL)
+"""The form of every reference."""
 
 _SECRET_BYTES_MAX = 64 * 1024
 

@@ -6,18 +6,32 @@ agree.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from actions.uplink_status import TOPIC, UplinkTopic
+from broker_edge.access import BrokerAccess
+from pipelines.settings.brokers import AccessSection, BrokerSection, fleet_of
 from pipelines.settings.yaml_file import Section, read_yaml
+
+_SERVERS = ["grpc://127.0.0.1:8815"]
+
+
+class StorageSettings(Section):
+    """How object stores are reached: the options of the `object_store` library, secrets by reference."""
+
+    options: dict[str, str] = Field(default={})
 
 
 class SparkSettings(Section):
-    """The local session."""
+    """The Spark session. `master` counts only if nothing outside headwater names one."""
 
+    master: str | None = None
+    conf: dict[str, str] = Field(default={})
+    packages: list[str] = Field(default=[])
     cores: str = "local[2,4]"
     driver_memory: str = "1g"
     warehouse: str | None = None
@@ -28,6 +42,7 @@ class BronzeSettings(Section):
 
     writer: Literal["auto", "spark", "files"] = "auto"
     compression: Literal["zstd", "snappy"] = "zstd"
+    sync: bool | None = None
 
 
 class TelemetrySettings(Section):
@@ -137,8 +152,11 @@ class JobsSettings(Section):
 class Settings(Section):
     """The whole file."""
 
-    servers: list[str] = Field(default=["grpc://127.0.0.1:8815"], min_length=1)
+    servers: list[str] = Field(default=_SERVERS, min_length=1)
+    brokers: list[BrokerSection] = Field(default=[])
+    access: AccessSection = AccessSection()
     tenant: str = Field(default="default", min_length=1)
+    storage: StorageSettings = StorageSettings()
     spark: SparkSettings = SparkSettings()
     bronze: BronzeSettings = BronzeSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
@@ -149,6 +167,29 @@ class Settings(Section):
     quality: QualitySettings = QualitySettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
     jobs: JobsSettings = JobsSettings()
+
+    @model_validator(mode="after")
+    def _one_list(self) -> Settings:
+        if self.brokers and self.servers != _SERVERS:
+            raise ValueError("give either servers or brokers")
+        names = [broker.name for broker in self.brokers if broker.name is not None]
+        for known in ([broker.server for broker in self.brokers], names):
+            twice = next((one for one in known if known.count(one) > 1), None)
+            if twice is not None:
+                raise ValueError(f"brokers: {twice} is there twice")
+        return self
+
+    def fleet(self) -> tuple[BrokerAccess, ...]:
+        """The brokers and how they are reached. Raises SettingsError."""
+        return fleet_of(self.brokers or [BrokerSection(server=one) for one in self.servers], self.access)
+
+    def with_servers(self, servers: Sequence[str] | None) -> Settings:
+        """The settings with these brokers only; what the file says about their access stays. None changes nothing."""
+        if servers is None:
+            return self
+        known = {broker.server: broker for broker in self.brokers}
+        chosen = [known.get(one) or BrokerSection(server=one) for one in servers]
+        return self.model_copy(update={"servers": _SERVERS, "brokers": chosen})
 
 
 def load_settings(path: Path | None) -> Settings:

@@ -21,7 +21,8 @@ Model = TypeVar("Model", bound=BaseModel)
 class Section(BaseModel):
     """Base of every section of such a file: unknown keys and wrong types are errors, and values are frozen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # A value may be a secret that somebody wrote into the file: errors must not repeat it.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 
 def read_yaml(path: Path, model: type[Model], *, what: str = "settings") -> Model:
