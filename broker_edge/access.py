@@ -5,7 +5,6 @@ A value that may be sent to other machines and written to logs: secrets are reso
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -13,14 +12,14 @@ from broker_edge.client import Client
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError
 from broker_edge.flight import parse_server
-from broker_edge.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TlsReferences
+from broker_edge.tls import TlsReferences
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAccess:
     """`server` is `grpc://host:port` or, with TLS, `grpc+tls://host:port`. `name` is what people call the broker.
 
-    Raises ConfigError if `tls` is given for a server without TLS.
+    Raises ConfigError for another address, and if `tls` is given for a server without TLS.
     """
 
     server: str
@@ -29,7 +28,8 @@ class BrokerAccess:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        if self.tls.is_given and not parse_server(self.server).startswith("grpc+tls://"):
+        address = parse_server(self.server)
+        if self.tls.is_given and not address.startswith("grpc+tls://"):
             raise ConfigError(f"{self.server} does not use TLS: write grpc+tls://…, or omit the certificates")
 
     def client(self, *, timeout_s: float = 30.0, retries: int = 4) -> Client:
@@ -37,21 +37,16 @@ class BrokerAccess:
         return Client(self.server, timeout_s=timeout_s, retries=retries, credentials=self.credentials, tls=self.tls)
 
 
+def accesses(servers: Iterable[BrokerAccess | str]) -> tuple[BrokerAccess, ...]:
+    """The brokers, where an address alone stands for a broker that is reached as the environment says."""
+    return tuple(one if isinstance(one, BrokerAccess) else from_environment([one])[0] for one in servers)
+
+
 def from_environment(servers: Iterable[str]) -> tuple[BrokerAccess, ...]:
     """Brokers reached with the credentials and certificates that HEADWATER_USER, HEADWATER_PASSWORD_FROM,
     HEADWATER_TOKEN_FROM and HEADWATER_TLS_CA, _CERT and _KEY name."""
-    credentials, tls = Credentials.from_environment(), tls_from_environment()
+    credentials, tls = Credentials.from_environment(), TlsReferences.from_environment()
     return tuple(
         BrokerAccess(server, credentials, tls if server.startswith("grpc+tls://") else TlsReferences())
         for server in servers
     )
-
-
-def tls_from_environment() -> TlsReferences:
-    """The files named by HEADWATER_TLS_CA, HEADWATER_TLS_CERT and HEADWATER_TLS_KEY, as references."""
-    ca, cert, key = (os.environ.get(name) for name in (CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE))
-    return TlsReferences(ca=_file(ca), cert=_file(cert), key=_file(key))
-
-
-def _file(path: str | None) -> str | None:
-    return f"file:{path}" if path else None

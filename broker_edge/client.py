@@ -18,7 +18,7 @@ from broker_edge.credentials import Credentials
 from broker_edge.errors import BrokerError, ConfigError, RefusedError
 from broker_edge.flight import FlightClient
 from broker_edge.stream import RecordStream
-from broker_edge.tls import Tls, TlsFiles
+from broker_edge.tls import Tls, TlsFiles, TlsReferences
 from broker_edge.values import (
     Commit,
     Group,
@@ -91,7 +91,7 @@ class Client:
         if tls is not None:
             files = tls
         elif not files.is_given and address.startswith("grpc+tls://"):
-            files = TlsFiles.from_environment()
+            files = TlsReferences.from_environment()
         self._flight = FlightClient(address, timeout_s=timeout_s, retries=retries, credentials=shown, tls=files)
 
     @property

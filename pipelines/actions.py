@@ -19,6 +19,7 @@ from pipelines.jobs.kinds import LoopJob
 from pipelines.jobs.process import StopSignal, run_job
 from pipelines.jobs.runner import run_alone
 from pipelines.settings import ActionsSection, Settings, load_settings
+from pipelines.settings.job_options import add_broker_options, with_brokers
 from sinks.devices import DevicePublisher
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool 
     """Runs the engine until `stop(seconds)`, which waits at most that long, returns True; `once` ends when everything
     is read."""
     given = settings.actions
-    with closing(DevicePublisher(settings.servers[0])) as publisher:
+    with closing(DevicePublisher(settings.fleet()[0])) as publisher:
         pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s, device_state_s=given.device_state_s)
         job = ActionJob(DeltalakeStore(given.root), publisher, limits=limits_of(given), pace=pace)
         log.info("the action engine reads %s and publishes on %s", given.root, publisher.server)
@@ -73,14 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m pipelines.actions", description="Runs the action engine.")
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     parser.add_argument("--root", help="folder or object store address of the action tables")
-    parser.add_argument("--server", help="the broker's Flight address, grpc://host:port")
+    add_broker_options(parser)
     options = parser.parse_args(arguments)
 
     def work() -> None:
-        file = load_settings(options.config)
+        file = with_brokers(load_settings(options.config), options)
         actions = file.actions.model_copy(update={"root": options.root or file.actions.root})
-        servers = [options.server] if options.server is not None else file.servers
-        settings = file.model_copy(update={"actions": actions, "servers": servers})
+        settings = file.model_copy(update={"actions": actions})
         stop = StopSignal()
         run_alone(LoopJob("actions", lambda end: run_engine(settings, end)), settings.jobs, stop.wait)
 

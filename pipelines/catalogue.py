@@ -78,7 +78,7 @@ def make_job(name: str, settings: Settings, spark: SparkOf, *, available_now: bo
 def _start_status(spark: SparkSession, settings: Settings, available_now: bool) -> object:
     tables.create_by_path(settings.actions.root)
     chosen = StatusSettings(
-        servers=tuple(settings.servers),
+        servers=settings.fleet(),
         root=settings.actions.root,
         checkpoint=settings.status.checkpoint,
         tenant=settings.tenant,
@@ -106,7 +106,7 @@ def _loop(
         session = None if spark is None else spark()
         if name == "gaps":
             place = TablePlace.of(settings.silver)
-            copier = GapCopier(settings.servers, place, tenant=settings.tenant, spark=session)
+            copier = GapCopier(settings.fleet(), place, tenant=settings.tenant, spark=session)
             copy_until(copier, end, every_s=settings.gaps.every_s)
         elif name == "quality":
             check_until(QualityJob(settings, spark=session), end, every_s=settings.quality.every_s)

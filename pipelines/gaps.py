@@ -21,10 +21,11 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from broker_edge.access import BrokerAccess, accesses
 from broker_edge.errors import JobFailedError, UnavailableError
 from pipelines.jobs.process import StopSignal, run_job
 from pipelines.settings import load_settings
-from pipelines.settings.job_options import add_place_options, with_options
+from pipelines.settings.job_options import add_broker_options, add_place_options, with_options
 from pipelines.settings.places import TablePlace
 from pipelines.spark.session import session_of
 from sinks.once import append_few_once
@@ -48,9 +49,14 @@ class GapCopier:
     """
 
     def __init__(
-        self, servers: Sequence[str], place: TablePlace, *, tenant: str, spark: SparkSession | None = None
+        self,
+        servers: Sequence[BrokerAccess | str],
+        place: TablePlace,
+        *,
+        tenant: str,
+        spark: SparkSession | None = None,
     ) -> None:
-        self._servers = tuple(servers)
+        self._servers = accesses(servers)
         self._table = place.table(INGEST_GAPS.name)
         self._tenant = tenant
         self._spark = spark
@@ -70,7 +76,7 @@ class GapCopier:
                 found, broken = read_reports([server], places=places)
                 answered += 1
             except UnavailableError as error:
-                log.warning("cannot read gaps from %s, skipping it for now: %s", server, error)
+                log.warning("cannot read gaps from %s, skipping it for now: %s", server.server, error)
                 problem = error
                 continue
             self._set_aside(broken)
@@ -185,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     add_place_options(parser)
-    parser.add_argument("--server", action="append", help="Flight address of a broker, grpc://host:port; repeatable")
+    add_broker_options(parser)
     parser.add_argument("--tenant", help="tenant to write into every row")
     parser.add_argument("--once", action="store_true", help="copy the existing reports, then exit")
     options = parser.parse_args(arguments)
@@ -195,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         place = TablePlace.of(settings.silver)
         spark = session_of(JOB_NAME, settings.spark) if place.root is None else None
         stop = StopSignal()
-        copier = GapCopier(settings.servers, place, tenant=settings.tenant, spark=spark)
+        copier = GapCopier(settings.fleet(), place, tenant=settings.tenant, spark=spark)
         end = (lambda _: True) if options.once else stop.wait
         copy_until(copier, end, every_s=settings.gaps.every_s)
 

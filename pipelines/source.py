@@ -10,26 +10,28 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from broker_edge.access import BrokerAccess
+from sources.access import access_options
 from sources.options import parse_options
 from sources.splits import Split, read_split
 
 
 def headwater_options(
     *,
-    servers: Sequence[str],
+    servers: Sequence[BrokerAccess | str],
     subscribe: Sequence[str],
     consumer_group: str,
     places: Mapping[str, Any] | None = None,
     max_offsets_per_trigger: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> dict[str, str]:
-    """The options of a stream of the records published to `subscribe`.
+    """The options of a stream of the records published to `subscribe`. They hold references, never secrets.
 
     With an empty checkpoint, a partition starts at `places` (`{log id: {partition: [next, epoch]}}`) if it is named
     there, otherwise where the group started, otherwise at the oldest record.
     """
     options = {
-        "servers": ",".join(servers),
+        **access_options(servers),
         "subscribe": ",".join(subscribe),
         "consumerGroup": consumer_group,
         "startingOffsets": json.dumps(places) if places else "earliest",
@@ -44,7 +46,7 @@ def headwater_options(
 def headwater_stream(
     spark: SparkSession,
     *,
-    servers: Sequence[str],
+    servers: Sequence[BrokerAccess | str],
     subscribe: Sequence[str],
     consumer_group: str,
     places: Mapping[str, Any] | None = None,

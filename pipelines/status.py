@@ -23,10 +23,12 @@ from actions.event_log import EventLog
 from actions.status_batch import StatusBatches
 from actions.status_rows import RECEIPTS, STATUS_FILTER
 from actions.uplink_status import UplinkTopic
+from broker_edge.access import BrokerAccess
 from pipelines.jobs.kinds import StreamJob
 from pipelines.jobs.process import StopSignal, mute_query_traces, run_job
 from pipelines.jobs.runner import run_alone
 from pipelines.settings import load_settings
+from pipelines.settings.job_options import add_broker_options, with_brokers
 from pipelines.source import headwater_stream
 from pipelines.spark.jvm_end import jvm_may_end
 from pipelines.spark.session import session_of
@@ -46,10 +48,11 @@ _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "log_id
 
 @dataclass(frozen=True, slots=True)
 class StatusSettings:
-    """`root` holds the tables of actions. `max_offsets_per_trigger` limits the driver memory that a batch takes.
+    """An address alone in `servers` is reached as the environment says. `root` holds the tables of actions.
+    `max_offsets_per_trigger` limits the driver memory that a batch takes.
     `uplink_topic` is the topic of devices that use the format of Bytebeam's uplink."""
 
-    servers: tuple[str, ...]
+    servers: tuple[BrokerAccess | str, ...]
     root: str
     checkpoint: str
     tenant: str = DEFAULT_TENANT
@@ -102,14 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     parser.add_argument("--root", help="folder or object store address of the action tables")
     parser.add_argument("--checkpoint", help="folder of the checkpoint")
-    parser.add_argument("--server", action="append", help="Flight address of a broker, grpc://host:port; repeatable")
+    add_broker_options(parser)
     parser.add_argument("--available-now", action="store_true", help="read the existing records, then exit")
     options = parser.parse_args(arguments)
 
     def work() -> None:
-        file = load_settings(options.config)
+        file = with_brokers(load_settings(options.config), options)
         settings = StatusSettings(
-            servers=tuple(options.server or file.servers),
+            servers=file.fleet(),
             root=options.root or file.actions.root,
             checkpoint=options.checkpoint or file.status.checkpoint,
             tenant=file.tenant,

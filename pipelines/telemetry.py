@@ -20,6 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 from broker_edge.errors import SettingsError
 from pipelines.jobs.process import run_job, run_query
 from pipelines.settings import Settings, load_settings
+from pipelines.settings.job_options import add_broker_options, with_brokers
 from pipelines.source import headwater_options, headwater_splits
 from sinks.bronze import WriteHow, places_after, write_bronze, write_bronze_files
 from sinks.table import Table
@@ -36,7 +37,7 @@ def start_telemetry(spark: SparkSession, settings: Settings, *, available_now: b
     # it, because the table has either the whole batch or nothing of it.
     places = {} if _has_finished_a_batch(telemetry.checkpoint) else places_after(spark, table, tenant=settings.tenant)
     options = headwater_options(
-        servers=settings.servers,
+        servers=settings.fleet(),
         subscribe=telemetry.subscribe,
         consumer_group=telemetry.consumer_group,
         places=places,
@@ -94,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pipelines.telemetry", description=__doc__.splitlines()[0])
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
-    parser.add_argument("--server", action="append", help="Flight address of a broker, grpc://host:port; repeatable")
+    add_broker_options(parser)
     parser.add_argument("--tenant", help="tenant to write into every row")
     table = parser.add_mutually_exclusive_group()
     table.add_argument("--table", help="bronze table, catalog.schema.table")
@@ -111,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _settings(options: argparse.Namespace) -> Settings:
     """The settings file, overridden by the command line."""
-    settings = load_settings(options.config)
+    settings = with_brokers(load_settings(options.config), options)
     telemetry = {
         "checkpoint": options.checkpoint,
         "consumer_group": options.group,
@@ -122,7 +123,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     changes = {name: value for name, value in telemetry.items() if value is not None}
     if options.table is not None or options.table_path is not None:
         changes |= {"table": options.table, "table_path": options.table_path}
-    top = {"servers": options.server, "tenant": options.tenant}
+    top = {"tenant": options.tenant}
     try:
         return Settings.model_validate(
             settings.model_dump()

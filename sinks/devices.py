@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker_edge import BrokerError, Client, Place, RefusedError, Row
+from broker_edge.access import BrokerAccess
 
 ROWS_MAX = 1_000
 """Rows per call to the broker: one answer, one sync. Rows stored before a failure are sent again without effect."""
 
 
 class DevicePublisher:
-    """Publishes on the broker at `server` (`grpc://host:port`). May be shared by threads."""
+    """Publishes on the broker `server`; an address alone (`grpc://host:port`) is reached as the environment says. May
+    be shared by threads."""
 
-    def __init__(self, server: str | None = None, *, timeout_s: float = 30.0) -> None:
-        self._client = Client(server, timeout_s=timeout_s)
+    def __init__(self, server: BrokerAccess | str | None = None, *, timeout_s: float = 30.0) -> None:
+        if isinstance(server, BrokerAccess):
+            self._client = server.client(timeout_s=timeout_s)
+        else:
+            self._client = Client(server, timeout_s=timeout_s)
 
     @property
     def server(self) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from sources.access import access_options
 from sources.options import parse_options
 from sources.servers import Servers
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from broker_edge.access import BrokerAccess
     from sources.log_server import LogServer
 
 _LOGGER = logging.getLogger(__name__)
@@ -96,11 +98,14 @@ class BrokenReport:
     problem: str
 
 
-def reported_gaps(servers: Sequence[str], *, options: Mapping[str, str] | None = None) -> list[ReportedGap]:
+def reported_gaps(
+    servers: Sequence[BrokerAccess | str], *, options: Mapping[str, str] | None = None
+) -> list[ReportedGap]:
     """All gaps recorded by the brokers, ordered by log and by the offset of the report.
 
-    `options` are the source options for reaching brokers (TLS, credentials, timeouts). Raises `UnavailableError` when a
-    broker does not answer. A record that is not a valid report is skipped with a warning.
+    An address alone is reached as the environment says. `options` are further options of the source, such as timeouts.
+    Raises `UnavailableError` when a broker does not answer. Records that are not valid reports are skipped with a
+    warning.
     """
     found, broken = read_reports(servers, options=options)
     for one in broken:
@@ -109,12 +114,12 @@ def reported_gaps(servers: Sequence[str], *, options: Mapping[str, str] | None =
 
 
 def read_reports(
-    servers: Sequence[str], *, options: Mapping[str, str] | None = None, places: Places | None = None
+    servers: Sequence[BrokerAccess | str], *, options: Mapping[str, str] | None = None, places: Places | None = None
 ) -> tuple[list[ReportedGap], list[BrokenReport]]:
     """Like `reported_gaps`, and also returns the records that are not valid reports. With `places`, reads only from
     those offsets on, and moves them to where the next call starts."""
     places = {} if places is None else places
-    parsed = parse_options({**(options or {}), "servers": ",".join(servers), "subscribe": TOPIC})
+    parsed = parse_options({**access_options(servers), **(options or {}), "subscribe": TOPIC})
     brokers = Servers(parsed)
     found: list[ReportedGap] = []
     broken: list[BrokenReport] = []

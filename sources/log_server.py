@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from broker_edge.errors import BrokerError, ConfigError, HeadwaterError, OptionError, UnavailableError
 from broker_edge.flight import FlightClient, JsonObject
+from sources.access import Access
 from sources.broker_errors import fenced, refused, unreachable
-from sources.options import Access
 
 T = TypeVar("T")
 

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from broker_edge.credentials import Credentials
-from broker_edge.errors import ConfigError, OptionError
-from broker_edge.tls import TlsReferences
+from broker_edge.errors import OptionError
+from sources.access import CREDENTIAL_NAMES, TLS_NAMES, Access, access_by_server, common_access
 from sources.offsets import Place
 from sources.option_values import (
     assign_value,
@@ -28,7 +27,6 @@ from sources.option_values import (
     log_ids_value,
     pattern_value,
     places_value,
-    reference_value,
     servers_value,
     time_us_value,
     word_value,
@@ -59,12 +57,9 @@ OPTION_NAMES = (
     "fetchOffset.retryIntervalMs",
     "requestTimeoutMs",
     "pollTimeoutMs",
-    "user",
-    "password",
-    "token",
-    "tls.ca",
-    "tls.cert",
-    "tls.key",
+    *CREDENTIAL_NAMES,
+    *TLS_NAMES,
+    "access",
 )
 INTERNAL_NAMES = ("yield",)
 """For the sinks of this project, which read the records themselves; never suggested in an error message."""
@@ -79,12 +74,7 @@ TOPIC_NAMES = ("subscribe", "subscribePattern", "assign")
 POLL_TIMEOUT_MS_DEFAULT = 120_000
 """How long a task waits for a broker that became unreachable during a read. Kafka's default."""
 
-REQUEST_TIMEOUT_MS_DEFAULT = 15_000
-"""A plan over a long log may scan it; all other requests are answered in milliseconds."""
-
 MAX_TRIGGER_DELAY_MS_DEFAULT = 15 * 60_000
-NUM_RETRIES_DEFAULT = 3
-RETRY_INTERVAL_MS_DEFAULT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +89,6 @@ class Bound:
     def moves(self) -> bool:
         """Whether a later request may give another position."""
         return self.kind in ("latest", "time")
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How a broker is reached: credentials, TLS, timeouts and retries. Secrets stay references until a call is made."""
-
-    credentials: Credentials = field(default_factory=Credentials)
-    tls: TlsReferences = field(default_factory=TlsReferences)
-    request_timeout_ms: int = REQUEST_TIMEOUT_MS_DEFAULT
-    num_retries: int = NUM_RETRIES_DEFAULT
-    retry_interval_ms: int = RETRY_INTERVAL_MS_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +116,14 @@ class SourceOptions:
     consumer_group: str | None = None
     poll_timeout_ms: int = POLL_TIMEOUT_MS_DEFAULT
     access: Access = field(default_factory=Access)
+    access_by_server: Mapping[str, Access] = field(default_factory=dict)
+    """The servers that are not reached by `access`."""
     yields_splits: bool = False
     given: frozenset[str] = frozenset()
+
+    def access_of(self, server: str) -> Access:
+        """How this server is reached."""
+        return self.access_by_server.get(server, self.access)
 
     @property
     def what(self) -> str:
@@ -178,8 +163,10 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
             raise OptionError(_unknown(given))
         values[name] = value
     _check_topics(values)
+    servers = servers_value(values.get("servers"))
+    access = common_access(values, servers)
     options = SourceOptions(
-        servers=servers_value(values.get("servers")),
+        servers=servers,
         filters=filters_value(values["subscribe"]) if "subscribe" in values else None,
         pattern=pattern_value(values["subscribePattern"]) if "subscribePattern" in values else None,
         assign=assign_value(values["assign"]) if "assign" in values else None,
@@ -198,7 +185,8 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
         include_headers=flag_value(values, "includeHeaders", default=False),
         consumer_group=group_value(values.get("consumerGroup")),
         poll_timeout_ms=count_value(values, "pollTimeoutMs") or POLL_TIMEOUT_MS_DEFAULT,
-        access=_access(values),
+        access=access,
+        access_by_server=access_by_server(values, servers, access),
         yields_splits=word_value(values, "yield", ("rows", "splits")) == "splits",
         given=frozenset(values),
     )
@@ -261,25 +249,3 @@ def _bound(values: Mapping[str, str], which: str, default: Literal["earliest", "
             raise OptionError("endingOffsets=earliest would read nothing: use latest or offsets")
         return Bound("earliest")
     return Bound("places", places=places_value(f"{which}Offsets", word))
-
-
-def _access(values: Mapping[str, str]) -> Access:
-    password, token, ca, cert, key = (
-        reference_value(name, values.get(name)) for name in ("password", "token", "tls.ca", "tls.cert", "tls.key")
-    )
-    try:
-        tls = TlsReferences(ca=ca, cert=cert, key=key)
-        credentials = Credentials(user=values.get("user"), password=password, token=token)
-    except ConfigError as error:
-        raise OptionError(str(error)) from error
-    if tls.is_given and any(server.startswith("grpc://") for server in servers_value(values.get("servers"))):
-        raise OptionError("options tls.ca, tls.cert and tls.key are for servers of the form grpc+tls://host:port")
-    retries = count_value(values, "fetchOffset.numRetries", at_least=0)
-    interval = count_value(values, "fetchOffset.retryIntervalMs", at_least=0)
-    return Access(
-        credentials=credentials,
-        tls=tls,
-        request_timeout_ms=count_value(values, "requestTimeoutMs") or REQUEST_TIMEOUT_MS_DEFAULT,
-        num_retries=NUM_RETRIES_DEFAULT if retries is None else retries,
-        retry_interval_ms=RETRY_INTERVAL_MS_DEFAULT if interval is None else interval,
-    )

@@ -34,7 +34,7 @@ class Servers:
     """Connections of one reader, opened on first use. Not shared between threads."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._servers = [LogServer(address, access=options.access) for address in options.servers]
+        self._servers = [LogServer(address, access=options.access_of(address)) for address in options.servers]
         self._log_ids: dict[str, str] = {}
         self._left_alone: dict[str, tuple[float, UnavailableError]] = {}
         self._threads: ThreadPoolExecutor | None = None

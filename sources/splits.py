@@ -121,7 +121,7 @@ def read_task(task: SplitTask, options: SourceOptions) -> Iterator[pa.RecordBatc
     if options.yields_splits:
         yield _as_rows(task)
         return
-    server = LogServer(task.address, access=options.access)
+    server = LogServer(task.address, access=options.access_of(task.address))
     try:
         for offsets in task.offsets:
             yield from fetch(offsets, server, options)
@@ -136,7 +136,7 @@ def read_split(split: Split, options: SourceOptions) -> Iterator[pa.RecordBatch]
     timeouts and credentials. If the broker cannot be reached, waits up to `pollTimeoutMs` after the last batch. Raises
     `DataLossError`, `UnavailableError`, `RefusedError` or `OptionError`, like reading rows.
     """
-    server = LogServer(split.server, access=options.access)
+    server = LogServer(split.server, access=options.access_of(split.server))
     try:
         yield from fetch(split.offsets, server, options)
     finally:

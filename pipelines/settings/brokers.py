@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator, model_validator
 
-from broker_edge.access import BrokerAccess, tls_from_environment
+from broker_edge.access import BrokerAccess
 from broker_edge.credentials import REFERENCE, Credentials
 from broker_edge.errors import ConfigError, SettingsError
 from broker_edge.tls import TlsReferences
@@ -68,7 +68,7 @@ def fleet_of(brokers: list[BrokerSection], access: AccessSection) -> tuple[Broke
     """The brokers with complete access. Credentials that neither the broker nor `access` names come from the
     environment, and so do certificates. Raises SettingsError."""
     from_settings = access.credentials() if not access.is_anonymous else Credentials.from_environment()
-    certificates = access.certificates() if access.certificates().is_given else tls_from_environment()
+    certificates = access.certificates() if access.certificates().is_given else TlsReferences.from_environment()
     found = []
     for broker in brokers:
         credentials = from_settings if broker.is_anonymous else broker.credentials()

@@ -7,7 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from broker_edge.access import BrokerAccess
+from broker_edge.credentials import Credentials
 from broker_edge.errors import OptionError
+from broker_edge.tls import TlsReferences
+from sources.access import access_options
 from sources.offsets import Place
 from sources.options import ONLY_STREAM, SourceOptions, parse_options
 
@@ -251,3 +255,61 @@ DIGITS = "9" * 5_000
 def test_numbers_and_times_of_any_size_are_refused_by_the_name_of_their_option(given: dict[str, str]) -> None:
     with pytest.raises(OptionError):
         parse_options({"servers": "grpc://127.0.0.1:1", "subscribe": "a", **given})
+
+
+TWO = "grpc+tls://a:1,grpc+tls://b:2"
+
+
+def test_access_overrides_what_holds_for_all_servers() -> None:
+    access = '{"grpc+tls://b:2": {"token": "env:T"}, "grpc+tls://a:1": {"tls.ca": "file:a.pem"}}'
+    options = parsed(servers=TWO, user="ann", password="env:PW", access=access, **{"tls.ca": "file:ca.pem"})
+    one, two = options.access_of("grpc+tls://a:1"), options.access_of("grpc+tls://b:2")
+    assert (one.credentials.user, one.tls.ca) == ("ann", "file:a.pem")
+    assert (two.credentials.user, two.credentials.token, two.tls.ca) == (None, "env:T", "file:ca.pem")
+    assert two.request_timeout_ms == one.request_timeout_ms
+
+
+@pytest.mark.parametrize(
+    ("access", "says"),
+    [
+        ("{", "option access is JSON of the form"),
+        ("[1]", "option access is JSON of the form"),
+        ('{"grpc+tls://a:1": 3}', "option access is JSON of the form"),
+        ('{"grpc+tls://a:1": {"user": 3}}', "option access is JSON of the form"),
+        ('{"grpc+tls://c:3": {}}', "option access names grpc+tls://c:3, which is not one of the servers"),
+        ('{"grpc+tls://a:1": {"pasword": "env:P"}}', "unknown key pasword: did you mean password?"),
+        ('{"grpc+tls://a:1": {"token": "hunter2"}}', "option access, grpc+tls://a:1: option token is a reference"),
+        ('{"grpc+tls://a:1": {"user": "ann"}}', "option access, grpc+tls://a:1: a user and a password belong together"),
+        ('{"hunter2', "option access is JSON of the form"),
+    ],
+)
+def test_a_wrong_access_is_one_sentence_without_the_secret(access: str, says: str) -> None:
+    message = refused(servers=TWO, access=access)
+    assert says in message
+    assert "hunter2" not in message
+
+
+def test_certificates_for_all_leave_out_a_server_without_tls_that_access_names() -> None:
+    servers, tls = "grpc+tls://a:1,grpc://b:2", {"tls.ca": "file:ca.pem"}
+    assert "grpc://b:2 is another one" in refused(servers=servers, **tls)
+    options = parsed(servers=servers, access='{"grpc://b:2": {}}', **tls)
+    assert options.access_of("grpc+tls://a:1").tls.is_given
+    assert not options.access_of("grpc://b:2").tls.is_given
+    assert "certificates are for servers" in refused(servers=servers, access='{"grpc://b:2": {"tls.ca": "file:x"}}')
+
+
+def test_brokers_become_options_that_mean_the_same() -> None:
+    ann = BrokerAccess("grpc+tls://a:1", Credentials(user="ann", password="env:PW"), TlsReferences(ca="file:ca.pem"))
+    bob = BrokerAccess("grpc+tls://b", Credentials(token="secret:x/y"))
+    anonymous = BrokerAccess("grpc://c:3")
+    alike = access_options([ann, replace(ann, server="grpc+tls://d:4")])
+    assert alike == {
+        "servers": "grpc+tls://a:1,grpc+tls://d:4",
+        "user": "ann",
+        "password": "env:PW",
+        "tls.ca": "file:ca.pem",
+    }
+    options = parse_options({**access_options([ann, bob, anonymous]), "subscribe": "t"})
+    for broker, server in ((ann, "grpc+tls://a:1"), (bob, "grpc+tls://b:8815"), (anonymous, "grpc://c:3")):
+        assert options.access_of(server).credentials == broker.credentials
+        assert options.access_of(server).tls == broker.tls
