@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from actions.engine import (
     Action,
@@ -23,7 +22,7 @@ from actions.engine import (
     DeviceState,
     EngineState,
     Limits,
-    Place,
+    Logs,
     Publish,
     Report,
     Request,
@@ -32,26 +31,20 @@ from actions.engine import (
     rests_until_us,
     tick,
 )
-from actions.halving import said
+from actions.outbound import Outbound, Publisher
 from actions.store import News, TableStore, Versions
-from broker_edge import HeadwaterError, RefusedError, Row
-from broker_edge import Place as LogPlace
 from sinks.rows import now_us
 
 log = logging.getLogger(__name__)
 
 _KEEP_ENDED_US = 600 * 1_000_000
-_BACKOFF_MAX_S = 30.0
-_RECORD_FIELDS = ("topic", "key", "value", "headers", "idempotency_key")
-"""The fields of a record for which a broker may refuse it, whoever sends it."""
-_REFUSED_MAX = 64
-"""Maximum number of records that one tick gives up: finding each takes several calls."""
+_MEET_S = 3.0
+"""Time for several brokers to say at the start which logs they serve."""
+_PUBLISH_S = 1.0
+"""Time that a turn waits for several brokers. A slower one is asked for its answer in later turns."""
+_CLOSE_S = 5.0
 _KNOWN_FREE = 10_000
 """Maximum number of remembered ids of actions that do not exist in any table."""
-
-
-class Publisher(Protocol):
-    def publish(self, rows: Sequence[Row]) -> list[LogPlace]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +63,21 @@ class ActionJob:
     def __init__(
         self,
         store: TableStore,
-        publisher: Publisher,
+        publishers: Publisher | Sequence[Publisher],
         *,
         limits: Limits | None = None,
         pace: Pace | None = None,
         clock_us: Callable[[], int] = now_us,
     ) -> None:
         self._store = store
-        self._publisher = publisher
         self._limits = limits or Limits()
         self._pace = pace or Pace()
         self._clock_us = clock_us
         self._stop = threading.Event()
+        self._wake = threading.Event()
+        chosen = tuple(publishers) if isinstance(publishers, Sequence) else (publishers,)
+        self._outbound = Outbound(chosen, wake=self._wake.set)
+        self._logs = Logs(self._outbound.brokers())
         self._state = EngineState()
         self._known: set[str] = set()
         self._definitions: dict[str, list[Action]] = {}
@@ -101,11 +97,11 @@ class ActionJob:
         self._facts_from = 0.0
         self._rest: tuple[int, int] | None = None
         """The period, by the engine's clock, in which a tick without news would decide nothing."""
-        self._failures = 0
-        self._publish_from = 0.0
         store.claim()
         self._state = replace(self._state, facts=store.facts())
         self._load(store.running())
+        if not self._logs.alone:
+            self._outbound.meet(_MEET_S)
 
     @property
     def state(self) -> EngineState:
@@ -113,6 +109,7 @@ class ActionJob:
 
     def stop(self) -> None:
         self._stop.set()
+        self._wake.set()
 
     def run(self) -> None:
         """Runs turns until `stop`. Raises TableStoreError if the tables cannot be read or written."""
@@ -120,10 +117,11 @@ class ActionJob:
         while not self._stop.is_set():
             news = self._store.news()
             due = time.monotonic() - last_tick >= self._pace.tick_s
-            if due or not news.empty:
+            if due or not news.empty or self._outbound.has_news:
                 last_tick = time.monotonic()
                 self.turn(news)
-            self._stop.wait(self._pace.poll_s)
+            self._wake.wait(self._pace.poll_s)
+            self._wake.clear()
         self.close()
 
     def run_through(self, is_stopped: Callable[[], bool]) -> None:
@@ -133,16 +131,22 @@ class ActionJob:
         self.close()
 
     def close(self) -> None:
-        """Writes pending rows of devices. If a kill prevents this, their reports are read again."""
-        self._commit(Decision(waiting=self._state.waiting, devices=self._state.devices), facts_due=True)
+        """Writes pending rows of devices, and places that brokers have confirmed. If a kill prevents this, reports are
+        read again, and records are sent again without effect."""
+        self._outbound.settle(_CLOSE_S)
+        self._collect()
+        self._outbound.close()
+        self._commit(self._nothing(), facts_due=True)
 
     def turn(self, news: News | None = None) -> Decision:
         """One complete turn. Publishing may fail; owed records then stay owed."""
         news = self._store.news() if news is None else news
+        self._collect()
+        self._look_at_brokers()
         now_us = self._clock_us()
         self._note_heard(news, now_us)
         if news.empty and self._rest is not None and self._rest[0] <= now_us < self._rest[1]:
-            decision = Decision(waiting=self._state.waiting, devices=self._state.devices)
+            decision = self._nothing()
             self._commit(decision)
             self._forget()
             return decision
@@ -159,16 +163,26 @@ class ActionJob:
             artifacts=self._artifacts,
             limits=self._limits,
             heard_us=self._heard_us,
+            logs=self._logs,
         )
         self._settle(decision)
         self._commit(decision)
         self._rest = None
         if not decision.writes and not decision.publishes and self._heard_us == now_us:
             self._rest = (now_us, rests_until_us(self._state, actions, requests, now_us, self._limits))
-        if decision.publishes and time.monotonic() >= self._publish_from:
+        if decision.publishes:
             self._publish(decision.publishes)
         self._forget()
         return decision
+
+    def _nothing(self) -> Decision:
+        return Decision(waiting=self._state.waiting, devices=self._state.devices, logs=self._state.logs)
+
+    def _look_at_brokers(self) -> None:
+        """What the brokers answered since the last turn. A change is news: routes depend on it."""
+        logs = Logs(self._outbound.brokers())
+        if logs != self._logs:
+            self._logs, self._rest = logs, None
 
     # -- knowledge -----------------------------------------------------------------------------------------------
 
@@ -238,7 +252,8 @@ class ActionJob:
                 log.error("the row of action %s is no longer in the table actions: nothing more is sent for it", id_)
         decision = Decision(target_updates=loaded.targets, state_updates=loaded.states, waiting=self._state.waiting)
         state = apply(self._state, decision)
-        self._state = replace(state, said=state.said | loaded.said, devices=self._state.devices)
+        before = self._state
+        self._state = replace(state, said=state.said | loaded.said, devices=before.devices, logs=before.logs)
 
     def _settle(self, decision: Decision) -> None:
         """Drops the requests that this decision handles, and the versions of reports that no longer wait."""
@@ -277,6 +292,7 @@ class ActionJob:
         for id_, rows in self._definitions.items():
             if id_ not in old:
                 old -= {needed for row in rows for needed in row.rollout.depends_on}
+        old -= {action_id for action_id, _ in state.copied}
         if not old:
             return
         for id_ in old:
@@ -305,39 +321,15 @@ class ActionJob:
         self._state = apply(self._state, decision)
 
     def _publish(self, publishes: Sequence[Publish]) -> None:
-        found: dict[Publish, Place] = {}
-        refused: dict[Publish, str] = {}
-        try:
-            self._place(publishes, found, refused)
-        except HeadwaterError as error:
-            self._failures += 1
-            wait_s = min(_BACKOFF_MAX_S, 0.5 * 2 ** min(self._failures, 10))
-            self._publish_from = time.monotonic() + wait_s
-            left = len(publishes) - len(found) - len(refused)
-            log.warning("%d records for devices are waiting, next attempt in %.1f s: %s", left, wait_s, error)
-        else:
-            self._failures = 0
-        if found or refused:
-            self._commit(record_places(self._state, found, self._clock_us(), refused=refused))
+        """Gives the brokers their records, and commits what they have confirmed."""
+        # With one broker there is nothing else to do meanwhile.
+        self._outbound.send(publishes, seconds=None if self._logs.alone else _PUBLISH_S)
+        self._collect()
 
-    def _place(self, publishes: Sequence[Publish], found: dict[Publish, Place], refused: dict[Publish, str]) -> None:
-        """Publishes. If the broker refuses a record because of its content, finds that record and publishes the others.
-        Raises the errors of publishing; `found` then holds the records published so far."""
-        rows = [Row(topic=p.topic, value=p.value, idempotency_key=p.idempotency_key) for p in publishes]
-        try:
-            places = self._publisher.publish(rows)
-        except RefusedError as error:
-            if error.field not in _RECORD_FIELDS or len(refused) >= _REFUSED_MAX:
-                raise
-            if len(publishes) == 1:
-                log.warning("giving up record %s: %s", publishes[0].idempotency_key, error)
-                refused[publishes[0]] = said(error)
-                return
-            middle = len(publishes) // 2
-            self._place(publishes[:middle], found, refused)
-            self._place(publishes[middle:], found, refused)
-            return
-        found.update((p, Place(at.partition, at.offset)) for p, at in zip(publishes, places, strict=True))
+    def _collect(self) -> None:
+        sent = self._outbound.collected()
+        if sent.places or sent.refused:
+            self._commit(record_places(self._state, sent.places, self._clock_us(), refused=sent.refused))
 
 
 def _action_of(event_id: str) -> str:

@@ -126,6 +126,7 @@ def device_of(row: Row) -> Device:
         labels=row["labels"] or {},
         groups=_texts(row.get("groups")) or (),
         time_zone=row.get("time_zone"),
+        log=row.get("log") or None,
     )
 
 
@@ -187,6 +188,7 @@ def reports_of(events: Iterable[Mapping[str, Any]]) -> dict[Report, int]:
 def target_of(row: Row) -> Target:
     fields: dict[str, Any] = {name: row.get(column) for name, column in _columns(Target)}
     fields |= {name: bool(fields[name]) for name in ("late", "forced", "leaving", "claimed")}
+    fields["copies"] = tuple(fields["copies"] or ())
     return Target(**{**fields, "state": TargetState(row["state"]), "wave": fields["wave"] or 0})
 
 
@@ -277,6 +279,8 @@ def _table(values: Sequence[Any], kind: Any, table: FieldTable) -> pa.Table:
         found = [getattr(value, names[field.name]) for value in values]
         if found and isinstance(found[0], Enum):
             found = [one.value for one in found]
+        elif field.name == "copies":
+            found = [list(one) or None for one in found]  # Null is easier to look for than an empty list.
         elif pa.types.is_map(field.type):
             found = [list(one.items()) for one in found]
         columns.append(pa.array(found, field.type))

@@ -115,7 +115,8 @@ class TableStore(Protocol):
         """Takes over as the engine of these tables: later commits of an earlier engine fail."""
 
     def running(self) -> frozenset[str]:
-        """The ids of actions that are not over, or whose row is older than one of their targets."""
+        """The ids of actions that are not over, whose row is older than one of their targets, or that have copies of
+        commands in old logs."""
 
     def load(self, action_ids: Collection[str]) -> Loaded:
         """Everything that is stored about these actions."""
@@ -174,7 +175,8 @@ class DeltalakeStore:
         newest = "SELECT action_id, max(updated_at) AS updated_at FROM action_targets GROUP BY action_id"
         sql = f"SELECT s.action_id FROM action_state s LEFT JOIN ({newest}) t ON s.action_id = t.action_id"
         rows = self._select(tables, f"{sql} WHERE s.ended_at IS NULL OR t.updated_at > s.updated_at")
-        return frozenset(row["action_id"] for row in rows)
+        copied = self._query("action_targets", "SELECT DISTINCT action_id FROM action_targets WHERE copies IS NOT NULL")
+        return frozenset(row["action_id"] for row in (*rows, *copied))
 
     def load(self, action_ids: Collection[str]) -> Loaded:
         found = sorted(self._there(frozenset(action_ids)))

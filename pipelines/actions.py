@@ -20,7 +20,7 @@ from pipelines.jobs.process import StopSignal, run_job
 from pipelines.jobs.runner import run_alone
 from pipelines.settings import ActionsSection, Settings, load_settings
 from pipelines.settings.job_options import add_broker_options, with_brokers
-from sinks.devices import DevicePublisher
+from sinks.devices import Fleet
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +45,11 @@ def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool 
     """Runs the engine until `stop(seconds)`, which waits at most that long, returns True; `once` ends when everything
     is read."""
     given = settings.actions
-    with closing(DevicePublisher(settings.fleet()[0])) as publisher:
+    with closing(Fleet(settings.fleet())) as fleet:
         pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s, device_state_s=given.device_state_s)
-        job = ActionJob(DeltalakeStore(given.root), publisher, limits=limits_of(given), pace=pace)
-        log.info("the action engine reads %s and publishes on %s", given.root, publisher.server)
+        job = ActionJob(DeltalakeStore(given.root), fleet.publishers, limits=limits_of(given), pace=pace)
+        servers = ", ".join(publisher.server for publisher in fleet.publishers)
+        log.info("the action engine reads %s and publishes on %s", given.root, servers)
         if once:
             job.run_through(lambda: stop(0.0))
             return
@@ -78,9 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     def work() -> None:
-        file = with_brokers(load_settings(options.config), options)
+        file = load_settings(options.config)
         actions = file.actions.model_copy(update={"root": options.root or file.actions.root})
-        settings = file.model_copy(update={"actions": actions})
+        settings = with_brokers(file, options).model_copy(update={"actions": actions})
         stop = StopSignal()
         run_alone(LoopJob("actions", lambda end: run_engine(settings, end)), settings.jobs, stop.wait)
 

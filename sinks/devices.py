@@ -1,4 +1,4 @@
-"""Publishes records for devices through a broker's Flight service. Makes no decisions and keeps no state.
+"""Publishes records for devices through the brokers' Flight services. Makes no decisions and keeps no state.
 
 Only the driver calls this, after the commit of what it publishes. The idempotency key makes a second call return the
 first call's record. A device receives the record over MQTT from its topic `devices/{id}/actions`.
@@ -6,28 +6,43 @@ first call's record. A device receives the record over MQTT from its topic `devi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from broker_edge import BrokerError, Client, Place, RefusedError, Row
 from broker_edge.access import BrokerAccess
 
 ROWS_MAX = 1_000
 """Rows per call to the broker: one answer, one sync. Rows stored before a failure are sent again without effect."""
+_ASK_S = 10.0
+"""Time for the question which log a broker serves."""
 
 
 class DevicePublisher:
-    """Publishes on the broker `server`; an address alone (`grpc://host:port`) is reached as the environment says. May
-    be shared by threads."""
+    """Publishes on one broker: its access, or its address (`grpc://host:port`) with the credentials of the environment.
+    May be shared by threads."""
 
-    def __init__(self, server: BrokerAccess | str | None = None, *, timeout_s: float = 30.0) -> None:
-        if isinstance(server, BrokerAccess):
-            self._client = server.client(timeout_s=timeout_s)
+    def __init__(self, broker: BrokerAccess | str | None = None, *, timeout_s: float = 30.0) -> None:
+        self._name: str | None = None
+        if isinstance(broker, BrokerAccess):
+            self._client, self._name = broker.client(timeout_s=timeout_s, retries=0), broker.name
         else:
-            self._client = Client(server, timeout_s=timeout_s)
+            self._client = Client(broker, timeout_s=timeout_s, retries=0)
+
+    @property
+    def name(self) -> str | None:
+        return self._name
 
     @property
     def server(self) -> str:
         return self._client.server
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    def log_id(self) -> str:
+        """The log that the broker serves now. Raises the errors of `Client.version`."""
+        return self._client.version(timeout_s=_ASK_S).log_id
 
     def publish(self, rows: Sequence[Row]) -> list[Place]:
         """The log positions of the rows, in their order, once they are on disk.
@@ -51,3 +66,14 @@ class DevicePublisher:
 
     def close(self) -> None:
         self._client.close()
+
+
+class Fleet:
+    """One publisher per broker, in the order given."""
+
+    def __init__(self, brokers: Iterable[BrokerAccess | str]) -> None:
+        self.publishers = tuple(DevicePublisher(broker) for broker in brokers)
+
+    def close(self) -> None:
+        for publisher in self.publishers:
+            publisher.close()

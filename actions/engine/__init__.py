@@ -5,6 +5,7 @@ write and records to publish. It reads no table, publishes nothing and asks no c
 """
 
 from .action import Action, Artifact, Artifacts, Device, Ota, Request, Rollout, Selector, Timeouts
+from .logs import Logs, Served
 from .model import (
     TERMINAL,
     ActionPhase,
@@ -39,6 +40,7 @@ __all__ = [
     "DeviceState",
     "EngineState",
     "Limits",
+    "Logs",
     "Ota",
     "Place",
     "Publish",
@@ -47,6 +49,7 @@ __all__ = [
     "Request",
     "Rollout",
     "Selector",
+    "Served",
     "Target",
     "TargetState",
     "Timeouts",

@@ -173,6 +173,8 @@ class Device:
     labels: Mapping[str, str] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
     time_zone: str | None = None
+    log: str | None = None
+    """A log id or the name of a broker: the device is reached through it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from .action import Action
 from .lifecycle import cancelled, owing, skipped
 from .model import ActionState, Target
+from .moves import destination
+from .routes import hindrance, is_wait, lacks_artifact, waiting
 from .sending import SENDING, Around, Verdict, candidates, counted, room, under_way, verdict
 from .work import Work
 
 
 def fill_outbox(work: Work) -> None:
-    """Marks commands of pending targets as owed. At most `publish_max` records are owed at once, over all actions."""
+    """Marks commands of pending targets as owed. At most `publish_max` records are owed to a log at once, over all
+    actions."""
     for action, row in list(work.open_actions()):
         late = work.late[action.action_id]
         if late and action.rollout.rate_per_minute is not None:
             work.put_row(replace(row, sent=counted(row.sent, late, work.now_us)))
     actions = list(work.open_actions())
-    free = work.limits.publish_max
+    used: Counter[str | None] = Counter()
     for action, _ in actions:
-        free -= sum(1 for target in work.targets(action.action_id) if target.outbox is not None)
+        used.update(destination(one, work) for one in work.targets(action.action_id) if one.outbox is not None)
     actions.sort(key=lambda pair: (-pair[0].rollout.priority, pair[1].started_us, pair[0].action_id))
-    _Round(work, actions, free).send()
+    _Round(work, actions, used).send()
 
 
 _BYTES_MAX = 64 * 1024 * 1024
@@ -31,12 +35,12 @@ _RECORD_BYTES = 512
 
 
 class _Round:
-    """The dispatch of one tick. `free` is the remaining part of `publish_max`."""
+    """The dispatch of one tick. `used` counts the owed records by log, up to `publish_max`."""
 
-    def __init__(self, work: Work, actions: list[tuple[Action, ActionState]], free: int) -> None:
+    def __init__(self, work: Work, actions: list[tuple[Action, ActionState]], used: Counter[str | None]) -> None:
         self._work = work
         self._actions = actions
-        self._free = free
+        self._used = used
         self._otas = [(action, row) for action, row in actions if action.is_ota]
         self._installing = {
             target.device_id: action.action_id
@@ -56,6 +60,7 @@ class _Round:
 
     def send(self) -> None:
         for action, row in self._actions:
+            self._want(action, row)
             not_before_us = action.rollout.not_before_us
             if row.phase not in SENDING or (not_before_us is not None and self._work.now_us < not_before_us):
                 continue
@@ -70,7 +75,7 @@ class _Round:
         if not waiting:
             return 0
         own = room(action, row, work.targets(action.action_id), work.now_us)
-        free = min(self._free, max(1, _BYTES_MAX // (_RECORD_BYTES + len(action.params))))
+        free = max(1, _BYTES_MAX // (_RECORD_BYTES + len(action.params)))
         free = free if own is None else min(free, own)
         sent = 0
         for target in waiting:
@@ -79,13 +84,41 @@ class _Round:
             found = verdict(target, action, row, self._around)
             if isinstance(found, str):
                 work.put(target, skipped(target, found, work.now_us))
-            elif found is Verdict.SEND and self._is_free(target, action, row):
-                work.put(target, owing(target, action, forced=row.forced, now_us=work.now_us))
-                sent += 1
-                if action.is_ota:
-                    self._installing[target.device_id] = action.action_id
-        self._free -= sent
+                continue
+            if found is Verdict.WAIT or not self._send(target, action, row):
+                continue
+            sent += 1
+            if action.is_ota:
+                self._installing[target.device_id] = action.action_id
         return sent
+
+    def _send(self, target: Target, action: Action, row: ActionState) -> bool:
+        """Makes the command owed, if its log is known, has room, and has what the command needs."""
+        work, way = self._work, self._work.route(target.device_id)
+        reason = way.waits or hindrance(way.log_id, work.logs)
+        if reason is None and action.is_ota:
+            name, version = action.ota.artifact_name or "", action.ota.artifact_version or ""
+            reason = lacks_artifact(way.log_id, name, version, work.logs)
+        if reason is not None:
+            work.put(target, waiting(target, reason, work.now_us))
+            return False
+        if self._used[way.log_id] >= work.limits.publish_max or not self._is_free(target, action, row):
+            return False
+        said = None if is_wait(target.message) else target.message
+        work.put(target, owing(target, action, forced=row.forced, now_us=work.now_us, log_id=way.log_id, message=said))
+        self._used[way.log_id] += 1
+        return True
+
+    def _want(self, action: Action, row: ActionState) -> None:
+        """Notes which logs need the artifact: those of the devices of this wave and the next one."""
+        work, artifact = self._work, self._around.artifact_of(action)
+        if artifact is None or work.logs.alone or row.stopped is not None:
+            return
+        for target in work.targets(action.action_id):
+            if not target.final and target.wave <= row.wave + 1:
+                log_id = work.route(target.device_id).log_id
+                if log_id is not None:
+                    work.wanted.add((log_id, artifact.name, artifact.version, artifact.sha256))
 
     def _is_free(self, target: Target, action: Action, row: ActionState) -> bool:
         """Whether the device has no other OTA in progress. A superseding action cancels older ones first."""

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from .action import Action, shortened
-from .model import LATE_US, SECOND_US, DeviceState, Limits, Report, Target, TargetState
+from .model import LATE_US, SECOND_US, DeviceState, Limits, Place, Publish, Report, Target, TargetState
 
 S = TargetState
 
@@ -137,14 +137,31 @@ def with_receipt(target: Target, report: Report, now_us: int) -> Target:
     if target.final:
         return target
     moved = _advanced(target, S.DELIVERED, report.at_us)
-    if moved.offset is None and report.command_offset is not None:
-        moved = replace(moved, partition=report.command_partition, offset=report.command_offset)
     if moved is target:
         return target
+    other = target.log_id is not None and report.log_id != target.log_id
+    if report.command_offset is not None and (moved.offset is None or other):
+        # The receipt is in the log of the command. It may name the copy that the device got before it moved.
+        place: dict[str, Any] = {
+            "partition": report.command_partition,
+            "offset": report.command_offset,
+            "log_id": report.log_id,
+        }
+        moved = replace(moved, **place, copies=_swapped(target, report.log_id))
     return replace(moved, since_us=now_us, updated_us=now_us)
 
 
-def owing(target: Target, action: Action, *, forced: bool, now_us: int) -> Target:
+def _swapped(target: Target, log_id: str) -> tuple[str, ...]:
+    """The copies of the target whose device took the one in this log."""
+    here = f"{target.attempt}/{log_id}"
+    if here not in target.copies or target.log_id is None:
+        return target.copies
+    return tuple(f"{target.attempt}/{target.log_id}" if copy == here else copy for copy in target.copies)
+
+
+def owing(
+    target: Target, action: Action, *, forced: bool, now_us: int, log_id: str | None = None, message: str | None = None
+) -> Target:
     """The target when its command becomes owed to the device. Everything that the command's bytes depend on is fixed
     here."""
     forced = forced or target.forced
@@ -154,6 +171,8 @@ def owing(target: Target, action: Action, *, forced: bool, now_us: int) -> Targe
     return replace(
         target,
         outbox="command",
+        log_id=log_id,
+        message=message,
         mode=mode,
         forced=forced,
         sent_us=now_us,
@@ -163,26 +182,47 @@ def owing(target: Target, action: Action, *, forced: bool, now_us: int) -> Targe
     )
 
 
-def with_place(target: Target, kind: str, partition: int, offset: int, now_us: int) -> Target:
+def with_place(target: Target, publish: Publish, place: Place, now_us: int) -> Target:
     """The target when the log has the owed record."""
-    if target.outbox != kind:
+    if publish.kind == "withdraw":
+        return _without_copy(target, publish)
+    if not _is_owed(target, publish):
         return target
-    if kind == "cancel":
+    if publish.kind == "cancel":
         if target.leaving:
             return _finished(target, S.REMOVED, now_us, message=target.message, updated_us=now_us)
-        return replace(target, outbox=None, since_us=now_us, updated_us=now_us)
-    if kind == "force":
+        return replace(target, outbox=None, cancel_log_id=place.log_id, since_us=now_us, updated_us=now_us)
+    if publish.kind == "force":
         return replace(target, outbox=None, mode="forced", updated_us=now_us)
     sent_us = target.sent_us
     if sent_us is None or now_us - sent_us >= LATE_US:
         sent_us = now_us
-    placed = {"partition": partition, "offset": offset, "sent_us": sent_us, "since_us": now_us, "updated_us": now_us}
-    return _advanced(target, S.QUEUED, now_us, placed)
+    placed: dict[str, Any] = {
+        "partition": place.partition,
+        "offset": place.offset,
+        "log_id": place.log_id or target.log_id,
+    }
+    placed |= {"sent_us": sent_us, "since_us": now_us, "updated_us": now_us}
+    return replace(_advanced(target, S.QUEUED, now_us, placed), outbox=_still_owed(target))
 
 
-def unplaceable(target: Target, kind: str, reason: str, now_us: int) -> Target:
+def _is_owed(target: Target, publish: Publish) -> bool:
+    """Whether this is the record that the target waits for: the answer of a slow broker may come after other news."""
+    there = publish.kind != "command" or publish.log_id == target.log_id
+    return target.outbox == publish.kind and target.attempt == publish.attempt and there
+
+
+def _without_copy(target: Target, publish: Publish) -> Target:
+    kept = tuple(copy for copy in target.copies if copy != f"{publish.attempt}/{publish.log_id}")
+    return target if kept == target.copies else replace(target, copies=kept)
+
+
+def unplaceable(target: Target, publish: Publish, reason: str, now_us: int) -> Target:
     """The target whose record the broker refuses permanently, because its id or params do not fit a topic or record."""
-    if target.outbox != kind:
+    kind = publish.kind
+    if kind == "withdraw":
+        return _without_copy(target, publish)
+    if not _is_owed(target, publish):
         return target
     if kind == "command":
         return skipped(target, f"the broker refused its command: {reason}", now_us)
@@ -244,6 +284,7 @@ def next_attempt(target: Target, *, pause_s: int, reason: str, now_us: int) -> T
         attempt=target.attempt + 1,
         wave=target.wave,
         forced=target.forced,
+        copies=target.copies,
         retry_us=now_us + pause_s * SECOND_US,
         message=reason,
     )
@@ -316,8 +357,11 @@ def _advanced(
         return replace(target, **marks) if marks else target
     higher = state if _RANK[state] > _RANK[target.state] else target.state
     # The device has the command, or the log does, so it is no longer owed. A force record may still be owed.
-    still: Literal["force"] | None = "force" if target.forced and _is_milder(target) else None
-    return replace(target, state=higher, outbox=still, **times, **marks)
+    return replace(target, state=higher, outbox=_still_owed(target), **times, **marks)
+
+
+def _still_owed(target: Target) -> Literal["force"] | None:
+    return "force" if target.forced and _is_milder(target) else None
 
 
 def _finished(target: Target, state: TargetState, at_us: int, **marks: Any) -> Target:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Literal
 
 from .action import Device
+from .logs import Logs
 
 SECOND_US = 1_000_000
 
@@ -146,8 +147,14 @@ class Target:
     """By the engine's clock: when the command became owed, then when the log had it."""
     begun_us: int | None = None
     """By the engine's clock: when it was first seen in progress."""
+    log_id: str | None = None
+    """The log of the command; None: the log of the first broker, whichever that is."""
     partition: int | None = None
     offset: int | None = None
+    cancel_log_id: str | None = None
+    """The log that has its cancel."""
+    copies: tuple[str, ...] = ()
+    """`<attempt>/<log id>` of further logs that may have a command of this target and no cancel behind it."""
     queued_us: int | None = None
     delivered_us: int | None = None
     accepted_us: int | None = None
@@ -247,10 +254,13 @@ class Publish:
     action_id: str
     device_id: str
     attempt: int
-    kind: Literal["command", "cancel", "force"]
+    kind: Literal["command", "cancel", "force", "withdraw"]
+    """`withdraw` is a cancel for a copy of the command in another log."""
     topic: str
     value: bytes
     idempotency_key: str
+    log_id: str | None = None
+    """The log that it is for; None: that of the first broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +269,7 @@ class Place:
 
     partition: int
     offset: int
+    log_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +281,7 @@ class Quarantined:
 @dataclass(frozen=True, slots=True)
 class Limits:
     publish_max: int = 5_000
-    """Commands and cancels that may be owed at once. Limits the publishes of one tick and their memory."""
+    """Commands and cancels that may be owed to one log at once. Limits the publishes of one tick and their memory."""
     wait_unmatched_s: int = 600
     queued_s: int = 7 * 24 * 3600
     delivered_s: int = 3600
@@ -284,6 +295,8 @@ class Limits:
     """Whether artifacts without a signature may be installed."""
     trusted_keys: frozenset[str] = frozenset()
     """The ids of trusted signing keys; empty: any key."""
+    withdraw_s: int = 30 * 24 * 3600
+    """How long the copy of a command in an old log is remembered while nobody serves that log."""
 
 
 Targets = Mapping[str, Mapping[str, Target]]
@@ -304,6 +317,10 @@ class EngineState:
     """By device id."""
     devices: Mapping[str, Device] | None = field(default=None, compare=False)
     """The mapping given to the last tick. If it is the same object again, no device was added or removed."""
+    logs: Logs | None = field(default=None, compare=False)
+    """The logs given to the last tick."""
+    copied: frozenset[tuple[str, str]] = field(default=frozenset(), compare=False)
+    """The keys of targets with copies in other logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +336,9 @@ class Decision:
     waiting: tuple[Report, ...] = ()
     device_updates: tuple[DeviceState, ...] = ()
     devices: Mapping[str, Device] | None = field(default=None, compare=False)
+    logs: Logs | None = field(default=None, compare=False)
+    wanted: frozenset[tuple[str, str, str, str]] = frozenset()
+    """(log id, name, version, sha256) of artifacts that targets of this wave or the next one need there."""
 
     @property
     def writes(self) -> bool:

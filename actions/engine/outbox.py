@@ -23,8 +23,8 @@ def idempotency_key(target: Target) -> str:
     return key if target.outbox in (None, "command") else f"{key}/{target.outbox}"
 
 
-def owed(target: Target, action: Action, artifacts: Artifacts) -> Publish:
-    """The record for `target.outbox`. Its bytes depend only on the rows, never on the time."""
+def owed(target: Target, action: Action, artifacts: Artifacts, log_id: str | None = None) -> Publish:
+    """The record for `target.outbox`. Its bytes depend only on the rows, never on the time or the log."""
     if target.outbox is None:
         raise ValueError(f"nothing is owed to device {target.device_id} for action {target.action_id}")
     command = target.outbox == "command"
@@ -49,7 +49,14 @@ def owed(target: Target, action: Action, artifacts: Artifacts) -> Publish:
         topic=f"devices/{target.device_id}/actions",
         value=json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode(),
         idempotency_key=idempotency_key(target),
+        log_id=log_id,
     )
+
+
+def withdrawal(target: Target, action: Action, attempt: int, log_id: str) -> Publish:
+    """The cancel of a copy: the same record as the cancel of that attempt."""
+    cancel = owed(replace(target, attempt=attempt, outbox="cancel"), action, {}, log_id)
+    return replace(cancel, kind="withdraw")
 
 
 @lru_cache(maxsize=64)
@@ -81,14 +88,18 @@ def record_places(
     records that the broker refuses permanently to its reasons."""
     updates: dict[str, dict[str, Target]] = {}
     for publish, reason in refused.items():
-        target = state.targets[publish.action_id][publish.device_id]
-        ended = unplaceable(target, publish.kind, reason, now_us)
+        target = _latest(state, updates, publish)
+        if target is None:
+            continue
+        ended = unplaceable(target, publish, reason, now_us)
         if ended is not target:
             updates.setdefault(publish.action_id, {})[publish.device_id] = ended
     overdue: Counter[str] = Counter()
     for publish, place in places.items():
-        target = state.targets[publish.action_id][publish.device_id]
-        moved = with_place(target, publish.kind, place.partition, place.offset, now_us)
+        target = _latest(state, updates, publish)
+        if target is None:
+            continue  # Its action has been forgotten since.
+        moved = with_place(target, publish, place, now_us)
         if moved is target:
             continue
         updates.setdefault(publish.action_id, {})[publish.device_id] = moved
@@ -97,6 +108,8 @@ def record_places(
     states = []
     for action_id, rows in updates.items():
         before = state.actions[action_id]
+        if before.phase.over:
+            continue  # Only copies were withdrawn.
         after = summarized(before, {**state.targets[action_id], **rows}.values(), now_us, lasting=True)
         if before.sent and overdue[action_id]:
             # It counted for the rate when it became owed, but reached the log only now.
@@ -108,4 +121,11 @@ def record_places(
         state_updates=tuple(states),
         waiting=state.waiting,
         devices=state.devices,
+        logs=state.logs,
     )
+
+
+def _latest(state: EngineState, updates: Mapping[str, Mapping[str, Target]], publish: Publish) -> Target | None:
+    """The target as earlier places of this call left it: copies of one command are withdrawn from several logs."""
+    id_, device_id = publish.action_id, publish.device_id
+    return updates.get(id_, {}).get(device_id) or state.targets.get(id_, {}).get(device_id)

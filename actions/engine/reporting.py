@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from .facts import ONLINE, with_report
 from .lifecycle import REPORTABLE, confirmed, runs_it_already, settled_by_earlier, with_receipt, with_status
@@ -17,11 +17,11 @@ _SHOWN_MAX = 100
 
 
 def apply_reports(work: Work, reports: Iterable[Report]) -> None:
-    """Updates targets with the waiting and the new reports, in the order of their log positions."""
+    """Updates targets with the waiting and the new reports: within a partition in the order of their offsets, across
+    partitions and logs in the order in which they were recorded."""
     # A record may report on several attempts, but on each only once.
     unique = {(*report.place, report.action_id, report.attempt): report for report in (*work.state.waiting, *reports)}
-    for place in sorted(unique):
-        report = unique[place]
+    for report in _in_turn(unique):
         if report.source == "status":
             if report.state not in REPORTABLE and report.state != ONLINE:
                 names = ", ".join(sorted((*REPORTABLE, ONLINE)))
@@ -42,6 +42,18 @@ def apply_reports(work: Work, reports: Iterable[Report]) -> None:
             action = work.actions.get(report.action_id)
             _put_late(work, target, settled_by_earlier(target, report, action, fact, work.now_us))
     _confirm(work)
+
+
+def _in_turn(unique: Mapping[tuple[str, int, int, str, int], Report]) -> list[Report]:
+    """A clock that was set back between two batches must not change the order within a partition: a report counts as
+    recorded no earlier than those before it."""
+    ranked: list[tuple[int, tuple[str, int, int, str, int]]] = []
+    partition, recorded_us = ("", -1), 0
+    for place in sorted(unique):
+        recorded_us = max(unique[place].recorded_us, recorded_us if place[:2] == partition else 0)
+        partition = place[:2]
+        ranked.append((recorded_us, place))
+    return [unique[place] for _, place in sorted(ranked)]
 
 
 def _note(work: Work, report: Report) -> None:

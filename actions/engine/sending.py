@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from .action import Action, Artifacts, Device
+from .action import Action, Artifact, Artifacts, Device
 from .model import SECOND_US, ActionPhase, ActionState, DeviceState, Target, TargetState
 from .windows import is_open
 
@@ -43,6 +43,11 @@ class Around:
     """Whether an action has ended; None if it does not exist."""
     installing: Mapping[str, str]
     """device_id → the action of the OTA in progress on that device."""
+
+    def artifact_of(self, action: Action) -> Artifact | None:
+        """The artifact that the action installs, if the table has it."""
+        ota = action.ota
+        return self.artifacts.get((action.tenant, ota.artifact_name or "", ota.artifact_version or ""))
 
 
 def room(action: Action, row: ActionState, targets: Collection[Target], now_us: int) -> int | None:
@@ -155,7 +160,7 @@ def _depends(target: Target, action: Action, around: Around) -> tuple[bool, Skip
 
 def _unfit(action: Action, device: Device, around: Around) -> Skip | None:
     ota = action.ota
-    artifact = around.artifacts.get((action.tenant, ota.artifact_name or "", ota.artifact_version or ""))
+    artifact = around.artifact_of(action)
     what = f"artifact {ota.artifact_name} {ota.artifact_version}"
     if artifact is None:
         return f"{what} is no longer in the table artifacts"

@@ -12,8 +12,21 @@ from .action import Action, Artifacts, Device, Request
 from .admission import admit, follow_devices
 from .dispatch import fill_outbox
 from .lifecycle import cancelled, retried, timed_out
-from .model import SECOND_US, ActionPhase, ActionState, Decision, EngineState, Limits, Report, Target, TargetState
-from .outbox import owed
+from .logs import Logs
+from .model import (
+    SECOND_US,
+    ActionPhase,
+    ActionState,
+    Decision,
+    EngineState,
+    Limits,
+    Publish,
+    Report,
+    Target,
+    TargetState,
+)
+from .moves import destination, follow_routes, unwanted
+from .outbox import owed, withdrawal
 from .reporting import apply_reports
 from .requests import answer_requests
 from .sending import SENDING
@@ -23,6 +36,7 @@ from .work import Work
 
 _DEFAULT_LIMITS = Limits()
 _NO_ARTIFACTS: Artifacts = {}
+_ONE_LOG = Logs()
 
 
 def tick(
@@ -36,15 +50,17 @@ def tick(
     artifacts: Artifacts = _NO_ARTIFACTS,
     limits: Limits = _DEFAULT_LIMITS,
     heard_us: int | None = None,
+    logs: Logs = _ONE_LOG,
 ) -> Decision:
     """What to write and to publish now.
 
     `actions` holds the rows of every open action and the new ones, `requests` those not known to be handled, `reports`
     the new rows of `action_events` (repeats are harmless), `devices` the whole table by device id: the same object as
     long as the table is unchanged, and never modified in place. `artifacts` is that whole table. All reports up to
-    `heard_us` are in `reports` or were in those of an earlier tick; None means now.
+    `heard_us` are in `reports` or were in those of an earlier tick; None means now. `logs` says where devices are
+    reached; by default there is one broker.
     """
-    work = Work(state, devices, artifacts, now_us, limits, heard_us)
+    work = Work(state, devices, artifacts, now_us, limits, heard_us, logs)
     admit(work, actions)
     follow_devices(work)
     apply_reports(work, reports)
@@ -53,6 +69,7 @@ def tick(
     _try_again(work)
     _judge(work)
     _stop(work)
+    follow_routes(work)
     fill_outbox(work)
     return _decision(work)
 
@@ -70,8 +87,19 @@ def apply(state: EngineState, decision: Decision) -> EngineState:
     facts = state.facts
     if decision.device_updates:
         facts = {**facts, **{fact.device_id: fact for fact in decision.device_updates}}
+    copied = state.copied
+    if copied or any(target.copies for target in decision.target_updates):
+        copied -= {target.key for target in decision.target_updates}
+        copied |= {target.key for target in decision.target_updates if target.copies}
     return EngineState(
-        actions=actions, targets=targets, waiting=decision.waiting, said=said, facts=facts, devices=decision.devices
+        actions=actions,
+        targets=targets,
+        waiting=decision.waiting,
+        said=said,
+        facts=facts,
+        devices=decision.devices,
+        logs=decision.logs,
+        copied=copied,
     )
 
 
@@ -167,23 +195,36 @@ def _decision(work: Work) -> Decision:
         after = summarized(row, work.targets(action_id), now_us, lasting=lasting)
         if after != work.state.actions.get(action_id):
             states.append(after)
-    publishes = [
-        owed(target, action, work.artifacts)
-        for action, _ in open_
-        for target in work.targets(action.action_id)
-        if target.outbox is not None
-    ]
-    publishes.sort(key=lambda publish: (publish.action_id, publish.device_id))
     return Decision(
         target_updates=tuple(target for targets in work.changed.values() for target in targets.values()),
         state_updates=tuple(states),
-        publishes=tuple(publishes),
+        publishes=tuple(_publishes(work, [action for action, _ in open_])),
         events=tuple(work.events.values()),
         quarantine=tuple(work.quarantine),
         waiting=tuple(work.waiting),
         device_updates=tuple(work.facts.values()),
         devices=work.devices,
+        logs=work.logs,
+        wanted=frozenset(work.wanted),
     )
+
+
+def _publishes(work: Work, actions: Collection[Action]) -> list[Publish]:
+    """The owed records whose log has a broker, in a fixed order. Copies may also be withdrawn after their action."""
+    publishes = [
+        owed(target, action, work.artifacts, destination(target, work))
+        for action in actions
+        for target in work.targets(action.action_id)
+        if target.outbox is not None
+    ]
+    changed = {target.key for rows in work.changed.values() for target in rows.values() if target.copies}
+    for key in work.state.copied | changed:
+        target, action = work.target(*key), work.actions.get(key[0])
+        if target is not None and action is not None:
+            publishes += [withdrawal(target, action, *copy) for copy in unwanted(target)]
+    found = [publish for publish in publishes if work.logs.serving(publish.log_id) is not None]
+    found.sort(key=lambda publish: (publish.action_id, publish.device_id, publish.attempt, publish.log_id or ""))
+    return found
 
 
 def _lasts(action: Action | None, row: ActionState, now_us: int) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from .action import Action, Artifacts, Device, Request
 from .lifecycle import proof_of
+from .logs import Logs
 from .model import (
     LATE_US,
     ActionPhase,
@@ -23,6 +24,9 @@ from .model import (
     Report,
     Target,
 )
+from .routes import Route, route
+
+_ONE_LOG = Logs()
 
 
 class Work:
@@ -36,12 +40,14 @@ class Work:
         now_us: int,
         limits: Limits,
         heard_us: int | None = None,
+        logs: Logs = _ONE_LOG,
     ) -> None:
         self.state = state
         self.devices = devices
         self.artifacts = artifacts
         self.now_us = now_us
         self.limits = limits
+        self.logs = logs
         self.heard_us = now_us if heard_us is None else min(heard_us, now_us)
         """Reports up to this time are known."""
         self.actions: dict[str, Action] = {}
@@ -56,6 +62,7 @@ class Work:
         self.quarantine: list[Quarantined] = []
         self.late: Counter[str] = Counter()
         """By action: commands that were owed for a long time and no longer are, so that they count for the rate now."""
+        self.wanted: set[tuple[str, str, str, str]] = set()
         self._merged: dict[str, dict[str, Target]] = {}
 
     # -- looking up --------------------------------------------------------------------------------------------------
@@ -73,6 +80,9 @@ class Work:
 
     def fact(self, device_id: str) -> DeviceState | None:
         return self.facts.get(device_id) or self.state.facts.get(device_id)
+
+    def route(self, device_id: str) -> Route:
+        return route(self.devices.get(device_id), self.fact(device_id), self.logs)
 
     def open_actions(self) -> Iterator[tuple[Action, ActionState]]:
         """The actions that are not over and whose definition is known, sorted by id, so that a repeated tick does the

@@ -15,6 +15,7 @@ DEVICES = FieldTable(
         Field("labels", "map<string,string>", "labels by which actions select"),
         Field("groups", "array<string>"),
         Field("time_zone", "string", "an IANA name, for example Europe/Berlin"),
+        Field("log", "string", "log id or broker name through which it is reached; null: where it last reported"),
     ),
     key=("device_id",),
 )

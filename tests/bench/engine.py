@@ -32,6 +32,11 @@ class PretendedLog:
     def __init__(self) -> None:
         self.published = 0
 
+    name = None
+
+    def log_id(self) -> str:
+        return "log"
+
     def publish(self, rows: Sequence[Row]) -> list[Place]:
         first, self.published = self.published, self.published + len(rows)
         return [Place(1, first + number, False) for number in range(len(rows))]

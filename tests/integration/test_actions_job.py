@@ -184,6 +184,11 @@ class _Dies:
     def __init__(self, inner: DevicePublisher, *, before: bool, after: bool) -> None:
         self._inner, self._before, self._after = inner, before, after
 
+    name = None
+
+    def log_id(self) -> str:
+        return "log"
+
     def publish(self, rows: Sequence[Row]) -> list[Place]:
         if self._before:
             raise Killed("before the publish")
@@ -200,6 +205,11 @@ def test_control_without_idempotency_keys_a_kill_doubles_commands(world: World) 
     client = Client(world.server.location)
 
     class Keyless:
+        name = None
+
+        def log_id(self) -> str:
+            return "log"
+
         def publish(self, rows: Sequence[Row]) -> list[Place]:
             client.produce([Row(topic=row.topic, value=row.value) for row in rows])
             raise Killed("after the publish")
@@ -327,6 +337,11 @@ def test_broker_that_is_away_delays_commands_and_loses_none(world: World) -> Non
     world.action()
 
     class Away:
+        name = None
+
+        def log_id(self) -> str:
+            return "log"
+
         def publish(self, rows: Sequence[Row]) -> list[Place]:
             raise ConnectError("nobody answers at grpc://127.0.0.1:1")
 

@@ -12,6 +12,7 @@ from actions.engine import (
     Device,
     EngineState,
     Limits,
+    Logs,
     Place,
     Report,
     Request,
@@ -57,6 +58,9 @@ class Engine:
     artifacts: Mapping[tuple[str, str, str], Artifact] = field(default_factory=dict)
     published: list[str] = field(default_factory=list)
     broker_up: bool = True
+    logs: Logs = field(default_factory=Logs)
+    contents: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    """log id → idempotency key → value, of the logs that are named."""
     last: Decision = field(default_factory=Decision)
     _next_offset: int = 100
 
@@ -71,13 +75,21 @@ class Engine:
             self.now_us,
             artifacts=self.artifacts,
             limits=self.limits,
+            logs=self.logs,
         )
         self.state = apply(self.state, self.last)
         if self.broker_up and self.last.publishes:
             places = {}
             for publish in self.last.publishes:
+                broker = self.logs.serving(publish.log_id)
+                assert broker is not None, f"{publish.idempotency_key} is owed to a log that nobody serves"
+                if broker.away:
+                    continue
+                if broker.log_id is not None:
+                    known = self.contents.setdefault(broker.log_id, {})
+                    assert known.setdefault(publish.idempotency_key, publish.value) == publish.value
                 self.published.append(publish.idempotency_key)
-                places[publish] = Place(2, self._next_offset)
+                places[publish] = Place(2, self._next_offset, broker.log_id)
                 self._next_offset += 1
             self.state = apply(self.state, record_places(self.state, places, self.now_us))
         return self.last

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from actions.job import ActionJob, Pace
 from actions.store import DeltalakeStore
-from broker_edge import Place, Row
+from broker_edge import ConnectError, Place, Row
 from sinks import tables
 from sinks.rows import arrow_of, rows_of
 
@@ -19,11 +19,20 @@ START_US = 1_800_000_000 * SECOND
 
 
 class PretendedLog:
-    def __init__(self) -> None:
+    """The log of one broker, which may be away."""
+
+    def __init__(self, log_id: str = "log", name: str | None = None) -> None:
+        self.id, self.name, self.is_away = log_id, name, False
         self.keys: list[str | None] = []
         self.values: dict[str | None, bytes] = {}
 
+    def log_id(self) -> str:
+        if self.is_away:
+            raise ConnectError(f"nobody answers for {self.id}")
+        return self.id
+
     def publish(self, rows: Sequence[Row]) -> list[Place]:
+        self.log_id()
         self.keys += [row.idempotency_key for row in rows]
         self.values.update((row.idempotency_key, row.value) for row in rows)
         return [Place(1, len(self.keys) + number, False) for number in range(len(rows))]
@@ -32,6 +41,8 @@ class PretendedLog:
 class EngineWorld:
     def __init__(self, root: Path) -> None:
         self.root, self.now_us, self.log = root, START_US, PretendedLog()
+        self.others: list[PretendedLog] = []
+        """Further brokers."""
         tables.create_by_path(root)
         self._offset = 0
 
@@ -48,7 +59,7 @@ class EngineWorld:
         self.insert(tables.ACTIONS, {"action_id": action_id, "name": "echo", "percentage": 100.0, **fields})
 
     def job(self, pace: Pace | None = None) -> ActionJob:
-        return ActionJob(DeltalakeStore(self.root), self.log, pace=pace, clock_us=lambda: self.now_us)
+        return ActionJob(DeltalakeStore(self.root), (self.log, *self.others), pace=pace, clock_us=lambda: self.now_us)
 
     def online(self, device_id: str, version: str) -> None:
         self.status(device_id, "ONLINE", action_id=None, attempt=None, version=version)

@@ -36,6 +36,11 @@ class NoDevices:
     def __init__(self) -> None:
         self.topics: list[str] = []
 
+    name = None
+
+    def log_id(self) -> str:
+        return "log"
+
     def publish(self, rows: list[object]) -> list[object]:
         from broker_edge import Place
 

@@ -392,6 +392,11 @@ class StrictLog:
         self.keys: list[str | None] = []
         self.calls = 0
 
+    name = None
+
+    def log_id(self) -> str:
+        return "log"
+
     def publish(self, rows: Sequence[Row]) -> list[Place]:
         self.calls += 1
         if any(row.topic.split("/")[1] in self.bad for row in rows):
@@ -424,7 +429,7 @@ def test_refusals_of_a_tick_are_bounded_and_the_rest_follows(world: EngineWorld)
     world.action("a1")
     job = world.job()
     for _ in range(4):
-        job._publish_from = 0.0
+        job._outbound._lines[0].send_from = 0.0
         job.turn()
     assert sorted(str(key) for key in world.log.keys) == ["a1/d1/1", "a1/d2/1", "a1/d3/1"]
     states = [row["state"] for row in world.rows("action_targets")]
@@ -434,6 +439,11 @@ def test_refusals_of_a_tick_are_bounded_and_the_rest_follows(world: EngineWorld)
 @pytest.mark.parametrize("error", [RefusedError("not allowed"), ConnectError("away"), MemoryError("full")])
 def test_what_is_not_the_fault_of_a_record_gives_nobody_up(world: EngineWorld, error: Exception) -> None:
     class Failing(StrictLog):
+        name = None
+
+        def log_id(self) -> str:
+            return "log"
+
         def publish(self, rows: Sequence[Row]) -> list[Place]:
             self.calls += 1
             raise error

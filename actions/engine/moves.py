@@ -1,0 +1,83 @@
+"""What happens to the records of a device that is reached through another log than before. Pure.
+
+A device that moves while its command is queued gets the command through its new log, under the same idempotency key.
+The old log keeps a copy. As long as the command is wanted, the device may carry out either one and drops the other.
+Once it is not wanted any more, the old copy is withdrawn by a cancel (docs/actions.md §6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from .logs import Logs
+from .model import SECOND_US, Target, TargetState
+from .routes import Route
+from .work import Work
+
+
+def destination(target: Target, work: Work) -> str | None:
+    """The log that the owed record of this target goes to. What follows a command goes where the device is now."""
+    if target.outbox == "command":
+        return target.log_id
+    found = work.route(target.device_id)
+    return target.log_id if found.waits is not None else found.log_id
+
+
+def follow_routes(work: Work) -> None:
+    """Sends queued commands and cancels after devices that have moved, and gives up withdrawals that are too old."""
+    before = work.state
+    everyone = before.devices is not work.devices or before.logs != work.logs
+    moved = None if everyone else work.facts.keys()
+    for action, _ in list(work.open_actions()):
+        if moved is None:
+            found = list(work.targets(action.action_id))
+        else:
+            found = [one for id_ in moved if (one := work.target(action.action_id, id_)) is not None]
+        for target in found:
+            work.put(target, rerouted(target, work.route(target.device_id), work.logs, work.now_us))
+    for key in before.copied:
+        copied = work.target(*key)
+        if copied is not None and work.now_us - copied.updated_us >= work.limits.withdraw_s * SECOND_US:
+            work.put(copied, replace(copied, copies=()))
+
+
+def rerouted(target: Target, way: Route, logs: Logs, now_us: int) -> Target:
+    """The target after a look at its device's route: its queued command, or its cancel, becomes owed to the new log."""
+    log_id = way.log_id or logs.first
+    if target.final or target.unsent or way.waits is not None or log_id is None:
+        return target
+    if target.state is TargetState.CANCELLING:
+        there = target.cancel_log_id
+        if target.outbox == "cancel" or there is None or there == log_id:
+            return target
+        return replace(target, outbox="cancel", updated_us=now_us)
+    there = target.log_id or logs.first
+    if target.state not in (TargetState.PENDING, TargetState.QUEUED) or there is None or there == log_id:
+        return target
+    return replace(
+        target,
+        outbox="command",
+        log_id=log_id,
+        partition=None,
+        offset=None,
+        copies=with_copy(target, there, without=log_id),
+        sent_us=now_us,
+        updated_us=now_us,
+        message=f"the device moved from log {there} to log {log_id} while its command was queued",
+    )
+
+
+def with_copy(target: Target, log_id: str, *, without: str) -> tuple[str, ...]:
+    """The copies of the target when the command of this attempt stays behind in `log_id`."""
+    kept = [copy for copy in target.copies if copy != f"{target.attempt}/{without}"]
+    return tuple(dict.fromkeys([*kept, f"{target.attempt}/{log_id}"]))
+
+
+def unwanted(target: Target) -> Iterator[tuple[int, str]]:
+    """(attempt, log id) of the copies that nobody wants any more: the attempt is over or being cancelled."""
+    for copy in target.copies:
+        attempt, _, log_id = copy.partition("/")
+        is_over = target.final or target.state is TargetState.CANCELLING
+        if is_over or int(attempt) < target.attempt:
+            yield int(attempt), log_id

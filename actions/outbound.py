@@ -1,0 +1,238 @@
+"""Sends owed records to the brokers: one line per broker, each with its own thread, pace and failures.
+
+A broker that is away or slow delays only the records for its own log. What happens to a target when its record is in a
+log is decided by the engine; this module keeps nothing that a restart would need.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from actions.engine import Place, Publish, Served
+from actions.halving import said
+from broker_edge import HeadwaterError, RefusedError, Row
+from broker_edge import Place as LogPlace
+
+log = logging.getLogger(__name__)
+
+_BACKOFF_MAX_S = 30.0
+_ASK_EVERY_S = 30.0
+"""A broker with nothing to send is asked for its log this often: a box may be replaced, and then serves another log."""
+_RECORD_FIELDS = ("topic", "key", "value", "headers", "idempotency_key")
+"""The fields of a record for which a broker may refuse it, whoever sends it."""
+_REFUSED_MAX = 64
+"""Maximum number of records that one batch gives up: finding each takes several calls."""
+
+
+class Publisher(Protocol):
+    """One broker. May be called from another thread than the one that made it."""
+
+    @property
+    def name(self) -> str | None:
+        """What people call the broker."""
+
+    def log_id(self) -> str:
+        """The log that the broker serves now; asks it. Raises HeadwaterError."""
+
+    def publish(self, rows: Sequence[Row]) -> list[LogPlace]: ...
+
+
+@dataclass(slots=True)
+class Sent:
+    """The results of a batch: what the log has, what the broker refuses, and what went wrong with the rest."""
+
+    places: dict[Publish, Place] = field(default_factory=dict)
+    refused: dict[Publish, str] = field(default_factory=dict)
+
+
+class Outbound:
+    """Use from one thread. `wake` is called from any when a line has news."""
+
+    def __init__(self, publishers: Sequence[Publisher], *, wake: Callable[[], None]) -> None:
+        self._lines = [_Line(publisher, wake) for publisher in publishers]
+
+    def meet(self, seconds: float) -> None:
+        """Asks every broker for its log, and waits at most that long for the answers."""
+        for line in self._lines:
+            line.ask()
+        self._wait(self._lines, seconds)
+
+    def brokers(self) -> tuple[Served, ...]:
+        """The brokers as they answered last. Asks those that were silent for a while."""
+        for line in self._lines:
+            if line.is_idle and time.monotonic() >= line.ask_from:
+                line.ask()
+        return tuple(line.served() for line in self._lines)
+
+    def send(self, publishes: Sequence[Publish], *, seconds: float | None) -> None:
+        """Gives each broker the records for its log, unless it is busy or has just failed.
+
+        Waits until the healthy ones are done, at most `seconds`. None waits for all of them.
+        """
+        given = []
+        for number, line in enumerate(self._lines):
+            mine = [one for one in publishes if one.log_id == line.log_id or (one.log_id is None and number == 0)]
+            if mine and seconds is None:
+                line.done.wait()  # It may be asking for its log.
+            if mine and line.is_idle and time.monotonic() >= line.send_from:
+                if seconds is None or not line.failures:
+                    given.append(line)
+                line.send(mine)
+        self._wait(given, seconds)
+
+    def settle(self, seconds: float) -> None:
+        """Waits at most that long for the batches that are on their way."""
+        self._wait(self._lines, seconds)
+
+    @property
+    def has_news(self) -> bool:
+        return any(line.has_news for line in self._lines)
+
+    def collected(self) -> Sent:
+        """The results since the last call."""
+        all_ = Sent()
+        for line in self._lines:
+            sent = line.collect()
+            all_.places |= sent.places
+            all_.refused |= sent.refused
+        return all_
+
+    def close(self) -> None:
+        for line in self._lines:
+            line.close()
+
+    @staticmethod
+    def _wait(lines: Sequence[_Line], seconds: float | None) -> None:
+        until = None if seconds is None else time.monotonic() + seconds
+        for line in lines:
+            line.done.wait(None if until is None else max(0.0, until - time.monotonic()))
+
+
+class _Line:
+    """The records for one broker: at most one batch at a time is on its way."""
+
+    def __init__(self, publisher: Publisher, wake: Callable[[], None]) -> None:
+        self._publisher, self._wake = publisher, wake
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._sent: Sent | None = None
+        self._error: BaseException | None = None
+        self.done = threading.Event()
+        self.done.set()
+        self.log_id: str | None = None
+        self.failures = 0
+        self.send_from = 0.0
+        self.ask_from = 0.0
+        self._changed = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it takes a batch: a finished one must be collected first, or it would be sent again."""
+        return self.done.is_set() and self._sent is None and self._error is None
+
+    @property
+    def has_news(self) -> bool:
+        return self.done.is_set() and (self._sent is not None or self._error is not None or self._changed)
+
+    def served(self) -> Served:
+        self._changed = False
+        return Served(self._publisher.name, self.log_id, away=self.failures > 0)
+
+    def ask(self) -> None:
+        self._start(self._ask)
+
+    def send(self, publishes: Sequence[Publish]) -> None:
+        self._start(lambda: self._send(publishes))
+
+    def collect(self) -> Sent:
+        if self.done.is_set() and self._error is not None:
+            error, self._error, self._sent = self._error, None, None
+            raise error
+        if not self.done.is_set() or self._sent is None:
+            return Sent()
+        sent, self._sent = self._sent, None
+        return sent
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._work.put(None)
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self.done.clear()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="actions-broker", daemon=True)
+            self._thread.start()
+        self._work.put(work)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            before = (self.log_id, self.failures > 0)
+            try:
+                work()
+                self.failures, self.send_from = 0, 0.0
+            except HeadwaterError as error:
+                self._failed(error)
+            except BaseException as error:  # Raised again where the results are collected.
+                self._error = error
+            self.ask_from = max(self.send_from, time.monotonic() + _ASK_EVERY_S * (self.failures == 0))
+            self._changed = self._changed or before != (self.log_id, self.failures > 0)
+            self.done.set()
+            self._wake()
+
+    def _failed(self, error: HeadwaterError) -> None:
+        self.failures += 1
+        wait_s = min(_BACKOFF_MAX_S, 0.5 * 2 ** min(self.failures, 10))
+        self.send_from = time.monotonic() + wait_s
+        who = self._publisher.name or self.log_id or "the broker"
+        log.warning("records for devices of %s are waiting, next attempt in %.1f s: %s", who, wait_s, error)
+
+    def _ask(self) -> None:
+        self.log_id = self._publisher.log_id()
+
+    def _send(self, publishes: Sequence[Publish]) -> None:
+        """Publishes, if the broker still serves the log that the records are for."""
+        before = self.log_id
+        self._ask()
+        if before is not None and before != self.log_id:
+            log.warning("%s now serves the log %s, not %s", self._publisher.name or "the broker", self.log_id, before)
+        sent = Sent()
+        # Records without a log go to whichever log this broker serves.
+        mine = [one for one in publishes if one.log_id in (None, self.log_id)]
+        failed: HeadwaterError | None = None
+        try:
+            if mine:
+                self._place(mine, sent)
+        except HeadwaterError as error:
+            failed = error
+        served = self.log_id
+        self._ask()
+        if served == self.log_id:
+            self._sent = sent  # Otherwise the places may be those of the other log, and all records are sent again.
+        if failed is not None:
+            raise failed
+
+    def _place(self, publishes: Sequence[Publish], sent: Sent) -> None:
+        """Publishes. If the broker refuses a record because of its content, finds that record and publishes the others.
+        Raises the errors of publishing; `sent` then holds what was published so far."""
+        rows = [Row(topic=p.topic, value=p.value, idempotency_key=p.idempotency_key) for p in publishes]
+        try:
+            places = self._publisher.publish(rows)
+        except RefusedError as error:
+            if error.field not in _RECORD_FIELDS or len(sent.refused) >= _REFUSED_MAX:
+                raise
+            if len(publishes) == 1:
+                log.warning("giving up record %s: %s", publishes[0].idempotency_key, error)
+                sent.refused[publishes[0]] = said(error)
+                return
+            middle = len(publishes) // 2
+            self._place(publishes[:middle], sent)
+            self._place(publishes[middle:], sent)
+            return
+        for publish, at in zip(publishes, places, strict=True):
+            sent.places[publish] = Place(at.partition, at.offset, self.log_id)
