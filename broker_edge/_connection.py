@@ -31,7 +31,7 @@ from broker_edge.errors import (
     RefusedError,
     UnavailableError,
 )
-from broker_edge.tls import Tls, TlsFiles
+from broker_edge.tls import Tls, TlsFiles, tls_reason
 
 T = TypeVar("T")
 
@@ -230,8 +230,7 @@ def from_flight(error: Exception, *, server: str) -> HeadwaterError:
     text = _first_line(str(error))
     match error:
         case flight.FlightUnavailableError():
-            advice = "is the broker running, and is this its Flight address (port 8815 by default)?"
-            return ConnectError(f"cannot connect to {server}: {advice} ({text.rsplit(': ', 1)[-1]})", server=server)
+            return ConnectError(f"cannot connect to {server}: {_why(str(error), server, text)}", server=server)
         case flight.FlightTimedOutError():
             return DeadlineError(f"{server} did not answer in time: ask again or allow more time")
         case flight.FlightUnauthenticatedError() | flight.FlightUnauthorizedError():
@@ -242,6 +241,24 @@ def from_flight(error: Exception, *, server: str) -> HeadwaterError:
             return BrokerError(f"{server} does not support this: is it a headwater broker of this version? ({text})")
         case _:
             return BrokerError(f"{server} failed: {text}")
+
+
+def _why(text: str, server: str, first_line: str) -> str:
+    """Why no connection could be made, and what to do."""
+    is_tls = server.startswith("grpc+tls://")
+    reason = tls_reason(text, has_certificate=False) if is_tls else None
+    if reason is not None:
+        return reason
+    what = first_line.rsplit(": ", 1)[-1]
+    if is_tls and "TSI_DATA_CORRUPTED" in text:
+        # What gRPC makes of an alert after the handshake; it does not say which.
+        return "the broker ended the TLS connection: give a certificate that it accepts, with --tls-cert and --tls-key"
+    if is_tls and any(words in text for words in ("handshake", "Socket closed", "SSL")):
+        return f"does this port speak TLS? ({what})"
+    advice = "is the broker running, and is this its Flight address (port 8815 by default)?"
+    if not is_tls and "Socket closed" in text:
+        advice = f"{advice} If this port speaks TLS, write grpc+tls://"
+    return f"{advice} ({what})"
 
 
 def _from_detail(detail: Mapping[str, Any], server: str) -> HeadwaterError:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import logging
 import os
 import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from broker_edge.credentials import REFERENCE, Credentials, resolve
 from broker_edge.errors import (
     BrokerError,
     ConfigError,
@@ -23,7 +25,11 @@ from broker_edge.errors import (
     RefusedError,
     UnavailableError,
 )
+from broker_edge.tls import TlsReferences, ssl_context, tls_reason
 
+_LOGGER = logging.getLogger(__name__)
+
+OLD_VARIABLE = "HEADWATER_ADMIN_AUTH"
 DEFAULT_ADMIN = "http://127.0.0.1:8080"
 DEFAULT_PORT = 8080
 _PAGE = 1000
@@ -45,12 +51,23 @@ def parse_admin(text: str) -> str:
 class Admin:
     """The admin listener of one broker.
 
-    If `HEADWATER_ADMIN_AUTH` is set, `user:password` or a token, it is sent as credentials.
+    Without `credentials` and `tls` it uses those that the environment names (`HEADWATER_USER`, `HEADWATER_TLS_CA` and
+    the others). `HEADWATER_ADMIN_AUTH` comes first: a reference to `user:password` or to a token. A literal there works
+    for one more release, with a warning. Raises ConfigError.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float = 30.0,
+        credentials: Credentials | None = None,
+        tls: TlsReferences | None = None,
+    ) -> None:
         self.address = parse_admin(address)
         self._timeout_s = timeout_s
+        self._credentials = credentials
+        self._tls = TlsReferences.from_environment() if tls is None else tls
 
     def clients(
         self, *, contains: str | None = None, connected: bool | None = None, limit: int | None = None
@@ -88,22 +105,42 @@ class Admin:
         host, port = parts.hostname or "", parts.port or DEFAULT_PORT
         connection: http.client.HTTPConnection
         if parts.scheme == "https":
-            context = ssl.create_default_context()
+            context = ssl_context(self._tls)
             connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
         else:
             connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
         try:
-            connection.request(method, f"{path}?{urlencode(query)}" if query else path, headers=_credentials())
+            connection.request(method, f"{path}?{urlencode(query)}" if query else path, headers=self._headers())
             answer = connection.getresponse()
             status, body = answer.status, answer.read()
         except TimeoutError as error:
             raise DeadlineError(f"{self.address} did not answer in time: ask again or allow more time") from error
         except (OSError, http.client.HTTPException) as error:
-            advice = "is the broker running, and is this its admin address (port 8080 by default)?"
-            raise ConnectError(f"cannot connect to {self.address}: {advice} ({error})", server=self.address) from error
+            raise ConnectError(self._why(error), server=self.address) from error
         finally:
             connection.close()
         return self._read(status, body)
+
+    def _headers(self) -> dict[str, str]:
+        """The credentials, read for each request."""
+        old = _old_header() if self._credentials is None else None
+        if old is not None:
+            return {"Authorization": old}
+        header = (self._credentials or Credentials.from_environment()).header()
+        return {} if header is None else {"Authorization": header.decode()}
+
+    def _why(self, error: Exception) -> str:
+        """Why there was no answer, in one sentence."""
+        is_tls = self.address.startswith("https://")
+        reason = tls_reason(error, has_certificate=self._tls.cert is not None) if is_tls else None
+        if reason is not None:
+            return f"cannot connect to {self.address}: {reason}"
+        advice = "is the broker running, and is this its admin address (port 8080 by default)?"
+        if isinstance(error, (http.client.BadStatusLine, ConnectionResetError)) and not is_tls:
+            advice = "is this its admin address? If the port speaks TLS, write https://"
+        elif isinstance(error, (ssl.SSLError, ConnectionResetError)):
+            advice = "does this port speak TLS?"
+        return f"cannot connect to {self.address}: {advice} ({error})"
 
     def _read(self, status: int, body: bytes) -> Mapping[str, Any]:
         try:
@@ -125,10 +162,19 @@ class Admin:
                 raise BrokerError(sentence)
 
 
-def _credentials() -> dict[str, str]:
-    given = os.environ.get("HEADWATER_ADMIN_AUTH", "")
+def _old_header() -> str | None:
+    """The credentials of HEADWATER_ADMIN_AUTH, which older versions read; None if it is not set."""
+    given = os.environ.get(OLD_VARIABLE, "")
+    if REFERENCE.fullmatch(given):
+        given = resolve(given, what=OLD_VARIABLE)
+    elif given:
+        _LOGGER.warning(
+            "%s holds a secret, which the next release refuses: write a reference (file:PATH or env:NAME) into it, or "
+            "use HEADWATER_USER with HEADWATER_PASSWORD_FROM, or HEADWATER_TOKEN_FROM",
+            OLD_VARIABLE,
+        )
     if not given:
-        return {}
+        return None
     if ":" in given:
-        return {"Authorization": "Basic " + base64.b64encode(given.encode()).decode()}
-    return {"Authorization": f"Bearer {given}"}
+        return "Basic " + base64.b64encode(given.encode()).decode()
+    return f"Bearer {given}"

@@ -98,6 +98,10 @@ class TlsReferences:
         return found
 
 
+NO_TLS = TlsReferences()
+"""No files: the authorities of the system or of gRPC, and no certificate of our own."""
+
+
 def pem_reference(text: str | None) -> str | None:
     """The reference that `text` is, or `file:` with `text` as the path. None for None and for an empty text."""
     if not text:

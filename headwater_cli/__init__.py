@@ -16,7 +16,6 @@ from typing import Annotated
 import typer
 
 from broker_edge.broker import native
-from broker_edge.credentials import PASSWORD_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE, Credentials
 from broker_edge.errors import (
     ConfigError,
     ConnectError,
@@ -50,6 +49,16 @@ from headwater_cli import (
     topics,
     torture,
     users,
+)
+from headwater_cli._access import (
+    CaOption,
+    CertOption,
+    KeyOption,
+    PasswordOption,
+    TokenOption,
+    UserOption,
+    give_access,
+    use,
 )
 from headwater_cli._output import put, say, say_lines
 
@@ -98,6 +107,7 @@ _NOUNS = (
 )
 for noun in _NOUNS:
     noun.register(app)
+give_access(app)
 
 
 def _say_version(wanted: bool) -> None:
@@ -111,23 +121,27 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Show the version and exit.")
     ] = False,
-    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="User; also HEADWATER_USER.")] = None,
-    password: Annotated[
-        str | None,
-        typer.Option("--password", metavar="REFERENCE", help="file:PATH or env:NAME; also HEADWATER_PASSWORD_FROM."),
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option("--token", metavar="REFERENCE", help="file:PATH or env:NAME; also HEADWATER_TOKEN_FROM."),
-    ] = None,
+    user: UserOption = None,
+    password_from: PasswordOption = None,
+    token_from: TokenOption = None,
+    tls_ca: CaOption = None,
+    tls_cert: CertOption = None,
+    tls_key: KeyOption = None,
+    password: Annotated[str | None, typer.Option("--password", hidden=True)] = None,
+    token: Annotated[str | None, typer.Option("--token", hidden=True)] = None,
 ) -> None:
     """The options before the command."""
-    # Every client of this process reads them from the environment, whichever command creates it.
-    given = {USER_VARIABLE: user, PASSWORD_VARIABLE: password, TOKEN_VARIABLE: token}
-    for variable, value in given.items():
+    for old, value in (("password", password), ("token", token)):
         if value is not None:
-            os.environ[variable] = value
-    Credentials.from_environment()
+            say(f"headwater: --{old} is now --{old}-from; the next release removes the old name")
+    use(
+        user=user,
+        password_from=password_from or password,
+        token_from=token_from or token,
+        tls_ca=tls_ca,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -135,6 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if logging.lastResort is not None:
         # Commands configure no logging, so this handler shows the warnings of the library.
         logging.lastResort.setFormatter(SafeFormatter())
+    # gRPC writes its own lines about a failed connection to stderr; our error says what to do.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given or bool(os.environ.get("HEADWATER_DEBUG"))
     given = [word for word in given if word != "--debug"]

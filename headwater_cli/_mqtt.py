@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import re
+import ssl
 import threading
 import time
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConnectError, DeadlineError, RefusedError
+from broker_edge.tls import TlsReferences, ssl_context, tls_reason
 from headwater_cli._options import parse_mqtt
 
 QUEUE_MESSAGES = 1_000
@@ -87,6 +89,10 @@ class Mqtt:
         timeout_s: float = 10.0,
     ) -> None:
         self.address = address
+        self._at = parse_mqtt(address)
+        self._tls = TlsReferences.from_environment() if self._at.is_tls else TlsReferences()
+        # paho's thread reports why a connection broke in its log only.
+        self._broke: str | None = None
         self.is_v5 = protocol == "5"
         self.messages: queue.Queue[Message] = queue.Queue(QUEUE_MESSAGES)
         self.outstanding = 0
@@ -105,11 +111,17 @@ class Mqtt:
             client_id=client_id,
             protocol=paho.MQTTv5 if self.is_v5 else paho.MQTTv311,
             reconnect_on_failure=False,
+            transport="websockets" if self._at.is_websocket else "tcp",
             **options,
         )
         user, secret = Credentials.from_environment().mqtt()
         if secret is not None:
             self._paho.username_pw_set(user, secret)
+        if self._at.is_tls:
+            self._paho.tls_set_context(ssl_context(self._tls))
+        if self._at.is_websocket:
+            self._paho.ws_set_options(path=self._at.path)
+        self._paho.on_log = self._on_log
         self._paho.connect_timeout = timeout_s
         self._paho.max_inflight_messages_set(WINDOW)
         self._paho.on_connect = self._on_connect
@@ -119,7 +131,6 @@ class Mqtt:
         self._paho.on_message = self._on_message
 
     def __enter__(self) -> Mqtt:
-        host, port = parse_mqtt(self.address)
         options: dict[str, Any] = {}
         if self.is_v5:
             properties = Properties(PacketTypes.CONNECT)
@@ -129,12 +140,9 @@ class Mqtt:
                 properties.UserProperty = [("stream-ack", "1")]
             options = {"clean_start": not self._keep_session, "properties": properties}
         try:
-            self._paho.connect(host, port, **options)
+            self._paho.connect(self._at.host, self._at.port, **options)
         except OSError as error:
-            raise ConnectError(
-                f"cannot connect to {self.address}: is the broker running, and is this its MQTT address? ({error})",
-                server=self.address,
-            ) from error
+            raise ConnectError(self._why(error), server=self.address) from error
         self._paho.loop_start()
         if not self._connected.event.wait(self._timeout_s):
             self.close()
@@ -144,9 +152,39 @@ class Mqtt:
         if self._connected.code is None or self._connected.code.is_failure:
             self.close()
             if self._connected.code is None:
-                raise ConnectError(f"{self.address} closed the connection at once: is it an MQTT port?")
-            raise RefusedError(f"{self.address} refused the connection: {self._connected.code}")
+                raise ConnectError(self._why_closed(), server=self.address)
+            raise RefusedError(f"{self.address} refused the connection: {self._why_refused()}")
         return self
+
+    def _why(self, error: OSError) -> str:
+        """Why the connection could not be made, in one sentence."""
+        reason = tls_reason(error, has_certificate=self._tls.cert is not None) if self._at.is_tls else None
+        if reason is not None:
+            return f"cannot connect to {self.address}: {reason}"
+        if self._at.is_tls and isinstance(error, (ssl.SSLError, ConnectionResetError)):
+            return f"{self.address} ended the TLS handshake: does this port speak TLS? ({error})"
+        if isinstance(error, paho.WebsocketConnectionError):
+            return f"{self.address} does not speak WebSocket: give the port of a WebSocket listener ({error})"
+        return f"cannot connect to {self.address}: is the broker running, and is this its MQTT address? ({error})"
+
+    def _why_refused(self) -> str:
+        reason = _reason_string(self._connected.properties)
+        if reason is None:
+            return str(self._connected.code)
+        scheme = "wss" if self._at.is_websocket else "mqtts"
+        advice = f" Write {scheme}://." if "TLS" in reason and not self._at.is_tls else ""
+        return f"{self._connected.code}: {reason}{advice}"
+
+    def _why_closed(self) -> str:
+        reason = tls_reason(self._broke or "", has_certificate=self._tls.cert is not None)
+        if reason is not None and self._at.is_tls:
+            return f"cannot connect to {self.address}: {reason}"
+        if self._at.is_tls:
+            return f"{self.address} closed the connection at once: is it an MQTT port?"
+        return (
+            f"{self.address} closed the connection at once: is it an MQTT port? If it speaks TLS, "
+            f"write {'wss' if self._at.is_websocket else 'mqtts'}://"
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -248,6 +286,10 @@ class Mqtt:
         self._connected.code = code
         self._connected.properties = properties
         self._connected.event.set()
+
+    def _on_log(self, client: object, data: object, level: int, text: str) -> None:
+        if level == paho.MQTT_LOG_ERR:
+            self._broke = text
 
     def _on_disconnect(self, client: object, data: object, flags: object, code: Any, properties: Any) -> None:
         self._lost.set()

@@ -9,8 +9,9 @@ import typer
 from broker_edge.client import DEFAULT_SERVER, Client
 from broker_edge.errors import ConfigError
 from broker_edge.flight import parse_server
+from broker_edge.mqtt_address import parse_mqtt
 
-DEFAULT_MQTT_PORT = 1883
+DEFAULT_MQTT = "127.0.0.1:1883"
 
 
 def _server(text: str) -> str:
@@ -21,18 +22,11 @@ def _server(text: str) -> str:
 
 
 def _mqtt(text: str) -> str:
-    parse_mqtt(text)
+    try:
+        parse_mqtt(text)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
     return text
-
-
-def parse_mqtt(text: str) -> tuple[str, int]:
-    """`host` or `host:port`, optionally with the prefix `mqtt://`."""
-    host, _, port = text.removeprefix("mqtt://").rpartition(":")
-    if not host:
-        host, port = port, str(DEFAULT_MQTT_PORT)
-    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise typer.BadParameter(f"`{text}` is not an address: write HOST:PORT, for example 127.0.0.1:1883")
-    return host.strip("[]"), int(port)
 
 
 ServerOption = Annotated[
@@ -43,7 +37,13 @@ ServerOption = Annotated[
 ]
 MqttOption = Annotated[
     str,
-    typer.Option("--mqtt", envvar="HEADWATER_MQTT", callback=_mqtt, metavar="HOST:PORT", help="MQTT address."),
+    typer.Option(
+        "--mqtt",
+        envvar="HEADWATER_MQTT",
+        callback=_mqtt,
+        metavar="ADDRESS",
+        help="MQTT: host:port, mqtts://, ws:// or wss://.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 TimeoutOption = Annotated[
@@ -58,8 +58,6 @@ FiltersArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="[FILTER]...", show_default=False, help="MQTT filters (default: all topics)."),
 ]
-
-DEFAULT_MQTT = f"127.0.0.1:{DEFAULT_MQTT_PORT}"
 
 __all__ = [
     "DEFAULT_MQTT",

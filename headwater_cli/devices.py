@@ -22,6 +22,8 @@ import typer
 
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError, ConnectError, HeadwaterError, RefusedError
+from broker_edge.mqtt_address import MqttAddress
+from broker_edge.tls import TlsReferences
 from headwater_cli._options import DEFAULT_MQTT, JsonOption, MqttOption, parse_mqtt
 from headwater_cli._output import put, put_fields, put_json, say
 
@@ -67,6 +69,14 @@ def simulate(
     log: Annotated[
         Path | None, typer.Option("--log", help="Append the actions of each device to this file, as JSON lines.")
     ] = None,
+    passwords: Annotated[
+        Path | None,
+        typer.Option(
+            "--passwords",
+            metavar="FILE",
+            help="Lines NAME:PASSWORD, as `users generate` prints them: each device is the user of its name.",
+        ),
+    ] = None,
     first: Annotated[int, typer.Option(min=1, hidden=True)] = 1,
     part: Annotated[int | None, typer.Option(min=1, max=_PROCESS_MAX, hidden=True)] = None,
     json: JsonOption = False,
@@ -84,14 +94,17 @@ def simulate(
         for name, meaning in FAULTS.items():
             put_fields(name, meaning)
         return
-    host, port = parse_mqtt(mqtt)
+    at = parse_mqtt(mqtt)
     policy = _policy(trust, allow_unsigned) if trust or allow_unsigned else None
-    user, password = _login()
+    user, password = _login() if passwords is None else (None, None)
     updates = None if policy is None else Updates(policy.trust, allow_unsigned, firmware)
     settings = FleetSettings(
         count=part or min(count, _PROCESS_MAX),
-        host=host,
-        port=port,
+        host=at.host,
+        port=at.port,
+        scheme=at.scheme,
+        path=at.path,
+        tls=_certificates(at),
         interval_s=interval,
         prefix=prefix,
         acked_path=acked,
@@ -105,9 +118,10 @@ def simulate(
         log_path=log,
         user=user,
         password=password,
+        passwords_path=passwords,
     )
     is_whole = part is not None or count <= _PROCESS_MAX
-    counts = _run_fleet(settings, series, seconds) if is_whole else _spread(count)
+    counts = _run_fleet(settings, at, series, seconds) if is_whole else _spread(count)
     if json:
         put_json(counts)
     else:
@@ -116,7 +130,7 @@ def simulate(
             put_fields(what, number)
 
 
-def _run_fleet(settings: FleetSettings, series: Path | None, seconds: float | None) -> dict[str, Any]:
+def _run_fleet(settings: FleetSettings, at: MqttAddress, series: Path | None, seconds: float | None) -> dict[str, Any]:
     from broker_edge.device import RunningFleet
 
     fleet = RunningFleet(settings, _series(series) if settings.telemetry else [{}])
@@ -124,7 +138,7 @@ def _run_fleet(settings: FleetSettings, series: Path | None, seconds: float | No
     stopped = _stop_on_term()
     with _link_errors(), fleet:
         what = "publish" if settings.telemetry else "listen"
-        say(f"{settings.count} devices {what} on {settings.host}:{settings.port}")
+        say(f"{settings.count} devices {what} on {at}")
         try:
             while not stopped and (deadline is None or time.monotonic() < deadline):
                 time.sleep(_EVERY_S if deadline is None else max(0.0, min(_EVERY_S, deadline - time.monotonic())))
@@ -195,20 +209,23 @@ def run_(
     from broker_edge.device import UplinkWords
     from broker_edge.device.standalone import StandaloneSettings, run
 
-    host, port = parse_mqtt(mqtt)
+    at = parse_mqtt(mqtt)
     user, password = _login()
     settings = StandaloneSettings(
         device_id=device_id,
         folder=state,
-        host=host,
-        port=port,
+        host=at.host,
+        port=at.port,
+        scheme=at.scheme,
+        path=at.path,
+        tls=_certificates(at),
         policy=_policy(trust, allow_unsigned),
         firmware=firmware,
         words=None if uplink is None else UplinkWords(tenant=uplink),
         user=user,
         password=password,
     )
-    say(f"device {device_id} connects to {host}:{port}")
+    say(f"device {device_id} connects to {at}")
     with _link_errors():
         starts_anew = asyncio.run(run(settings, on_told=lambda said: _show(said, json)))
     if starts_anew:
@@ -231,6 +248,10 @@ def _policy(trust: list[Path] | None, allow_unsigned: bool) -> UpdatePolicy:
     from broker_edge.device import UpdatePolicy
 
     return UpdatePolicy(Trust.load(trust or []), allow_unsigned=allow_unsigned)
+
+
+def _certificates(at: MqttAddress) -> TlsReferences:
+    return TlsReferences.from_environment() if at.is_tls else TlsReferences()
 
 
 def _login() -> tuple[str | None, str | None]:

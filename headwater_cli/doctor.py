@@ -86,9 +86,9 @@ def _flight(server: str) -> str:
 
 
 def _reachable(address: str) -> str:
-    host, port = parse_mqtt(address)
+    at = parse_mqtt(address)
     try:
-        socket.create_connection((host, port), _PROBE_S).close()
+        socket.create_connection((at.host, at.port), _PROBE_S).close()
     except OSError as error:
         raise OSError(
             f"nothing listens at {address}: start a broker, or give its address with --mqtt ({error})"

@@ -10,6 +10,15 @@ from typing import Annotated
 import typer
 
 from broker_edge.errors import ConfigError
+from headwater_cli._access import (
+    CaOption,
+    CertOption,
+    KeyOption,
+    PasswordOption,
+    TokenOption,
+    UserOption,
+    given_to,
+)
 from headwater_cli._options import JsonOption
 
 _NEEDED = ("pyspark", "delta", "deltalake", "pydantic", "yaml")
@@ -24,6 +33,7 @@ def _jobs() -> None:
 
 @app.command("run")
 def run(
+    context: typer.Context,
     names: Annotated[
         list[str],
         typer.Argument(
@@ -35,6 +45,16 @@ def run(
     ] = None,
     available_now: Annotated[bool, typer.Option("--available-now", help="Do the available work, then exit.")] = False,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Post alerts to this URL as JSON.")] = None,
+    broker: Annotated[
+        list[str] | None,
+        typer.Option("--server", metavar="ADDRESS", help="A broker, in place of those in the settings; repeatable."),
+    ] = None,
+    user: UserOption = None,
+    password_from: PasswordOption = None,
+    token_from: TokenOption = None,
+    tls_ca: CaOption = None,
+    tls_cert: CertOption = None,
+    tls_key: KeyOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run jobs in one process until Ctrl-C: a live table on a terminal, JSON lines otherwise; alerts on stderr."""
@@ -42,7 +62,24 @@ def run(
     if missing:
         raise ConfigError(f"jobs need {', '.join(missing)}: install headwater with the extra `spark`")
     jobs = import_module("pipelines.run_jobs")
-    raise typer.Exit(int(jobs.run(names, config=config, available_now=available_now, as_json=json, webhook=webhook)))
+    access = given_to(
+        context,
+        user=user,
+        password_from=password_from,
+        token_from=token_from,
+        tls_ca=tls_ca,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+    )
+    code = jobs.run(
+        names,
+        config=config,
+        available_now=available_now,
+        as_json=json,
+        webhook=webhook,
+        brokers={"server": broker, **access},
+    )
+    raise typer.Exit(int(code))
 
 
 def register(parent: typer.Typer) -> None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -21,17 +23,28 @@ from pipelines.jobs.process import StopSignal, exit_code, mute_query_traces
 from pipelines.jobs.progress import JsonLines, LiveTable
 from pipelines.jobs.runner import RunFailedError, Runner
 from pipelines.settings import Settings, load_settings
+from pipelines.settings.job_options import with_brokers
 from pipelines.spark.jvm_end import CALL_ERRORS, jvm_may_end
 from pipelines.spark.session import session_of
 
 SESSION_NAME = "headwater-jobs"
 
 
-def run(wanted: Sequence[str], *, config: Path | None, available_now: bool, as_json: bool, webhook: str | None) -> int:
-    """Runs the jobs until a signal arrives, all have ended, or one fails. Raises PipelineError if a setting is
-    wrong."""
+def run(
+    wanted: Sequence[str],
+    *,
+    config: Path | None,
+    available_now: bool,
+    as_json: bool,
+    webhook: str | None,
+    brokers: Mapping[str, Any] | None = None,
+) -> int:
+    """Runs the jobs until a signal arrives, all have ended, or one fails. `brokers` holds the options of
+    `add_broker_options` by name, None for one that was not given. Raises PipelineError if a setting is wrong."""
     names = names_of(wanted)
     settings = load_settings(config)
+    if brokers is not None:
+        settings = with_brokers(settings, Namespace(**brokers))
     url = webhook or settings.jobs.webhook
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     with ExitStack() as stack:

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -19,7 +19,9 @@ from broker_edge.device.faults import Share, assign
 from broker_edge.device.fleet_log import FleetLog
 from broker_edge.device.link import LinkError
 from broker_edge.device.simulated import DeviceSettings, Sample, SimulatedDevice, Updates
-from broker_edge.errors import HeadwaterError
+from broker_edge.errors import ConfigError, HeadwaterError
+from broker_edge.mqtt_address import WS_PATH
+from broker_edge.tls import NO_TLS, TlsReferences
 
 FLEET_MAX = 2_000
 _SITES = ("roof", "cellar", "yard", "hall")
@@ -57,6 +59,8 @@ class FleetSettings:
     connect_timeout_s: float = 30.0
     version: int = 5
     acked_path: Path | None = None
+    """Each acknowledgement is also appended to this file (`device,seq,hash,acked_us`), which survives the end of the
+    process."""
     first: int = 1
     total: int | None = None
     telemetry: bool = True
@@ -67,8 +71,11 @@ class FleetSettings:
     log_path: Path | None = None
     user: str | None = None
     password: str | None = None
-    """Each acknowledgement is also appended to this file (`device,seq,hash,acked_us`), which survives the end of the
-    process."""
+    scheme: str = "mqtt"
+    path: str = WS_PATH
+    tls: TlsReferences = NO_TLS
+    passwords_path: Path | None = None
+    """Lines of `<device>:<password>`: each device connects as the user of its name. In place of `user`."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= FLEET_MAX:
@@ -115,11 +122,17 @@ class Fleet:
             updates=settings.updates,
             user=settings.user,
             password=settings.password,
+            scheme=settings.scheme,
+            path=settings.path,
+            tls=settings.tls,
         )
+        passwords = None
+        if settings.passwords_path is not None:
+            passwords = _passwords(settings.passwords_path, device_ids(settings))
         self.devices = [
             SimulatedDevice(
                 id_,
-                of_device,
+                of_device if passwords is None else replace(of_device, user=id_, password=passwords[id_]),
                 _from(samples, index * stride),
                 self.acked,
                 log=self.log,
@@ -235,6 +248,19 @@ class RunningFleet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _passwords(path: Path, names: Iterable[str]) -> dict[str, str]:
+    """The password of each name. Raises ConfigError, which repeats no password."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise ConfigError(f"cannot read the passwords {path} ({error.strerror})") from error
+    found = {name: password for name, _, password in (line.partition(":") for line in lines)}
+    missing = next((name for name in names if not found.get(name)), None)
+    if missing is not None:
+        raise ConfigError(f"{path} has no password of {missing}: write a line {missing}:PASSWORD")
+    return found
 
 
 def device_ids(settings: FleetSettings) -> list[str]:

@@ -16,12 +16,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gmqtt import Client, Subscription
+from gmqtt import Subscription
 from gmqtt.mqtt.constants import MQTTv50
 from gmqtt.mqtt.handler import MQTTConnectError
 
 from broker_edge.device.in_flight import DUP, InFlight
+from broker_edge.device.wire import WireClient
 from broker_edge.errors import HeadwaterError
+from broker_edge.mqtt_address import WS_PATH, MqttAddress
+from broker_edge.tls import TlsReferences, ssl_context
 
 OnMessage = Callable[[str, bytes], Awaitable[None]]
 
@@ -83,7 +86,8 @@ class Link:
 
     `inflight_max` limits publishes without a PUBACK: `send` waits for a free slot. `on_message` gets (topic, payload),
     and the PUBACK is sent when it has returned. `receive_maximum` limits the messages that the broker sends before a
-    PUBACK. With `version=4` the link speaks MQTT 3.1.1, where the broker's own window is that limit.
+    PUBACK. With `version=4` the link speaks MQTT 3.1.1, where the broker's own window is that limit. `scheme` is
+    that of an address (`mqtts`, `ws`, `wss`); with TLS, the certificates are read for each connection.
     """
 
     def __init__(
@@ -101,16 +105,21 @@ class Link:
         receive_maximum: int | None = None,
         user: str | None = None,
         password: str | None = None,
+        scheme: str = "mqtt",
+        path: str = WS_PATH,
+        tls: TlsReferences | None = None,
     ) -> None:
         self._client_id = client_id
+        self._at = MqttAddress(host, port, scheme, path)
+        self._tls = tls or TlsReferences()
         self._receive_maximum = receive_maximum
-        self._host, self._port = host, port
         self._filter, self._on_message = subscribe, on_message
         self._reconnect_delay_s, self._keepalive_s, self._version = reconnect_delay_s, keepalive_s, version
         self._inflight_max = self._window = inflight_max
         self._room = asyncio.Event()
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._up = asyncio.Event()
+        self._was_up = False
         self._subscribed = asyncio.Event()
         self._command_mid: int | None = None
         self._refused_code: int | None = None
@@ -152,8 +161,10 @@ class Link:
                             f"code {code}"
                         )
         except TimeoutError as error:
-            where = f"{self._host}:{self._port}"
-            raise LinkError(f"device {self._client_id} could not connect to {where} within {timeout_s:g} s") from error
+            why = "" if self._was_up or self._at.is_tls else "; if this port speaks TLS, write mqtts:// or wss://"
+            raise LinkError(
+                f"device {self._client_id} could not connect to {self._at} within {timeout_s:g} s{why}"
+            ) from error
 
     async def send(self, topic: str, payload: bytes) -> asyncio.Future[None]:
         """Write a publish and return the future of its PUBACK (PublishRefused if refused). Waits for a free slot."""
@@ -288,8 +299,10 @@ class Link:
         options = {"session_expiry_interval": _SESSION_EXPIRY_S} if self._version == MQTTv50 else {}
         if self._version == MQTTv50 and self._receive_maximum is not None:
             options["receive_maximum"] = self._receive_maximum
-        client = Client(
+        client = WireClient(
             self._client_id,
+            at=self._at,
+            tls=self._tls,
             clean_session=False,
             # The PUBACK of a command is sent when `on_message` has returned, not earlier.
             optimistic_acknowledgement=False,
@@ -307,9 +320,26 @@ class Link:
         return client
 
     async def _connect(self) -> None:
+        if self._at.is_tls:
+            # Files that cannot be read are reported at once; later connections try again.
+            ssl_context(self._tls)
+        connecting = asyncio.ensure_future(self._connect_until_up())
+        try:
+            await asyncio.wait({connecting, self._client.refused}, return_when=asyncio.FIRST_COMPLETED)
+            if self._client.refused.done():
+                raise LinkError(
+                    f"device {self._client_id} cannot connect to {self._at}: {self._client.refused.result()}"
+                )
+            await connecting
+        finally:
+            connecting.cancel()
+
+    async def _connect_until_up(self) -> None:
         while True:
             try:
-                await self._client.connect(self._host, self._port, keepalive=self._keepalive_s, version=self._version)
+                await self._client.connect(
+                    self._at.host, self._at.port, keepalive=self._keepalive_s, version=self._version
+                )
                 return
             except OSError:
                 await asyncio.sleep(self._reconnect_delay_s)
@@ -334,6 +364,7 @@ class Link:
         # With a session, the broker resumes by itself and accepts no position; without one, it needs a position.
         for listening in self._listening.values():
             self._subscribe(listening)
+        self._was_up = True
         self._up.set()
         self._room.set()
 

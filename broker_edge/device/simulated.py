@@ -27,6 +27,8 @@ from broker_edge.device.journal import Journal
 from broker_edge.device.link import Link, LinkError, PublishRefused
 from broker_edge.device.ota import UpdatePolicy, Updater
 from broker_edge.device.wording import Said
+from broker_edge.mqtt_address import WS_PATH
+from broker_edge.tls import NO_TLS, TlsReferences
 
 Sample = Mapping[str, float | int | str]
 """One line of the series: named values that go into the payload unchanged."""
@@ -61,6 +63,9 @@ class DeviceSettings:
     updates: Updates | None = None
     user: str | None = None
     password: str | None = None
+    scheme: str = "mqtt"
+    path: str = WS_PATH
+    tls: TlsReferences = NO_TLS
 
 
 class SimulatedDevice:
@@ -106,6 +111,9 @@ class SimulatedDevice:
             receive_maximum=updates.window if updates is not None else None,
             user=settings.user,
             password=settings.password,
+            scheme=settings.scheme,
+            path=settings.path,
+            tls=settings.tls,
         )
         if updates is not None and not self._is("refuses"):
             pace_s = updates.pace_s if self._is("slow") else 0.0

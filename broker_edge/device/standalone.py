@@ -20,6 +20,8 @@ from broker_edge.device.journal import Journal
 from broker_edge.device.link import Link
 from broker_edge.device.ota import UpdatePolicy, Updater
 from broker_edge.device.wording import Said, Words
+from broker_edge.mqtt_address import WS_PATH
+from broker_edge.tls import NO_TLS, TlsReferences
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,9 @@ class StandaloneSettings:
     window: int = 4
     user: str | None = None
     password: str | None = None
+    scheme: str = "mqtt"
+    path: str = WS_PATH
+    tls: TlsReferences = NO_TLS
     connect_timeout_s: float = 30.0
 
 
@@ -57,6 +62,9 @@ async def run(settings: StandaloneSettings, *, on_told: Callable[[Said], None] |
         receive_maximum=settings.window,
         user=settings.user,
         password=settings.password,
+        scheme=settings.scheme,
+        path=settings.path,
+        tls=settings.tls,
     )
     flash = FileFlash(settings.folder, firmware=Firmware("firmware", settings.firmware))
     updater = Updater(flash, link, policy=settings.policy)

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -99,6 +100,60 @@ def test_ids_are_quoted_and_credentials_sent(admin: str, monkeypatch: pytest.Mon
         "GET /api/v1/clients/e%2Fe None",
         "DELETE /api/v1/clients/e%2Fe?session=true Basic bWU6c2VjcmV0",
     ]
+
+
+def asked_with(admin: str) -> str:
+    assert main(["clients", "show", "e/e", "--json"]) == 0
+    return _Listener.asked[-1].partition("e%2Fe ")[2]
+
+
+def test_the_credentials_of_all_commands_hold_for_the_admin_listener(
+    admin: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "pw").write_text("secret\n")
+    monkeypatch.setenv("HEADWATER_USER", "me")
+    monkeypatch.setenv("HEADWATER_PASSWORD_FROM", f"file:{tmp_path}/pw")
+    monkeypatch.delenv("HEADWATER_TOKEN_FROM", raising=False)
+    assert asked_with(admin) == "Basic bWU6c2VjcmV0"
+
+
+def test_the_old_variable_takes_a_reference_and_a_literal_with_a_warning(
+    admin: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OLD", "me:secret")
+    monkeypatch.setenv("HEADWATER_ADMIN_AUTH", "env:OLD")
+    assert asked_with(admin) == "Basic bWU6c2VjcmV0"
+    assert caplog.text == ""
+    monkeypatch.setenv("HEADWATER_ADMIN_AUTH", "a-token")
+    assert asked_with(admin) == "Bearer a-token"
+    assert "the next release refuses: write a reference" in caplog.text
+    assert "a-token" not in caplog.text
+
+
+def test_a_literal_secret_as_an_option_is_refused_and_not_repeated(
+    admin: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for before, after in ((["--token-from", "hunter2"], []), ([], ["--password-from", "hunter2"])):
+        assert main([*before, "clients", "list", *after]) == 5
+        said = capsys.readouterr().err
+        assert "is a reference: write file:PATH or env:NAME, never the secret itself" in said
+        assert "hunter2" not in said
+
+
+def test_the_old_names_of_the_options_work_with_a_warning(
+    admin: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("USER", "PASSWORD_FROM", "TOKEN_FROM"):
+        monkeypatch.setenv(f"HEADWATER_{name}", "")
+        monkeypatch.delenv(f"HEADWATER_{name}")
+    monkeypatch.setenv("PW", "secret")
+    assert main(["--user", "me", "--password", "env:PW", "clients", "show", "e/e", "--json"]) == 0
+    assert _Listener.asked[-1].endswith("Basic bWU6c2VjcmV0")
+    assert "--password is now --password-from" in capsys.readouterr().err
+    # The next option replaces what the environment of this process has.
+    monkeypatch.setenv("T", "token")
+    assert main(["clients", "show", "e/e", "--json", "--token-from", "env:T"]) == 0
+    assert _Listener.asked[-1].endswith("Bearer token")
 
 
 @pytest.mark.parametrize(

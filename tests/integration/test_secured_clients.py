@@ -1,0 +1,254 @@
+"""Credentials, TLS and WebSocket of the command line and the devices, against the real broker: they connect, and each
+thing that is wrong is one sentence that says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from support.programs import Ended, headwater, headwaterd
+from support.secured import make_users, start_secured
+from support.tls_files import Files
+
+from broker_edge.authority import KeyPair, new_authority, new_certificate
+from broker_edge.device import Link, LinkError
+from broker_edge.tls import TlsReferences
+from broker_edge.torture.process import BrokerProcess
+
+HOSTS = ("localhost", "127.0.0.1")
+USER = "device-1"
+
+
+def written(folder: Path, name: str, pair: KeyPair, ca: KeyPair) -> Files:
+    files = Files(ca=folder / f"{name}.ca.pem", cert=folder / f"{name}.pem", key=folder / f"{name}.key")
+    for path, content in ((files.ca, ca.cert), (files.cert, pair.cert), (files.key, pair.key)):
+        path.write_bytes(content)
+    return files
+
+
+class World:
+    """Brokers with the same users: one as it should be, one that asks for client certificates, one whose certificate
+    has expired, and one whose certificate is for another name."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self.passwords = make_users(folder, USER, "pipeline")
+        self.ca = new_authority("fleet")
+        self.client = written(folder, "client", new_certificate(self.ca, USER), self.ca)
+        self.stranger = written(folder, "stranger", new_certificate(new_authority("other"), USER), new_authority("x"))
+        last_year = datetime.now(UTC) - timedelta(days=400)
+        certificates = {
+            "good": new_certificate(self.ca, "broker", hosts=HOSTS),
+            "mutual": new_certificate(self.ca, "broker", hosts=HOSTS),
+            "expired": new_certificate(self.ca, "broker", hosts=HOSTS, now=last_year),
+            "renamed": new_certificate(self.ca, "broker", hosts=["edge-7.example"]),
+        }
+        self.brokers: dict[str, BrokerProcess] = {}
+
+        def start(name: str = "broker", settings: dict[str, str] | None = None) -> BrokerProcess:
+            process = BrokerProcess(data_dir=folder / name, settings=settings, log_file=folder / f"{name}.txt")
+            stack.enter_context(process)
+            process.start()
+            return process
+
+        for name, pair in certificates.items():
+            tls = written(folder, name, pair, self.ca)
+            client_ca = tls.ca if name == "mutual" else None
+            self.brokers[name] = start_secured(start, folder, tls, client_ca=client_ca, name=f"data-{name}")
+
+    def at(self, scheme: str, name: str = "good", *, port_of: str | None = None) -> str:
+        """The address of a broker; with `port_of` that of the port of another listener."""
+        broker = self.brokers[name]
+        known = {"mqtt": broker.mqtt, "grpc+tls": broker.flight, "https": broker.admin}
+        known |= {one: broker.listener(one) for one in ("mqtts", "ws", "wss")}
+        return f"{scheme}://localhost:{known[port_of or scheme][1]}"
+
+    def login(self, *, password: str | None = None) -> list[str]:
+        path = self.folder / f"{USER}.password"
+        if password is not None:
+            path = self.folder / "wrong.password"
+            path.write_text(password)
+        return ["--user", USER, "--password-from", f"file:{path}"]
+
+    @property
+    def trust(self) -> list[str]:
+        return ["--tls-ca", str(self.client.ca)]
+
+    def publish(self, address: str, *options: str) -> Ended:
+        topic = f"devices/{USER}/telemetry"
+        return headwater("pub", topic, "x", "--id", USER, "--mqtt", address, "--timeout", "20", *options)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    headwaterd()
+    with ExitStack() as stack:
+        yield World(tmp_path_factory.mktemp("secured"), stack)
+
+
+@pytest.mark.parametrize("scheme", ["mqtts", "ws", "wss"])
+def test_pub_and_sub_speak_tls_and_websocket(world: World, scheme: str) -> None:
+    done = world.publish(world.at(scheme), *world.login(), *world.trust)
+    assert (done.code, done.err) == (0, "")
+    pipeline = {
+        "HEADWATER_USER": "pipeline",
+        "HEADWATER_PASSWORD_FROM": f"file:{world.folder}/pipeline.password",
+        "HEADWATER_TLS_CA": str(world.client.ca),
+        "HEADWATER_MQTT": world.at(scheme),
+    }
+    arguments = ["--from", "earliest", "--count", "1", "--timeout", "60"]
+    heard = headwater("sub", f"devices/{USER}/#", *arguments, environment=pipeline)
+    assert heard.code == 0, heard.err
+    assert f"devices/{USER}/telemetry" in heard.out
+
+
+def test_a_client_certificate_is_presented(world: World) -> None:
+    certificate = ["--tls-cert", str(world.client.cert), "--tls-key", str(world.client.key)]
+    done = world.publish(world.at("mqtts", "mutual"), *world.login(), *world.trust, *certificate)
+    assert (done.code, done.err) == (0, "")
+
+
+def test_options_before_the_command_count_too(world: World) -> None:
+    before = [*world.login(), *world.trust]
+    done = headwater(*before, "pub", f"devices/{USER}/telemetry", "x", "--id", USER, "--mqtt", world.at("mqtts"))
+    assert (done.code, done.err) == (0, "")
+    pipeline = ["--user", "pipeline", "--password-from", f"file:{world.folder}/pipeline.password"]
+    listed = headwater(*before, "topics", "--server", world.at("grpc+tls"), *pipeline)
+    assert (listed.code, listed.err) == (0, "")
+    assert f"devices/{USER}/telemetry" in listed.out
+
+
+UNKNOWN = "the authority of the certificate is unknown: give its file with --tls-ca"
+EXPIRED = "the certificate has expired: renew it"
+RENAMED = "the certificate is for another name: call the broker by a name in its certificate"
+MISSING = "the broker asks for a certificate: give --tls-cert and --tls-key"
+FOREIGN = "the broker does not accept our certificate"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "broker", "port_of", "options", "code", "says"),
+    [
+        ("mqtts", "good", None, "login", 3, UNKNOWN),
+        ("wss", "good", None, "login", 3, UNKNOWN),
+        ("mqtts", "expired", None, "login trust", 3, EXPIRED),
+        ("mqtts", "renamed", None, "login trust", 3, RENAMED),
+        ("mqtts", "mutual", None, "login trust", 3, MISSING),
+        ("mqtts", "mutual", None, "login trust stranger", 3, FOREIGN),
+        ("mqtts", "good", "mqtt", "login trust", 3, "does this port speak TLS?"),
+        ("mqtt", "good", "mqtts", "login", 4, "accepts only TLS connections. Write mqtts://."),
+        ("ws", "good", "mqtt", "login", 3, "does not speak WebSocket"),
+        ("mqtts", "good", None, "trust", 4, "refused the connection: Not authorized"),
+        ("mqtts", "good", None, "wrong trust", 4, "refused the connection: Bad user name or password"),
+    ],
+)
+def test_what_is_wrong_over_mqtt_is_one_sentence(
+    world: World, scheme: str, broker: str, port_of: str | None, options: str, code: int, says: str
+) -> None:
+    done = world.publish(world.at(scheme, broker, port_of=port_of), *chosen(world, options))
+    assert (done.code, says in done.err) == (code, True), done.err
+    assert len(done.err.splitlines()) == 1
+    assert "hunter2" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("scheme", "broker", "port_of", "options", "code", "says"),
+    [
+        ("grpc+tls", "good", None, "login", 3, UNKNOWN),
+        ("grpc+tls", "expired", None, "login trust", 3, EXPIRED),
+        ("grpc+tls", "renamed", None, "login trust", 3, RENAMED),
+        ("grpc+tls", "mutual", None, "login trust", 3, "give a certificate that it accepts, with --tls-cert and"),
+        ("grpc+tls", "good", "mqtt", "login trust", 3, "does this port speak TLS?"),
+        ("grpc", "good", "grpc+tls", "login", 3, "If this port speaks TLS, write grpc+tls://"),
+        ("grpc+tls", "good", None, "wrong trust", 4, "credentials"),
+        ("https", "good", None, "login", 3, UNKNOWN),
+        ("https", "expired", None, "login trust", 3, EXPIRED),
+        ("https", "renamed", None, "login trust", 3, RENAMED),
+        ("https", "good", "mqtt", "login trust", 3, "does this port speak TLS?"),
+        ("http", "good", "https", "login", 3, "If the port speaks TLS, write https://"),
+        ("https", "good", None, "wrong trust", 4, "credentials"),
+    ],
+)
+def test_what_is_wrong_over_flight_and_http_is_one_sentence(
+    world: World, scheme: str, broker: str, port_of: str | None, options: str, code: int, says: str
+) -> None:
+    address = world.at(scheme, broker, port_of=port_of)
+    command = ["topics", "--server"] if scheme.startswith("grpc") else ["clients", "list", "--admin"]
+    done = headwater(*command, address, "--timeout", "20", *chosen(world, options))
+    assert (done.code, says in done.err) == (code, True), done.err
+    assert len(done.err.splitlines()) == 1
+    assert "hunter2" not in done.err
+
+
+def chosen(world: World, options: str) -> list[str]:
+    meanings = {
+        "login": world.login(),
+        "wrong": world.login(password="hunter2"),
+        "trust": world.trust,
+        "stranger": ["--tls-cert", str(world.stranger.cert), "--tls-key", str(world.stranger.key)],
+    }
+    return [word for name in options.split() for word in meanings[name]]
+
+
+@pytest.mark.parametrize("scheme", ["mqtts", "ws", "wss"])
+def test_devices_publish_large_messages_over_tls_and_websocket(world: World, scheme: str) -> None:
+    async def publish() -> None:
+        broker = world.brokers["good"]
+        link = Link(
+            USER,
+            host="localhost",
+            port=broker.listener(scheme)[1],
+            scheme=scheme,
+            tls=TlsReferences(ca=f"file:{world.client.ca}"),
+            subscribe=f"devices/{USER}/actions",
+            user=USER,
+            password=world.passwords[USER],
+        )
+        await link.open(timeout_s=60)
+        try:
+            for size in (0, 1, 125, 126, 65_535, 300_000):
+                await asyncio.wait_for(link.publish(f"devices/{USER}/telemetry", bytes(size)), 60)
+            await link.drop()
+            await asyncio.wait_for(link.publish(f"devices/{USER}/telemetry", b"after a new connection"), 60)
+        finally:
+            await link.close(drain_s=0)
+
+    asyncio.run(publish())
+
+
+@pytest.mark.parametrize(
+    ("scheme", "broker", "port_of", "ca", "says"),
+    [
+        ("mqtts", "good", None, False, UNKNOWN),
+        ("wss", "good", None, False, UNKNOWN),
+        ("mqtts", "expired", None, True, EXPIRED),
+        ("mqtts", "renamed", None, True, RENAMED),
+        ("mqtts", "mutual", None, True, MISSING),
+        ("mqtt", "good", "mqtts", True, "if this port speaks TLS, write mqtts://"),
+        ("ws", "good", "mqtt", True, "could not connect"),
+    ],
+)
+def test_a_device_that_cannot_connect_says_why(
+    world: World, scheme: str, broker: str, port_of: str | None, ca: bool, says: str
+) -> None:
+    async def connect() -> None:
+        link = Link(
+            USER,
+            host="localhost",
+            port=int(world.at(scheme, broker, port_of=port_of).rpartition(":")[2]),
+            scheme=scheme,
+            tls=TlsReferences(ca=f"file:{world.client.ca}") if ca and scheme in ("mqtts", "wss") else None,
+            user=USER,
+            password=world.passwords[USER],
+        )
+        try:
+            # Those without a sentence of TLS are tried again until this deadline.
+            await link.open(timeout_s=60 if scheme in ("mqtts", "wss") else 1)
+        finally:
+            await link.close(drain_s=0)
+
+    with pytest.raises(LinkError, match=says):
+        asyncio.run(connect())
