@@ -32,6 +32,7 @@ from actions.engine import (
     tick,
 )
 from actions.outbound import Outbound, Publisher
+from actions.stock import Depot, Stock
 from actions.store import News, TableStore, Versions
 from sinks.rows import now_us
 
@@ -58,13 +59,17 @@ class Pace:
 
 
 class ActionJob:
-    """One engine on one set of tables. Not thread-safe: call `run` from one thread; `stop` may be called from any."""
+    """One engine on one set of tables. Not thread-safe: call `run` from one thread; `stop` may be called from any.
+
+    With several publishers, `depots` are their artifacts in the same order; without depots nobody looks for them.
+    """
 
     def __init__(
         self,
         store: TableStore,
         publishers: Publisher | Sequence[Publisher],
         *,
+        depots: Sequence[Depot] | None = None,
         limits: Limits | None = None,
         pace: Pace | None = None,
         clock_us: Callable[[], int] = now_us,
@@ -77,6 +82,8 @@ class ActionJob:
         self._wake = threading.Event()
         chosen = tuple(publishers) if isinstance(publishers, Sequence) else (publishers,)
         self._outbound = Outbound(chosen, wake=self._wake.set)
+        self._stock = None if depots is None or len(chosen) == 1 else Stock(depots, wake=self._wake.set)
+        self._wanted: frozenset[tuple[str, str, str, str]] = frozenset()
         self._logs = Logs(self._outbound.brokers())
         self._state = EngineState()
         self._known: set[str] = set()
@@ -117,7 +124,7 @@ class ActionJob:
         while not self._stop.is_set():
             news = self._store.news()
             due = time.monotonic() - last_tick >= self._pace.tick_s
-            if due or not news.empty or self._outbound.has_news:
+            if due or not news.empty or self._has_news():
                 last_tick = time.monotonic()
                 self.turn(news)
             self._wake.wait(self._pace.poll_s)
@@ -167,7 +174,7 @@ class ActionJob:
         )
         self._settle(decision)
         self._commit(decision)
-        self._rest = None
+        self._wanted, self._rest = decision.wanted, None
         if not decision.writes and not decision.publishes and self._heard_us == now_us:
             self._rest = (now_us, rests_until_us(self._state, actions, requests, now_us, self._limits))
         if decision.publishes:
@@ -175,12 +182,19 @@ class ActionJob:
         self._forget()
         return decision
 
+    def _has_news(self) -> bool:
+        return self._outbound.has_news or (self._stock is not None and self._stock.known() != self._logs.stock)
+
     def _nothing(self) -> Decision:
         return Decision(waiting=self._state.waiting, devices=self._state.devices, logs=self._state.logs)
 
     def _look_at_brokers(self) -> None:
         """What the brokers answered since the last turn. A change is news: routes depend on it."""
-        logs = Logs(self._outbound.brokers())
+        brokers = self._outbound.brokers()
+        stock = None if self._stock is None else self._stock.known()
+        if self._stock is not None:
+            self._stock.bring(self._wanted, brokers)
+        logs = Logs(brokers, stock)
         if logs != self._logs:
             self._logs, self._rest = logs, None
 

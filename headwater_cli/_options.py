@@ -21,6 +21,10 @@ def _server(text: str) -> str:
         raise typer.BadParameter(str(error)) from error
 
 
+def _servers(texts: list[str] | None) -> list[str] | None:
+    return None if texts is None else [_server(text) for text in texts]
+
+
 def _mqtt(text: str) -> str:
     try:
         parse_mqtt(text)
@@ -33,6 +37,17 @@ ServerOption = Annotated[
     str,
     typer.Option(
         "--server", envvar="HEADWATER_SERVER", callback=_server, metavar="ADDRESS", help="Flight: grpc://host:port."
+    ),
+]
+ServersOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--server",
+        envvar="HEADWATER_SERVER",
+        callback=_servers,
+        metavar="ADDRESS",
+        show_default=False,
+        help="Flight: grpc://host:port; repeatable.",
     ),
 ]
 MqttOption = Annotated[

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +17,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from broker_edge.errors import ConfigError, HeadwaterError
 from broker_edge.escape import moment
-from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, TimeoutOption, connect
+from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, ServersOption, TimeoutOption, connect
 from headwater_cli._output import put_fields, put_json, put_rows, say
 
 if TYPE_CHECKING:
-    from broker_edge.artifacts import Manifest
+    from broker_edge.access import BrokerAccess
+    from broker_edge.artifacts import Manifest, Pushed
 
 app = typer.Typer(help="Artifacts: push, list, verify and remove firmware in the log.", no_args_is_help=True)
 
@@ -37,26 +41,72 @@ def push(
         Path | None, typer.Option("--key", metavar="FILE", help="Private key to sign it with; see `keygen`.")
     ] = None,
     chunk_bytes: Annotated[int, typer.Option("--chunk-bytes", help="Size of a chunk.")] = 256 * 1024,
-    server: ServerOption = DEFAULT_SERVER,
+    server: ServersOption = None,
+    every: Annotated[bool, typer.Option("--all", help="Store it at every broker of the settings.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings file with the brokers of --all.")
+    ] = None,
     json: JsonOption = False,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Store FILE as NAME VERSION. Repeating it is harmless: existing chunks are not stored again."""
+    """Store FILE as NAME VERSION. Repeating it is harmless: existing chunks are not stored again.
+
+    With several brokers, each is tried, and the exit code is that of the first one that failed.
+    """
     from broker_edge.artifacts import SigningKey
     from broker_edge.artifacts import push as push_file
 
     signer = None if key is None else SigningKey.load(key)
-    with connect(server, timeout) as client, _bar("pushing") as progress:
-        done = push_file(client, file, name, version, key=signer, chunk_size=chunk_bytes, progress=progress)
-    if json:
-        put_json({**_row(done.manifest), "stored": done.stored, "found": done.found, "existed": done.existed})
-        return
-    if signer is None and done.manifest.signature is None:
+    brokers = _brokers(server, every=every, config=config)
+    failed: list[HeadwaterError] = []
+    rows: list[dict[str, Any]] = []
+    is_signed = True
+    for broker in brokers:
+        who = {"server": broker.server, "name": broker.name} if len(brokers) > 1 else {}
+        where = f"{broker.name or broker.server}: " if len(brokers) > 1 else ""
+        try:
+            with broker.client(timeout_s=timeout, retries=0) as client, _bar("pushing") as progress:
+                done = push_file(client, file, name, version, key=signer, chunk_size=chunk_bytes, progress=progress)
+        except HeadwaterError as error:
+            failed.append(error)
+            rows.append({"broker": who, "error": str(error)})
+            if len(brokers) > 1 and not json:
+                put_fields(f"{where}failed: {error}")
+            continue
+        row = {**_row(done.manifest), "stored": done.stored, "found": done.found, "existed": done.existed}
+        rows.append({"broker": who, **row} if who else row)
+        is_signed = is_signed and done.manifest.signature is not None
+        if not json:
+            put_fields(where + _sentence(name, version, done))
+    if json and (len(brokers) > 1 or not failed):
+        put_json({"brokers": rows} if len(brokers) > 1 else rows[0])
+    if not is_signed and not json:
         say("it is not signed: devices refuse it unless they allow unsigned firmware (sign it with --key FILE)")
+    if failed:
+        raise failed[0]
+
+
+def _brokers(servers: list[str] | None, *, every: bool, config: Path | None) -> tuple[BrokerAccess, ...]:
+    from broker_edge.access import from_environment
+
+    if not every:
+        if config is not None:
+            raise typer.BadParameter("--config goes with --all")
+        return from_environment(servers or [DEFAULT_SERVER])
+    if servers:
+        raise typer.BadParameter("give --all or --server")
+    missing = [name for name in ("pydantic", "yaml") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"--all needs {', '.join(missing)}: install headwater with the extra `spark`")
+    fleet: tuple[BrokerAccess, ...] = import_module("pipelines.settings").load_settings(config).fleet()
+    return fleet
+
+
+def _sentence(name: str, version: str, done: Pushed) -> str:
     place = done.manifest.place
     found = f", {done.found} existed" if done.found else ""
     how = "already existed" if done.existed else f"{done.stored} chunks stored{found}"
-    put_fields(f"{name} {version}: {how}; {place.partition} from offset {place.offset_of(0)}")
+    return f"{name} {version}: {how}; {place.partition} from offset {place.offset_of(0)}"
 
 
 @app.command("list")

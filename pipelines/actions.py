@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from actions.engine import Limits
 from actions.job import ActionJob, Pace
+from actions.stock import BrokerDepot
 from actions.store import DeltalakeStore
 from broker_edge.moved import old_names
 from pipelines.jobs.kinds import LoopJob
@@ -47,7 +48,9 @@ def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool 
     given = settings.actions
     with closing(Fleet(settings.fleet())) as fleet:
         pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s, device_state_s=given.device_state_s)
-        job = ActionJob(DeltalakeStore(given.root), fleet.publishers, limits=limits_of(given), pace=pace)
+        depots = [BrokerDepot(publisher.client) for publisher in fleet.publishers]
+        store = DeltalakeStore(given.root)
+        job = ActionJob(store, fleet.publishers, depots=depots, limits=limits_of(given), pace=pace)
         servers = ", ".join(publisher.server for publisher in fleet.publishers)
         log.info("the action engine reads %s and publishes on %s", given.root, servers)
         if once:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class Logs:
     published there only."""
 
     brokers: tuple[Served, ...] = (Served(),)
-    stock: Mapping[tuple[str, str, str], str | None] = field(default_factory=dict)
+    stock: Mapping[tuple[str, str, str], str | None] | None = None
     """(log id, name, version) of an artifact → None if the log has it, otherwise why it does not have it yet. Without
-    an entry nobody has looked."""
+    an entry nobody has looked; without the mapping nobody looks, and nothing waits."""
 
     @property
     def alone(self) -> bool:

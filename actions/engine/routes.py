@@ -62,7 +62,7 @@ def hindrance(log_id: str | None, logs: Logs) -> str | None:
 def lacks_artifact(log_id: str | None, name: str, version: str, logs: Logs) -> str | None:
     """Why the log of a device cannot give it this artifact yet. With a single broker nobody looks."""
     log_id = log_id or logs.first
-    if logs.alone or log_id is None:
+    if logs.alone or logs.stock is None or log_id is None:
         return None
     reason = logs.stock.get((log_id, name, version), "nobody has looked yet")
     return None if reason is None else shortened(f"{_STOCK} {name} {version} is not in the log {log_id}: {reason}")

@@ -6,7 +6,7 @@ The format and its checks are here; the device side is `broker_edge.device`. Nee
 from broker_edge.artifacts.keys import SigningKey, Trust
 from broker_edge.artifacts.manifest import Artifact, ArtifactError, ChunkRuns, Manifest, Signature, check_name
 from broker_edge.artifacts.store import ArtifactStore, Checked
-from broker_edge.artifacts.upload import Pushed, push
+from broker_edge.artifacts.upload import Pushed, copy, push
 
 __all__ = [
     "Artifact",
@@ -20,5 +20,6 @@ __all__ = [
     "SigningKey",
     "Trust",
     "check_name",
+    "copy",
     "push",
 ]

@@ -1,4 +1,4 @@
-"""Pushes a file: computes the digests, then stores the chunks, one batch each, and the manifest last
+"""Pushes a file, or the artifact of another broker: stores the chunks, one batch each, and the manifest last
 (docs/artifacts.md, section 3).
 
 A push can be repeated at any point: idempotency keys find what an interrupted push has stored. Memory is limited to a
@@ -97,7 +97,50 @@ def push(
     version has other bytes, ArtifactError if the file changes while it is read.
     """
     artifact = describe(path, name, version, chunk_size=chunk_size)
-    signature = None if key is None else key.sign(artifact)
+    signed = (lambda one: None) if key is None else key.sign
+    return _stored(client, artifact, signed, partial(_read, path, artifact), progress)
+
+
+def copy(source: Client, target: Client, name: str, version: str, *, progress: Progress | None = None) -> Pushed:
+    """Stores the artifact of `source` in the log of `target`, with its signature. Repeatable like `push`.
+
+    Raises NotFoundError if the source does not have it, RefusedError if the target has other bytes for the version, and
+    ArtifactError if the chunks of the source do not match its manifest.
+    """
+    store = ArtifactStore(source)
+    manifest = store.get(name, version)
+    signature = manifest.signature
+
+    def signed(artifact: Artifact) -> Signature | None:
+        return signature if artifact == manifest.artifact else None  # It covers the size of the chunks.
+
+    def chunks() -> Iterator[bytes]:
+        whole = hashlib.sha256()
+        for number, chunk in enumerate(store.chunks(manifest)):
+            whole.update(chunk)
+            if number >= len(manifest.artifact.chunks):
+                break
+            if hashlib.sha256(chunk).hexdigest() != manifest.artifact.chunks[number]:
+                raise ArtifactError(
+                    f"chunk {number} of {name} {version} on {source.server} does not match the manifest"
+                )
+            yield chunk
+        if whole.hexdigest() != manifest.artifact.sha256:
+            raise ArtifactError(f"the chunks of {name} {version} on {source.server} do not match the manifest")
+
+    return _stored(target, manifest.artifact, signed, chunks, progress)
+
+
+def _stored(
+    client: Client,
+    artifact: Artifact,
+    signed: Callable[[Artifact], Signature | None],
+    chunks: Callable[[], Iterator[bytes]],
+    progress: Progress | None,
+) -> Pushed:
+    """Stores the chunks that the log does not have, then the manifest. `chunks` reads them again for each take."""
+    name, version = artifact.name, artifact.version
+    signature = signed(artifact)
     store = ArtifactStore(client)
     newest = store.newest(name, version)
     there = None if newest is None else newest.manifest
@@ -105,13 +148,13 @@ def push(
     if there is not None and there.place.log_id == log_id:
         _must_be_same(there, artifact)
         # It may be stored in chunks of another size, which the signature covers.
-        signature = None if key is None else key.sign(there.artifact)
+        signature = signed(there.artifact)
         if signature is None or there.signature == signature:
             return Pushed(there, 0, 0, existed=True)
         manifest = Manifest(there.artifact, signature, there.place, _now_us())
         stored = found = 0
     else:
-        place, stored, found = _chunks(client, log_id, path, artifact, progress)
+        place, stored, found = _chunks(client, log_id, chunks, artifact, progress)
         manifest = Manifest(artifact, signature, place, _now_us())
     row = Row(
         manifest_topic(name, version),
@@ -145,12 +188,16 @@ def _must_be_signed(there: Manifest, signature: Signature | None) -> None:
 
 
 def _chunks(
-    client: Client, log_id: str, path: Path, artifact: Artifact, progress: Progress | None
+    client: Client,
+    log_id: str,
+    chunks: Callable[[], Iterator[bytes]],
+    artifact: Artifact,
+    progress: Progress | None,
 ) -> tuple[ChunkRuns, int, int]:
     """Stores the chunks. Returns their offsets, and how many were stored and how many were found."""
     for take in range(_TAKES_MAX):
         places = []
-        for rows in _calls(path, artifact, take):
+        for rows in _calls(chunks(), artifact, take):
             places += _again(partial(client.produce, rows))
             if progress is not None:
                 progress(len(places), len(artifact.chunks))
@@ -170,21 +217,27 @@ def _chunks(
     )
 
 
-def _calls(path: Path, artifact: Artifact, take: int) -> Iterator[pa.Table]:
+def _read(path: Path, artifact: Artifact) -> Iterator[bytes]:
+    """The chunks of the file."""
+    with _open(path) as file:
+        for digest in artifact.chunks:
+            chunk = file.read(artifact.chunk_size)
+            if hashlib.sha256(chunk).hexdigest() != digest:
+                raise ArtifactError(f"{path} changed while it was read: nothing was published, push it again")
+            yield chunk
+
+
+def _calls(chunks: Iterator[bytes], artifact: Artifact, take: int) -> Iterator[pa.Table]:
     """The chunks in tables of a few batches, one chunk each."""
     topic = chunks_topic(artifact.name, artifact.version)
     key = f"artifact/{artifact.name}/{artifact.version}/{artifact.sha256}/{artifact.chunk_size}/{take}"
     batches: list[pa.RecordBatch] = []
-    with _open(path) as file:
-        for index, digest in enumerate(artifact.chunks):
-            chunk = file.read(artifact.chunk_size)
-            if hashlib.sha256(chunk).hexdigest() != digest:
-                raise ArtifactError(f"{path} changed while it was read: nothing was published, push it again")
-            columns = {"topic": [topic], "value": [chunk], "idempotency_key": [f"{key}/{index}"]}
-            batches.append(pa.RecordBatch.from_pydict(columns, schema=_SCHEMA))
-            if len(batches) == _CALL_CHUNKS:
-                yield pa.Table.from_batches(batches)
-                batches = []
+    for index, chunk in enumerate(chunks):
+        columns = {"topic": [topic], "value": [chunk], "idempotency_key": [f"{key}/{index}"]}
+        batches.append(pa.RecordBatch.from_pydict(columns, schema=_SCHEMA))
+        if len(batches) == _CALL_CHUNKS:
+            yield pa.Table.from_batches(batches)
+            batches = []
     if batches:
         yield pa.Table.from_batches(batches)
 

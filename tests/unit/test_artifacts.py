@@ -138,12 +138,13 @@ def test_push_survives_a_broker_that_is_away_for_a_moment(
     failures = [2]
 
     def before(name: str) -> None:
-        if name == "do_put" and failures[0]:
+        if name == "DoPut" and failures[0]:
             failures[0] -= 1
             raise refusal("unavailable", "starting")
 
     flight_server.before = before
     assert push(client, image, "fw", "1", chunk_size=CHUNK).stored == 11
+    assert failures == [0]
 
 
 def test_empty_file_unreadable_file_and_too_many_chunks_are_refused_in_words(client: Client, tmp_path: Path) -> None:

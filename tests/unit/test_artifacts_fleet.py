@@ -1,0 +1,254 @@
+"""Artifacts in the logs of several brokers: copies from one to another, `push --all`, and what targets wait for."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.engine import Engine, action_of, devices_of
+from support.flight_server import FlightServer, refusal
+
+from actions.engine import Artifact, Logs, Ota, Rollout, Selector, Served, TargetState
+from actions.stock import AT_ONCE_MAX, BrokerDepot, Depot, Stock
+from broker_edge import Client, ConnectError, RefusedError
+from broker_edge.artifacts import ArtifactError, ArtifactStore, SigningKey, Trust, copy, push
+from headwater_cli import main
+
+CHUNK = 1024
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[FlightServer, FlightServer]]:
+    with FlightServer() as one, FlightServer() as other:
+        yield one, other
+
+
+@pytest.fixture
+def clients(servers: tuple[FlightServer, FlightServer]) -> tuple[Client, Client]:
+    one, other = (Client(server.location, timeout_s=WAIT_S) for server in servers)
+    return one, other
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    path = tmp_path / "image"
+    path.write_bytes(os.urandom(20 * CHUNK + 7))
+    return path
+
+
+def test_a_copy_has_the_same_bytes_and_signature(clients: tuple[Client, Client], image: Path, tmp_path: Path) -> None:
+    key = SigningKey.generate()
+    key.save(tmp_path / "key")
+    push(clients[0], image, "fw", "1", key=key, chunk_size=CHUNK)
+    done = copy(*clients, "fw", "1")
+    assert (done.stored, done.existed) == (21, False)
+    checked = ArtifactStore(clients[1]).verify("fw", "1", trust=Trust.load([tmp_path / "key.pub"]))
+    assert checked.key_id == key.key_id
+    assert copy(*clients, "fw", "1").existed
+    assert push(clients[1], image, "fw", "1", chunk_size=CHUNK).existed
+
+
+def test_an_interrupted_copy_continues(
+    clients: tuple[Client, Client], servers: tuple[FlightServer, FlightServer], image: Path
+) -> None:
+    push(clients[0], image, "fw", "1", chunk_size=CHUNK)
+    calls = 0
+
+    def second_fails(name: str) -> None:
+        nonlocal calls
+        calls += name == "DoPut"
+        if name == "DoPut" and calls == 2:
+            raise refusal("invalid_argument", "not now")
+
+    servers[1].before = second_fails
+    with pytest.raises(RefusedError):
+        copy(*clients, "fw", "1")
+    assert calls == 2, "the copy was interrupted in the middle"
+    assert ArtifactStore(clients[1]).find("fw", "1") is None
+    done = copy(*clients, "fw", "1")
+    assert (done.stored, done.found) == (13, 8)
+    assert ArtifactStore(clients[1]).verify("fw", "1").manifest.artifact.size == 20 * CHUNK + 7
+
+
+def test_a_damaged_source_is_not_copied(
+    clients: tuple[Client, Client], servers: tuple[FlightServer, FlightServer], image: Path
+) -> None:
+    push(clients[0], image, "fw", "1", chunk_size=CHUNK)
+    for partition in servers[0].log.partitions.values():
+        for number, record in enumerate(partition.records):
+            if record.topic == "artifacts/fw/1/chunks" and record.offset == 3:
+                partition.records[number] = replace(record, value=b"x" * CHUNK)
+    with pytest.raises(ArtifactError, match="does not match the manifest"):
+        copy(*clients, "fw", "1")
+    assert ArtifactStore(clients[1]).find("fw", "1") is None
+
+
+def test_push_all_says_for_each_broker_what_happened(
+    servers: tuple[FlightServer, FlightServer], image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tmp_path / "pipelines.yaml"
+    brokers = [
+        {"server": server.location, "name": name} for server, name in zip(servers, ("roof", "yard"), strict=True)
+    ]
+    settings.write_text(json.dumps({"brokers": brokers}))
+    command = ["artifacts", "push", str(image), "fw", "1", "--all", "--config", str(settings)]
+    servers[0].down()
+    assert main(command) == 3
+    said = capsys.readouterr()
+    assert said.out.splitlines()[0].startswith("roof: failed: ")
+    assert said.out.splitlines()[1].startswith("yard: fw 1: 1 chunks stored; ")
+    servers[0].up()
+    assert main([*command, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["brokers"]
+    assert [(row["broker"]["name"], row["existed"]) for row in rows] == [("roof", False), ("yard", True)]
+
+
+def test_push_takes_several_servers_and_refuses_what_makes_no_sense(
+    servers: tuple[FlightServer, FlightServer], image: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = [word for server in servers for word in ("--server", server.location)]
+    assert main(["artifacts", "push", str(image), "fw", "1", *named]) == 0
+    assert [line.split(": ", 1)[0] for line in capsys.readouterr().out.splitlines()] == [
+        one.location for one in servers
+    ]
+    assert main(["artifacts", "push", str(image), "fw", "1", "--all", *named]) == 2
+    assert "give --all or --server" in capsys.readouterr().err
+    assert main(["artifacts", "push", str(image), "fw", "1", "--config", "x.yaml"]) == 2
+
+
+class Shelf:
+    """The artifacts of a broker without the broker; `holds` keeps a copy from ending."""
+
+    def __init__(self, **digests: str) -> None:
+        self.digests, self.copied = dict(digests), 0
+        self.holds: threading.Event | None = None
+
+    def digest(self, name: str, version: str) -> str | None:
+        return self.digests.get(name)
+
+    def copy_to(self, other: Depot, name: str, version: str) -> None:
+        assert isinstance(other, Shelf)
+        if self.holds is not None:
+            assert self.holds.wait(WAIT_S)
+        self.copied += 1
+        other.digests[name] = self.digests[name]
+
+
+BROKERS = (Served("roof", "log-roof"), Served("yard", "log-yard"))
+
+
+def settled(stock: Stock, name: str, *, log_id: str = "log-yard") -> str | None:
+    """What is known once nobody looks any more."""
+    deadline = time.monotonic() + WAIT_S
+    while stock._busy or (log_id, name, "1") not in stock.known():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return stock.known()[log_id, name, "1"]
+
+
+def test_what_is_missing_is_copied_from_a_broker_that_has_the_same_bytes() -> None:
+    woken = threading.Event()
+    roof, yard = Shelf(fw="abc", odd="other"), Shelf()
+    stock = Stock([roof, yard], wake=woken.set)
+    stock.bring({("log-yard", "fw", "1", "abc")}, BROKERS)
+    assert settled(stock, "fw") is None
+    assert woken.is_set()
+    stock.bring({("log-yard", "odd", "1", "abc")}, BROKERS)
+    said = "other bytes have this version (sha256 other…, not abc… as in the table artifacts)"
+    assert settled(stock, "odd") == said
+    stock.bring({("log-yard", "none", "1", "abc")}, BROKERS)
+    assert settled(stock, "none") == "no broker that answers has it; push it with `headwater artifacts push`"
+    stock.bring({("log-yard", "fw", "1", "abc"), ("log-yard", "none", "1", "abc")}, BROKERS)
+    assert not stock._busy, "nobody looks again so soon"
+    assert roof.copied == 1
+
+
+def test_copies_are_bounded_and_keep_no_other_log_waiting() -> None:
+    brokers = [Served(f"b{number}", f"log-{number}") for number in range(AT_ONCE_MAX + 2)]
+    source, *shelves = [Shelf(fw="abc"), *(Shelf() for _ in brokers[1:])]
+    source.holds = threading.Event()
+    stock = Stock([source, *shelves], wake=lambda: None)
+    began = time.monotonic()
+    stock.bring({(f"log-{number}", "fw", "1", "abc") for number in range(1, len(brokers))}, brokers)
+    assert time.monotonic() - began < WAIT_S / 2, "it returns at once"
+    assert len(stock._busy) == AT_ONCE_MAX
+    source.holds.set()
+    assert settled(stock, "fw", log_id="log-1") is None
+    stock.bring({(f"log-{number}", "fw", "1", "abc") for number in range(1, len(brokers))}, brokers)
+    assert settled(stock, "fw", log_id=f"log-{len(brokers) - 1}") is None
+
+
+def test_a_broker_that_is_away_is_not_asked_and_an_error_becomes_the_reason() -> None:
+    class Away(Shelf):
+        def digest(self, name: str, version: str) -> str | None:
+            raise ConnectError("nobody answers")
+
+    stock = Stock([Shelf(fw="abc"), Away()], wake=lambda: None)
+    stock.bring({("log-yard", "fw", "1", "abc")}, (BROKERS[0], replace(BROKERS[1], away=True)))
+    assert not stock.known()
+    stock.bring({("log-yard", "fw", "1", "abc")}, BROKERS)
+    assert settled(stock, "fw") == "nobody answers"
+
+
+def test_depots_of_real_servers_copy(clients: tuple[Client, Client], image: Path) -> None:
+    push(clients[0], image, "fw", "1")
+    depots = [BrokerDepot(client) for client in clients]
+    sha256 = depots[0].digest("fw", "1")
+    assert sha256 is not None
+    stock = Stock(depots, wake=lambda: None)
+    stock.bring({("log-yard", "fw", "1", sha256)}, BROKERS)
+    assert settled(stock, "fw") is None
+    assert depots[1].digest("fw", "1") == sha256
+
+
+def update(**fields: object) -> Engine:
+    """An update in two waves for d1 (roof) and d2 (yard), where only the roof has the artifact."""
+    artifact = Artifact("fw", "1", "default", sha256="a" * 64, size_bytes=10, signature="b" * 128, key_id="k1")
+    action = action_of(
+        type="ota",
+        selector=Selector(device_ids=("d1", "d2")),
+        ota=Ota(artifact_name="fw", artifact_version="1"),
+        **fields,
+    )
+    devices = devices_of("d1", "d2")
+    devices = {id_: replace(devices[id_], log=log) for id_, log in (("d1", "roof"), ("d2", "yard"))}
+    engine = Engine(devices=devices, artifacts={artifact.key: artifact})
+    engine.logs = Logs(BROKERS, {("log-roof", "fw", "1"): None})
+    engine.actions.append(action)
+    engine.tick()
+    return engine
+
+
+def test_a_target_whose_log_lacks_the_artifact_waits_and_the_others_go_on() -> None:
+    engine = update()
+    assert engine.last.wanted == {("log-roof", "fw", "1", "a" * 64), ("log-yard", "fw", "1", "a" * 64)}
+    assert (engine.target("d1").state, engine.target("d2").state) == (TargetState.QUEUED, TargetState.PENDING)
+    assert engine.target("d2").message == "its artifact fw 1 is not in the log log-yard: nobody has looked yet"
+    engine.logs = Logs(BROKERS, {("log-roof", "fw", "1"): None, ("log-yard", "fw", "1"): "it is being copied there"})
+    engine.tick()
+    assert engine.target("d2").message == "its artifact fw 1 is not in the log log-yard: it is being copied there"
+    engine.logs = Logs(BROKERS, {("log-roof", "fw", "1"): None, ("log-yard", "fw", "1"): None})
+    engine.tick()
+    assert (engine.target("d2").state, engine.target("d2").message) == (TargetState.QUEUED, None)
+
+
+def test_the_logs_of_the_next_wave_are_wanted_before_it_begins() -> None:
+    waves = json.dumps([{"percentage": 50}, {"percentage": 100}])
+    engine = update(rollout=Rollout(waves=waves))
+    assert {target.wave for target in engine.state.targets["a1"].values()} == {0, 1}
+    assert {log_id for log_id, *_ in engine.last.wanted} == {"log-roof", "log-yard"}
+
+
+def test_with_one_broker_nobody_looks() -> None:
+    engine = update()
+    engine.logs = Logs((Served("yard", "log-yard"),))
+    engine.tick()
+    assert engine.last.wanted == frozenset()
+    assert engine.target("d2").state is TargetState.QUEUED
