@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from support.flight_server import FlightServer
@@ -21,7 +22,7 @@ from actions.store import DeltalakeStore
 from broker_edge import Client, Row
 from pipelines.status import StatusSettings, start_status
 from sinks import tables
-from sinks.devices import DevicePublisher
+from sinks.devices import DevicePublisher, Fleet
 from sinks.rows import arrow_of
 
 
@@ -30,6 +31,8 @@ class World:
         self.spark, self.server = spark, server
         self.root = str(folder / "tables")
         self.checkpoint = str(folder / "checkpoint")
+        self.others: tuple[str, ...] = ()
+        """Further brokers."""
         tables.create_by_path(self.root)
 
     def status(self, device_id: str, **fields: Any) -> None:
@@ -43,7 +46,7 @@ class World:
     @property
     def settings(self) -> StatusSettings:
         return StatusSettings(
-            servers=(self.server.location,),
+            servers=(self.server.location, *self.others),
             root=self.root,
             checkpoint=self.checkpoint,
             uplink_topic="/tenants/{tenant}/devices/{id}/action/status",
@@ -243,3 +246,44 @@ def test_ddl_of_every_table_means_the_same_to_spark_and_arrow(world: World) -> N
         assert [(field.name, field.dataType) for field in declared] == [
             (field.name, field.dataType) for field in from_arrow_schema(table.arrow_schema())
         ]
+
+
+def test_one_query_reads_the_statuses_and_receipts_of_two_brokers(world: World) -> None:
+    """A device of each broker; the receipts name the commands by log id, partition and offset."""
+    with FlightServer() as other:
+        servers = (world.server, other)
+        world.others = (other.location,)
+        ids = {server.log.log_id: id_ for server, id_ in zip(servers, ("d1", "d2"), strict=True)}
+        rows = [{"device_id": id_, "log": log_id} for log_id, id_ in ids.items()]
+        write_deltalake(tables.uri_of(world.root, "devices"), arrow_of(rows, tables.DEVICES), mode="append")
+        world.sql("INSERT INTO {actions} (action_id, name, percentage) VALUES ('a1', 'echo', 100.0)")
+        fleet = Fleet([server.location for server in servers])
+        job = ActionJob(DeltalakeStore(world.root), fleet.publishers)
+        job.turn()
+        targets = {row["log_id"]: row for row in world.rows("action_targets")}
+        assert {log_id: (row["device_id"], row["state"]) for log_id, row in targets.items()} == {
+            log_id: (id_, "QUEUED") for log_id, id_ in ids.items()
+        }
+        for server in servers:
+            receipt(server, targets[server.log.log_id])
+        body = {"action_id": "a1", "attempt": 1, "state": "SUCCEEDED", "boot": "b1", "seq": 2}
+        other.log.append("devices/d2/status", json.dumps(body).encode())
+        world.run()
+        job.turn()
+        job.close()
+        fleet.close()
+        assert {row["device_id"]: row["state"] for row in world.rows("action_targets")} == {
+            "d1": "DELIVERED",
+            "d2": "SUCCEEDED",
+        }
+        assert {(row["log_id"], row["device_id"], row["source"]) for row in world.rows("action_events")} == {
+            *((log_id, id_, "receipt") for log_id, id_ in ids.items()),
+            (other.log.log_id, "d2", "status"),
+        }
+
+
+def receipt(server: FlightServer, target: dict[str, Any]) -> None:
+    """As the broker appends it when the device acknowledges the command."""
+    place = {"partition": target["partition"], "offset": target["offset"]}
+    body = {"client_id": target["device_id"], "idempotency_key": f"a1/{target['device_id']}/1", **place}
+    server.log.append("$receipts", json.dumps(body).encode())
