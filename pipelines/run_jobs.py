@@ -25,7 +25,7 @@ from pipelines.jobs.runner import RunFailedError, Runner
 from pipelines.settings import Settings, load_settings
 from pipelines.settings.job_options import with_brokers
 from pipelines.spark.jvm_end import CALL_ERRORS, jvm_may_end
-from pipelines.spark.session import session_of
+from pipelines.spark.session import OpenSession, open_session
 
 SESSION_NAME = "headwater-jobs"
 
@@ -82,21 +82,21 @@ class _Session:
     def __init__(self, settings: Settings, names: Sequence[str]) -> None:
         self._settings = settings
         self._is_needed = needs_spark(names, settings)
-        self._spark: SparkSession | None = None
+        self._session: OpenSession | None = None
 
     def open(self) -> None:
         if not self._is_needed:
             return
-        self._spark = session_of(SESSION_NAME, self._settings.spark)
-        mute_query_traces(self._spark)
+        self._session = open_session(SESSION_NAME, self._settings.spark)
+        mute_query_traces(self._session.spark)
 
     def __call__(self) -> SparkSession:
-        assert self._spark is not None, "no job needs Spark, according to the catalogue"
-        return self._spark
+        assert self._session is not None, "no job needs Spark, according to the catalogue"
+        return self._session.spark
 
     def close(self) -> None:
-        if self._spark is None:
+        if self._session is None:
             return
         # The signal may also have reached the JVM.
         with suppress(*CALL_ERRORS):
-            self._spark.stop()
+            self._session.close()

@@ -31,7 +31,8 @@ from pipelines.settings import load_settings
 from pipelines.settings.job_options import add_broker_options, with_brokers
 from pipelines.source import headwater_stream
 from pipelines.spark.jvm_end import jvm_may_end
-from pipelines.spark.session import session_of
+from pipelines.spark.pools import pool
+from pipelines.spark.session import open_session
 from sinks.rows import now_us, rows_of
 from sinks.tables import DEFAULT_TENANT
 
@@ -84,10 +85,10 @@ def start_status(spark: SparkSession, settings: StatusSettings, *, available_now
         records = list(rows_of(batch.select(*_COLUMNS).toArrow()))
         batches.write(records, recorded_us=now_us(), query_id=query_id.result(_START_S), batch_id=batch_id)
 
-    spark.sparkContext.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
     writer = records.writeStream.queryName(QUERY_NAME).option("checkpointLocation", settings.checkpoint)
     writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=settings.trigger)
-    query = writer.foreachBatch(write).start()
+    with pool(spark, QUERY_NAME):
+        query = writer.foreachBatch(write).start()
     query_id.set_result(str(query.id))
     return query
 
@@ -122,20 +123,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             fail_on_data_loss=file.status.fail_on_data_loss,
             uplink_topic=file.status.uplink_topic,
         )
-        spark = session_of(QUERY_NAME, file.spark)
-        mute_query_traces(spark)
+        session = open_session(QUERY_NAME, file.spark)
+        mute_query_traces(session.spark)
         stop = StopSignal()
         try:
             job = StreamJob(
                 QUERY_NAME,
-                lambda: start_status(spark, settings, available_now=options.available_now),
+                lambda: start_status(session.spark, settings, available_now=options.available_now),
                 is_watched=False,
             )
             with jvm_may_end(stop.is_set):
                 run_alone(job, file.jobs, stop.wait)
         finally:
             with jvm_may_end(stop.is_set):
-                spark.stop()
+                session.close()
 
     return run_job(work)
 

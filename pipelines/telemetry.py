@@ -22,6 +22,7 @@ from pipelines.jobs.process import run_job, run_query
 from pipelines.settings import Settings, load_settings
 from pipelines.settings.job_options import add_broker_options, with_brokers
 from pipelines.source import headwater_options, headwater_splits
+from pipelines.spark.pools import pool
 from sinks.bronze import WriteHow, places_after, write_bronze, write_bronze_files
 from sinks.table import Table
 from sources.schema import spark_schema
@@ -44,12 +45,8 @@ def start_telemetry(spark: SparkSession, settings: Settings, *, available_now: b
         max_offsets_per_trigger=telemetry.max_offsets_per_trigger,
         fail_on_data_loss=telemetry.fail_on_data_loss,
     )
-    # The query keeps the pool of the thread that starts it; later work of the thread is unaffected.
-    spark.sparkContext.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
-    try:
+    with pool(spark, QUERY_NAME):
         return _start(spark, settings, table, options, available_now=available_now)
-    finally:
-        spark.sparkContext.setLocalProperty("spark.scheduler.pool", None)
 
 
 def _start(

@@ -21,7 +21,8 @@ from broker_edge.escape import SafeFormatter, shown_lines
 from pipelines.settings import SparkSettings
 from pipelines.spark.errors import own_error
 from pipelines.spark.jvm_end import jvm_may_end
-from pipelines.spark.session import session_of
+from pipelines.spark.needs import is_connect
+from pipelines.spark.session import open_session
 
 EXIT_FAILED = 1
 EXIT_UNREACHABLE = 3
@@ -68,19 +69,22 @@ def wait(query: StreamingQuery, stop: StopSignal) -> None:
 
 def run_query(name: str, settings: SparkSettings, start: Callable[[SparkSession], StreamingQuery]) -> None:
     """Runs the only query of a process, in its own session, until it ends or is told to stop."""
-    spark = session_of(name, settings)
-    mute_query_traces(spark)
+    session = open_session(name, settings)
+    mute_query_traces(session.spark)
     stop = StopSignal()
     try:
         with jvm_may_end(stop.is_set):
-            wait(start(spark), stop)
+            wait(start(session.spark), stop)
     finally:
         with jvm_may_end(stop.is_set):
-            spark.stop()
+            session.close()
 
 
 def mute_query_traces(spark: SparkSession) -> None:
-    """Turns off Spark's stack trace of a query that ends with an error; the job reports the error in one sentence."""
+    """Turns off Spark's stack trace of a query that ends with an error; the job reports the error in one sentence.
+    Over Spark Connect the server's log is not ours to change."""
+    if is_connect(spark):
+        return
     configurator = spark._jvm.org.apache.logging.log4j.core.config.Configurator
     off = spark._jvm.org.apache.logging.log4j.Level.OFF
     configurator.setLevel("org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution", off)

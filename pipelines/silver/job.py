@@ -25,6 +25,7 @@ from pipelines.silver.batch import SilverBatches, SilverSetup, check_tables
 from pipelines.silver.plan import PlanStore
 from pipelines.silver.rules import load_rules
 from pipelines.silver.schema import load_schemas
+from pipelines.spark.pools import pool
 from sinks.table import Table
 
 QUERY_NAME = "silver"
@@ -63,13 +64,10 @@ def start_silver(spark: SparkSession, settings: Settings, *, available_now: bool
         .option("skipChangeCommits", "true")
     )
     records = reader.table(bronze.name) if bronze.name is not None else reader.load(bronze.path)
-    spark.sparkContext.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
-    try:
+    with pool(spark, QUERY_NAME):
         writer = records.writeStream.queryName(QUERY_NAME).option("checkpointLocation", silver.checkpoint)
         writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=silver.trigger)
         query = writer.foreachBatch(write).start()
-    finally:
-        spark.sparkContext.setLocalProperty("spark.scheduler.pool", None)
     query_id.set_result(str(query.id))
     return query
 

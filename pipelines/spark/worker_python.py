@@ -34,12 +34,20 @@ _ENVIRONMENT = {
 }
 
 
+_PREFIX = "headwater-python-"
+
+
 @cache
 def worker_python() -> str:
     """The path of the program, for `PYSPARK_PYTHON`. It exists until this process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="headwater-python-"))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return str(make_python(folder, os.environ.get("PYTHONPATH", "")))
+
+
+def is_local_python(path: str) -> bool:
+    """Whether it is such a program, which no other machine has."""
+    return Path(path).parent.name.startswith(_PREFIX)
 
 
 def make_python(folder: Path, python_path: str) -> Path:
