@@ -57,6 +57,27 @@ def maintenance() -> None:
     _end(main())
 
 
+_JOBS = {
+    "telemetry": telemetry,
+    "status": status,
+    "actions": actions,
+    "silver": silver,
+    "gaps": gaps,
+    "quality": quality,
+    "maintenance": maintenance,
+}
+
+
+def main() -> None:
+    """The job that the first argument names, with the other arguments: for `spark-submit`, which runs one program."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name not in _JOBS:
+        sys.stderr.write(f"error: {name!r} is not a job: name one of {', '.join(_JOBS)}\n")
+        sys.exit(2)
+    del sys.argv[1]
+    _JOBS[name]()
+
+
 def _end(code: int) -> None:
     if code:
         sys.exit(code)

@@ -50,6 +50,11 @@ def is_local_python(path: str) -> bool:
     return Path(path).parent.name.startswith(_PREFIX)
 
 
+def exports() -> str:
+    """Lines of a shell program that set the variables of a worker, unless the caller has set them."""
+    return "".join(f'export {name}="${{{name}:-{value}}}"\n' for name, value in _ENVIRONMENT.items())
+
+
 def make_python(folder: Path, python_path: str) -> Path:
     """Writes the program into `folder`. Its path is: `python_path`, then the installed versions of the packages that
     Spark has zipped, then the path that Spark sets."""
@@ -60,9 +65,8 @@ def make_python(folder: Path, python_path: str) -> Path:
         (links / package.__name__).symlink_to(Path(package.__path__[0]).resolve())
     first = os.pathsep.join([*filter(None, python_path.split(os.pathsep)), str(links)])
     program = folder / "python"
-    settings = "".join(f'export {name}="${{{name}:-{value}}}"\n' for name, value in _ENVIRONMENT.items())
     program.write_text(
-        f"#!/bin/sh\n{settings}"
+        f"#!/bin/sh\n{exports()}"
         f'PYTHONPATH={shlex.quote(first)}"${{PYTHONPATH:+:$PYTHONPATH}}" exec {shlex.quote(sys.executable)} "$@"\n'
     )
     program.chmod(0o700)

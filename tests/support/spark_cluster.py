@@ -1,0 +1,161 @@
+"""A standalone Spark cluster of a test: master, two workers and a driver on machines of their own (`netns_nodes`).
+
+The machines share nothing but the network and `store`, which stands for an object store. They have Java, Python and
+Spark; headwater is only in the archive that the driver sends.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyspark
+
+from pipelines.spark.jars import default_folder, delta_jars
+from support.netns_nodes import Network, Node
+from support.programs import headwaterd, program
+
+MASTER_PORT = 7077
+WAIT_S = 240.0
+_DAEMON_MB = 256
+_LOOK_S = 0.1
+# An interpreter outside of the system's folders is mounted, because the caller's home folder is hidden.
+_OWN_PYTHON = None if sys.base_prefix == "/usr" else Path(sys.base_prefix)
+
+
+def until(
+    condition: Callable[[], bool], what: str, said: Callable[[], str], process: subprocess.Popen[bytes] | None = None
+) -> None:
+    """Waits for an event; fails with `said()` when the time is over or the process has ended."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        has_ended = process is not None and process.poll() is not None
+        if has_ended or time.monotonic() > deadline:
+            raise AssertionError(f"no {what}:\n{said()}")
+        time.sleep(_LOOK_S)
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Machines by role; `packed` is the folder that `headwater spark pack` made."""
+
+    network: Network
+    packed: Path
+    store: Path
+    logs: Path
+    workers: list[Node] = field(default_factory=list)
+    _nodes: dict[str, Node] = field(default_factory=dict)
+
+    def start(self, *, workers: int = 2) -> None:
+        self.logs.mkdir(exist_ok=True)
+        self.store.mkdir(exist_ok=True)
+        self.store.chmod(0o777)
+        self._nodes["master"] = self.network.add("master", self._spark())
+        self.network.start(
+            self._nodes["master"],
+            self._class(
+                "Master", "--host", self.node("master").address, "--port", str(MASTER_PORT), "--webui-port", "0"
+            ),
+            environment=self.environment(self.node("master")),
+            log=self.logs / "master.txt",
+        )
+        until(lambda: "I have been elected leader" in self.said("master"), "master", lambda: self.said("master"))
+        for number in range(workers):
+            self.workers.append(self.network.add(f"worker{number}", self._spark()))
+            self.start_worker(number)
+        until(lambda: self.said("master").count("Registering worker") >= workers, "worker", lambda: self.said("master"))
+        # The driver has no checkout either: it runs what the executors run.
+        driver = self._spark() | {"job": self.packed, "jars": default_folder()}
+        self._nodes["driver"] = self.network.add("driver", driver)
+
+    def start_worker(self, number: int) -> None:
+        """Also after it was killed: then as a machine that comes back."""
+        node = self.workers[number]
+        words = self._class("Worker", "--host", node.address, "--cores", "1", "--memory", "1500m", "--webui-port", "0")
+        self.network.start(
+            node,
+            [*words, "--work-dir", "/tmp/work", self.master],
+            environment=self.environment(node),
+            log=self.logs / f"{node.name}.txt",
+        )
+
+    @property
+    def master(self) -> str:
+        return f"spark://{self.node('master').address}:{MASTER_PORT}"
+
+    def node(self, name: str) -> Node:
+        return self._nodes[name]
+
+    def said(self, name: str) -> str:
+        path = self.logs / f"{name}.txt"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def start_broker(self, name: str, settings: Mapping[str, str]) -> Node:
+        """A broker on a machine of its own, without users unless `settings` say otherwise."""
+        if name not in self._nodes:
+            binary = self.logs / "broker-bin"
+            binary.mkdir(exist_ok=True)
+            if not (binary / "headwaterd").exists():
+                shutil.copy(headwaterd(), binary / "headwaterd")
+            self._nodes[name] = self.network.add(name, {"broker": binary})
+        node = self.node(name)
+        known = {
+            "data_dir": "/tmp/work/log",
+            "listeners.mqtt.bind": f"{node.address}:1883",
+            "listeners.flight.bind": f"{node.address}:8815",
+            "listeners.admin.bind": "127.0.0.1:9190",
+        }
+        words = [f"--set={key}={value}" for key, value in (known | dict(settings)).items()]
+        log = self.logs / f"{name}.txt"
+        before = self.said(name).count("ready mqtt=")
+        process = self.network.start(node, ["/opt/broker/headwaterd", *words], environment={}, log=log)
+        until(lambda: self.said(name).count("ready mqtt=") > before, name, lambda: self.said(name), process)
+        return node
+
+    def submit(
+        self, *arguments: str, options: Sequence[str], name: str = "job", environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """`spark-submit` on the driver's machine; the output is `said(name)`."""
+        driver = self.node("driver")
+        jars = ",".join(f"/opt/jars/{jar.name}" for jar in delta_jars(None))
+        words = ["/opt/spark/bin/spark-submit", "--master", self.master, "--jars", jars, *options]
+        # The store is a folder here, in which every machine writes as another user.
+        words += ["--conf", "spark.hadoop.fs.permissions.umask-mode=000"]
+        words += ["--conf", "spark.ui.enabled=false", "--conf", "spark.executor.memory=512m"]
+        words += ["--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.databricks.delta.snapshotPartitions=2"]
+        return self.network.start(
+            driver,
+            [*words, "headwater_job.py", *arguments],
+            environment=self.environment(driver) | dict(environment or {}),
+            log=self.logs / f"{name}.txt",
+            cwd="/opt/job",
+        )
+
+    def environment(self, node: Node) -> dict[str, str]:
+        found = {
+            "SPARK_HOME": "/opt/spark",
+            "SPARK_LOCAL_IP": node.address,
+            "SPARK_LOCAL_HOSTNAME": node.address,
+            "SPARK_DAEMON_MEMORY": f"{_DAEMON_MB}m",
+            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "JAVA_HOME": str(Path(program("java", "openjdk-17-jre-headless")).resolve().parents[1]),
+        }
+        if _OWN_PYTHON is not None:
+            found["HEADWATER_PYTHON"] = f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+            found["LD_LIBRARY_PATH"] = "/opt/python/lib"
+        return found
+
+    @staticmethod
+    def _class(name: str, *words: str) -> list[str]:
+        return ["/opt/spark/bin/spark-class", f"org.apache.spark.deploy.{name.lower()}.{name}", *words]
+
+    def _spark(self) -> dict[str, Path]:
+        found = {"spark": Path(pyspark.__path__[0]), "store": self.store}
+        if _OWN_PYTHON is not None:
+            found["python"] = _OWN_PYTHON
+        return found
