@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -100,7 +101,7 @@ def run_job(work: Callable[[], None]) -> int:
         work()
     except HeadwaterError as error:
         return _failed(type(error).__name__, str(error))
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         found = own_error(error)
         if found is None:
             return _failed("Spark", str(error).strip())

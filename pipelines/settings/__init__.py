@@ -184,11 +184,13 @@ class Settings(Section):
         return fleet_of(self.brokers or [BrokerSection(server=one) for one in self.servers], self.access)
 
     def with_servers(self, servers: Sequence[str] | None) -> Settings:
-        """The settings with these brokers only; what the file says about their access stays. None changes nothing."""
+        """The settings with these brokers only; what the file says about their access stays. None changes nothing. An
+        entry may be several addresses with commas between them, for platforms that pass a list as one text."""
         if servers is None:
             return self
         known = {broker.server: broker for broker in self.brokers}
-        chosen = [known.get(one) or BrokerSection(server=one) for one in servers]
+        named = [one.strip() for text in servers for one in text.split(",") if one.strip()]
+        chosen = [known.get(one) or BrokerSection(server=one) for one in named]
         return self.model_copy(update={"servers": _SERVERS, "brokers": chosen})
 
 

@@ -1,16 +1,38 @@
-"""Extracts an error of this project from an error of Spark, which shows it at the end of a Python traceback."""
+"""Extracts an error of this project from an error of Spark, which shows it at the end of a Python traceback, and says
+what is missing where a machine of the cluster cannot run our Python."""
 
 from __future__ import annotations
 
 import re
 
 _OWN_ERROR = re.compile(r"(?:broker_edge|sources|sinks|pipelines)\.errors\.(\w+): (.+)")
+_WHERE = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((\S+) executor \S+\)")
+_NO_PYTHON = re.compile(r"headwater: (no \S+ on \S+: .+)")
+_NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"[^\n]*error=(?:2|13),')
+_NO_PACKAGE = re.compile(r"No module named '((?:actions|broker_edge|pipelines|sinks|sources)(?:\.\w+)*)'")
+
+_REMEDY = "give spark-submit the archive of `headwater spark pack`, with the options that it prints"
 
 
 def own_error(error: BaseException) -> tuple[str, str] | None:
     """Class name and message of our own error inside one of Spark's, or None if Spark itself failed."""
-    found = _OWN_ERROR.findall(str(error))
-    if not found:
-        return None
-    name, sentence = found[-1]
-    return name, sentence.strip()
+    text = str(error)
+    found = _OWN_ERROR.findall(text)
+    if found:
+        name, sentence = found[-1]
+        return name, sentence.strip()
+    missing = _missing(text)
+    return None if missing is None else ("SetupError", missing)
+
+
+def _missing(text: str) -> str | None:
+    """What a machine lacks to run Python workers, in one sentence. A host is named if Spark says which."""
+    if found := _NO_PYTHON.search(text):
+        return found[1].strip()
+    where = _WHERE.search(text)
+    place = "the driver or an executor" if where is None else where[1]
+    if found := _NO_PROGRAM.search(text):
+        return f"{place} cannot start {found[1]}: {_REMEDY}"
+    if found := _NO_PACKAGE.search(text):
+        return f"the Python of {place} has no {found[1].partition('.')[0]}, so headwater is not there: {_REMEDY}"
+    return None

@@ -17,6 +17,7 @@ COMMANDS = frozenset({"sh", "python", "sql", "yaml"})
 RUN_BY = {
     "README.md": "tests/spark/test_docs_readme.py",
     "docs/spark.md": "tests/spark/test_docs_snippets.py",
+    "deploy/spark/standalone.md": "tests/support/spark_cluster.py",
     "docs/tables.md": "tests/unit/test_docs_tables.py",
     **dict.fromkeys(
         (
@@ -54,7 +55,8 @@ def pages() -> list[str]:
     """Every page of the documentation, relative to the root of the repository."""
     top = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
     below = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
-    return [page for page in top if (ROOT / page).exists()] + below
+    examples = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "deploy").rglob("*.md"))
+    return [page for page in top if (ROOT / page).exists()] + below + examples
 
 
 def read(page: str) -> str:

@@ -1,11 +1,12 @@
 """A standalone Spark cluster of a test: master, two workers and a driver on machines of their own (`netns_nodes`).
 
 The machines share nothing but the network and `store`, which stands for an object store. They have Java, Python and
-Spark; headwater is only in the archive that the driver sends.
+Spark; headwater is only in the archive that the driver sends. The commands are those of deploy/spark/standalone.md.
 """
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from pathlib import Path
 import pyspark
 
 from pipelines.spark.jars import default_folder, delta_jars
+from pipelines.spark.pack import JOB
+from support.doc_blocks import blocks
 from support.netns_nodes import Network, Node
 from support.programs import headwaterd, program
 
@@ -26,6 +29,23 @@ _DAEMON_MB = 256
 _LOOK_S = 0.1
 # An interpreter outside of the system's folders is mounted, because the caller's home folder is hidden.
 _OWN_PYTHON = None if sys.base_prefix == "/usr" else Path(sys.base_prefix)
+
+
+_SMALL = (
+    # The store is a folder here, in which every machine writes as another user.
+    "spark.hadoop.fs.permissions.umask-mode=000",
+    "spark.ui.enabled=false",
+    "spark.executor.memory=512m",
+    "spark.sql.shuffle.partitions=2",
+    "spark.databricks.delta.snapshotPartitions=2",
+)
+
+
+def page_commands() -> list[str]:
+    """Master, worker, pack and job."""
+    found = [block.text.replace("\\\n", " ") for block in blocks("deploy/spark/standalone.md", "sh")]
+    assert len(found) == 4, found
+    return found
 
 
 def until(
@@ -58,9 +78,7 @@ class Cluster:
         self._nodes["master"] = self.network.add("master", self._spark())
         self.network.start(
             self._nodes["master"],
-            self._class(
-                "Master", "--host", self.node("master").address, "--port", str(MASTER_PORT), "--webui-port", "0"
-            ),
+            self._words(page_commands()[0]),
             environment=self.environment(self.node("master")),
             log=self.logs / "master.txt",
         )
@@ -76,10 +94,9 @@ class Cluster:
     def start_worker(self, number: int) -> None:
         """Also after it was killed: then as a machine that comes back."""
         node = self.workers[number]
-        words = self._class("Worker", "--host", node.address, "--cores", "1", "--memory", "1500m", "--webui-port", "0")
         self.network.start(
             node,
-            [*words, "--work-dir", "/tmp/work", self.master],
+            self._words(page_commands()[1]),
             environment=self.environment(node),
             log=self.logs / f"{node.name}.txt",
         )
@@ -118,23 +135,43 @@ class Cluster:
         return node
 
     def submit(
-        self, *arguments: str, options: Sequence[str], name: str = "job", environment: Mapping[str, str] | None = None
+        self,
+        *arguments: str,
+        without: Sequence[str] = (),
+        more: Sequence[str] = (),
+        name: str = "job",
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """`spark-submit` on the driver's machine; the output is `said(name)`."""
+        """`spark-submit` on the driver's machine, as the page has it, with other arguments of the job.
+
+        `without` and `more` are options to leave out and to add. The output is `said(name)`.
+        """
         driver = self.node("driver")
+        words = self._words(page_commands()[3])
+        words = words[: words.index(JOB)]
+        # There is no network to fetch packages from.
         jars = ",".join(f"/opt/jars/{jar.name}" for jar in delta_jars(None))
-        words = ["/opt/spark/bin/spark-submit", "--master", self.master, "--jars", jars, *options]
-        # The store is a folder here, in which every machine writes as another user.
-        words += ["--conf", "spark.hadoop.fs.permissions.umask-mode=000"]
-        words += ["--conf", "spark.ui.enabled=false", "--conf", "spark.executor.memory=512m"]
-        words += ["--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.databricks.delta.snapshotPartitions=2"]
+        place = words.index("--packages")
+        words[place : place + 2] = ["--jars", jars]
+        for option in without:
+            place = words.index(option)
+            del words[place : place + 2]
+        words += [word for conf in _SMALL for word in ("--conf", conf)]
         return self.network.start(
             driver,
-            [*words, "headwater_job.py", *arguments],
+            [*words, *more, JOB, *arguments],
             environment=self.environment(driver) | dict(environment or {}),
             log=self.logs / f"{name}.txt",
             cwd="/opt/job",
         )
+
+    def _words(self, command: str) -> list[str]:
+        """A command of the page with the addresses and folders of the test."""
+        here = {"$SPARK_HOME": "/opt/spark", "head:7077": f"{self.node('master').address}:{MASTER_PORT}"}
+        here |= {"--host head": f"--host {self.node('master').address}", "--webui-port 8080": "--webui-port 0"}
+        for usual, ours in here.items():
+            command = command.replace(usual, ours)
+        return shlex.split(command)
 
     def environment(self, node: Node) -> dict[str, str]:
         found = {
@@ -149,10 +186,6 @@ class Cluster:
             found["HEADWATER_PYTHON"] = f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
             found["LD_LIBRARY_PATH"] = "/opt/python/lib"
         return found
-
-    @staticmethod
-    def _class(name: str, *words: str) -> list[str]:
-        return ["/opt/spark/bin/spark-class", f"org.apache.spark.deploy.{name.lower()}.{name}", *words]
 
     def _spark(self) -> dict[str, Path]:
         found = {"spark": Path(pyspark.__path__[0]), "store": self.store}

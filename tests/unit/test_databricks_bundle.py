@@ -1,5 +1,5 @@
 """`databricks.yml` refers only to things that exist: entry points of the wheel, options of the jobs, declared
-variables."""
+variables, uploaded files. Its jobs have the fields that Databricks knows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from typing import Any
 
 import pytest
 import yaml
+from databricks.bundles.jobs import Job
+
+from pipelines.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 STREAMS = ("telemetry", "status", "actions", "silver")
 HOURLY = ("gaps", "quality", "maintenance")
 JOBS = (*STREAMS, *HOURLY)
+READ_BROKERS = ("telemetry", "status", "actions", "gaps")
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +90,71 @@ def test_every_option_is_one_that_the_job_takes(bundle: dict[str, Any], capsys: 
             option, is_given, _ = parameter.partition("=")
             assert is_given or option == "--once", parameter
             assert re.search(rf"{option}[ \]]", shown), (name, option)
+
+
+def test_the_jobs_have_the_fields_that_databricks_publishes(bundle: dict[str, Any]) -> None:
+    for name, job in bundle["resources"]["jobs"].items():
+        assert Job.from_dict(job).as_dict() == job, name
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_concurent_runs": 1}, {"continuous": {"pause": "UNPAUSED"}}, {"tasks": [{"task_kye": "telemetry"}]}]
+)
+def test_control_a_field_that_databricks_does_not_know_is_refused(
+    bundle: dict[str, Any], wrong: dict[str, Any]
+) -> None:
+    job = bundle["resources"]["jobs"]["telemetry"]
+    with pytest.raises((ValueError, TypeError)):
+        Job.from_dict(job | wrong)
+
+
+def test_the_rest_of_the_file_has_the_keys_of_a_bundle(bundle: dict[str, Any]) -> None:
+    assert set(bundle) == {"bundle", "variables", "sync", "artifacts", "resources", "targets"}
+    assert set(bundle["sync"]) == {"include", "exclude"}
+    for name, variable in bundle["variables"].items():
+        assert set(variable) <= {"description", "default"}, name
+    for target in bundle["targets"].values():
+        assert set(target) <= {"mode", "default", "workspace", "run_as"}
+
+
+def test_production_has_a_place_and_a_user_of_its_own(bundle: dict[str, Any]) -> None:
+    production = bundle["targets"]["prod"]
+    assert production["mode"] == "production"
+    assert production["workspace"]["root_path"].startswith("/Workspace/Shared/")
+    assert production["run_as"] == {"service_principal_name": "${var.service_principal}"}
+
+
+def test_secrets_are_references_and_every_job_that_reads_brokers_has_one(bundle: dict[str, Any]) -> None:
+    for name, _, task in tasks(bundle):
+        given = dict(one.partition("=")[::2] for one in task["python_wheel_task"]["parameters"])
+        assert ("--server" in given) == (name in READ_BROKERS), name
+        if name in READ_BROKERS:
+            assert given["--password-from"] == "secret:${var.secret_scope}/password"
+            assert given["--user"] == "${var.user}"
+            assert "--token-from" not in given
+
+
+def test_what_the_jobs_read_from_the_workspace_is_uploaded(bundle: dict[str, Any]) -> None:
+    text = (ROOT / "databricks.yml").read_text()
+    read = set(re.findall(r"=\$\{workspace\.file_path\}/(\S+)", text))
+    assert read == {"conf/pipelines.yaml", "conf/schemas", "conf/quality"}
+    for path in read:
+        assert (ROOT / path).exists(), path
+    assert "conf/**" in bundle["sync"]["include"]
+    assert not any(pattern.startswith("conf") for pattern in bundle["sync"]["exclude"])
+
+
+def test_the_node_fits_the_wheel_and_tables_of_actions_are_not_in_a_volume(bundle: dict[str, Any]) -> None:
+    # ARM nodes have a g after the generation: m6gd, c7g.
+    assert re.fullmatch(r"[a-z]\d[a-fh-z]*\.\w+", bundle["variables"]["node_type_id"]["default"])
+    # Volumes have neither a rename nor a conditional PUT.
+    assert "default" not in bundle["variables"]["tables_root"]
+    assert "not a volume" in bundle["variables"]["tables_root"]["description"]
+
+
+def test_the_list_of_servers_is_one_option() -> None:
+    settings = Settings().with_servers(["grpc://edge-1:8815, grpc://edge-2:8815", "grpc://edge-3:8815"])
+    assert [one.server for one in settings.fleet()] == [f"grpc://edge-{number}:8815" for number in (1, 2, 3)]
 
 
 def test_every_variable_that_is_used_is_declared(bundle: dict[str, Any]) -> None:
