@@ -20,7 +20,7 @@ from broker_edge.errors import SetupError
 from sinks.conflicts import committed
 from sinks.rows import arrow_of, rows_of
 from sinks.sql_text import near
-from sinks.tables import ACTION_EVENTS, QUARANTINE, add_missing_columns, uri_of
+from sinks.tables import ACTION_EVENTS, QUARANTINE, update_by_path, uri_of
 
 Row = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ class EventLog:
         try:
             self._events = DeltaTable(uri_of(root, ACTION_EVENTS.name), storage_options=options)
             self._quarantine = DeltaTable(uri_of(root, QUARANTINE.name), storage_options=options)
-            add_missing_columns(self._events, ACTION_EVENTS)
+            update_by_path(self._events, ACTION_EVENTS)
         except DeltaError as error:
             make = f"sinks.tables.create_by_path({str(root)!r})"
             raise SetupError(f"the tables of actions are not under {root}: make them with {make}") from error

@@ -21,8 +21,8 @@ from actions.engine.validity import refusal
 from actions.rows import (
     action_of,
     artifact_of,
-    device_of,
     device_state_of,
+    devices_of,
     state_of,
     target_of,
 )
@@ -105,7 +105,13 @@ class FleetDesk:
         """Adds a row with labels to `devices` for each id that has none. Returns the number of added rows."""
         known = {row["device_id"] for row in self._query("devices", "SELECT device_id FROM devices")}
         rows = [
-            {"device_id": id_, "tenant": self._tenant, "labels": labels}
+            {
+                "device_id": id_,
+                "tenant": self._tenant,
+                "labels": labels,
+                "created_by": self._by,
+                "created_at": now_us(),
+            }
             for id_, labels in devices.items()
             if id_ not in known
         ]
@@ -137,7 +143,7 @@ class FleetDesk:
             targets=targets,
             facts={fact.device_id: fact for fact in facts},
         )
-        devices = {row["device_id"]: device_of(row) for row in self._query("devices", "SELECT * FROM devices")}
+        devices = devices_of(self._query("devices", "SELECT * FROM devices"))
         artifacts = [artifact_of(row) for row in self._query("artifacts", "SELECT * FROM artifacts")]
         return foresee(action, state, devices, {artifact.key: artifact for artifact in artifacts}, now_us())
 

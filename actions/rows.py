@@ -130,6 +130,11 @@ def device_of(row: Row) -> Device:
     )
 
 
+def devices_of(rows: Iterable[Row]) -> dict[str, Device]:
+    """The devices in use, by id. A retired device counts as gone, like one whose row was deleted."""
+    return {row["device_id"]: device_of(row) for row in rows if row["device_id"] and row.get("retired_at") is None}
+
+
 def artifact_of(row: Row) -> Artifact:
     ids = row["device_ids"]
     return Artifact(

@@ -33,9 +33,9 @@ from actions.engine import (
 from actions.rows import (
     action_of,
     artifact_of,
-    device_of,
     device_state_of,
     device_states_table,
+    devices_of,
     events_table,
     quarantine_table,
     reports_of,
@@ -50,7 +50,7 @@ from sinks.conflicts import committed
 from sinks.rows import now_us, rows_of
 from sinks.sql_text import literal, near
 from sinks.table_query import queried
-from sinks.tables import TABLES, add_missing_columns, uri_of
+from sinks.tables import TABLES, update_by_path, uri_of
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class DeltalakeStore:
         self._options = dict(storage_options) if storage_options else None
         self._tables = {name: self._open(name) for name in TABLES}
         for name in _WRITTEN:
-            add_missing_columns(self._tables[name], TABLES[name])
+            update_by_path(self._tables[name], TABLES[name])
         state, targets = self._tables["action_state"], self._tables["action_targets"]
         self._read = Versions(
             actions=_settled(state, "actions"),
@@ -335,7 +335,7 @@ class DeltalakeStore:
             return None
         self._devices_version = table.version()
         rows = self._query("devices", "SELECT * FROM devices")
-        return {row["device_id"]: device_of(row) for row in rows if row["device_id"]}
+        return devices_of(rows)
 
     def _changed_artifacts(self) -> Artifacts | None:
         table = self._current("artifacts")

@@ -45,11 +45,9 @@ class FieldTable:
     def arrow_schema(self) -> pa.Schema:
         return pa.schema([(field.name, ARROW[field.type]) for field in self.fields])
 
-    def ddl(self, *, with_comments: bool = True) -> str:
+    def ddl(self) -> str:
         """The columns for `CREATE TABLE` or `from_json`."""
-        return ", ".join(
-            f"`{one.name}` {one.type}{comment(one.meaning) if with_comments else ''}" for one in self.fields
-        )
+        return ", ".join(column_sql(one) for one in self.fields)
 
 
 HEADERS = "array<struct<key:string,value:binary>>"
@@ -95,16 +93,20 @@ RECORD = FieldTable(
 """The canonical schema of docs/protocols.md, section 3."""
 
 
-def comment(text: str) -> str:
-    """The COMMENT clause of a column definition, or an empty string.
+def column_sql(field: Field) -> str:
+    """The definition of a column in Spark SQL, with its comment."""
+    return f"`{field.name}` {field.type}{comment(field.meaning)}"
 
-    Before Spark parses a statement it substitutes `${…}` by settings, system properties and the environment, even
-    within quotes. A text may name a field that a device chose, so `${` is removed.
-    """
-    written = quoted(text).replace("${", "$\\{")
-    return f" COMMENT '{written}'" if text else ""
+
+def comment(text: str) -> str:
+    """The COMMENT clause of a column definition, or an empty string."""
+    return f" COMMENT '{quoted(text)}'" if text else ""
 
 
 def quoted(text: str) -> str:
-    """Escapes a text for use within single quotes in Spark SQL."""
-    return text.replace("\\", "\\\\").replace("'", "\\'")
+    """Escapes a text for use within single quotes in Spark SQL.
+
+    Before Spark parses a statement it substitutes `${…}` by settings, system properties and the environment, even
+    within quotes. A text may name a field that a device chose, so `${` is taken apart.
+    """
+    return text.replace("\\", "\\\\").replace("'", "\\'").replace("${", "$\\{")

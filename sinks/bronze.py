@@ -23,11 +23,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from broker_edge.errors import SinkError
-from broker_edge.fields import RECORD
+from broker_edge.fields import RECORD, quoted
 from sinks.bronze_commit import BronzeCommits
 from sinks.bronze_files import PARTITION_COLUMN, STATISTICS_COLUMNS, AddedFile, FileSpec, write_files
 from sinks.folder import TableFolder
 from sinks.table import Table
+from sinks.tables.existing import update_in_spark
 from sinks.tables.records import BRONZE
 
 ReadSplits = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -46,7 +47,12 @@ def bronze_rows(records: DataFrame, *, tenant: str) -> DataFrame:
     """The source's rows with the columns that bronze adds. `ingest_date` follows the broker's clock, so a replay gives
     the same value."""
     _check_columns(records.columns)
-    return records.select(*ENVELOPE, F.lit(tenant).alias("tenant"), F.to_date("timestamp").alias(PARTITION_COLUMN))
+    added = {
+        "device_id": F.try_validate_utf8(F.col("key").cast("string")),
+        "tenant": F.lit(tenant),
+        PARTITION_COLUMN: F.to_date("timestamp"),
+    }
+    return records.select(*(added[name].alias(name) if name in added else F.col(name) for name in BRONZE.names))
 
 
 def _check_columns(names: Iterable[str]) -> None:
@@ -131,14 +137,16 @@ def _task(read: ReadSplits, spec: FileSpec) -> Callable[[Iterator[pa.RecordBatch
 
 
 def make_bronze(spark: SparkSession, table: Table, schema: StructType) -> None:
-    """Creates an empty table for the source's columns `schema`, unless it exists."""
-    if table.exists(spark):
-        return
+    """Creates an empty table for the source's columns `schema`. A table of an older version gets the columns, comments
+    and statistics that it lacks, and its rows keep null in new columns."""
     _check_columns(schema.names)
+    if table.exists(spark):
+        update_in_spark(spark, table.identifier, BRONZE, properties=_TABLE_PROPERTIES)
+        return
     properties = ", ".join(f"'{name}' = '{value}'" for name, value in _TABLE_PROPERTIES.items())
     spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {table.identifier} ({BRONZE.ddl(with_comments=False)}) USING delta "
-        f"PARTITIONED BY ({PARTITION_COLUMN}) TBLPROPERTIES ({properties})"
+        f"CREATE TABLE IF NOT EXISTS {table.identifier} ({BRONZE.ddl()}) USING delta "
+        f"COMMENT '{quoted(BRONZE.meaning)}' PARTITIONED BY ({PARTITION_COLUMN}) TBLPROPERTIES ({properties})"
     )
 
 

@@ -23,8 +23,10 @@ import pyarrow.parquet as pq
 from sinks.folder import TableFolder
 
 PARTITION_COLUMN = "ingest_date"
-STATISTICS_COLUMNS = ("topic", "partition", "offset", "timestamp", "log_id", "epoch", "client_id")
-"""Columns whose bounds the table keeps. Queries do not use bounds of payload columns, and gathering them costs time."""
+_WRITER_STATISTICS = ("topic", "partition", "offset", "timestamp", "log_id", "epoch", "client_id")
+STATISTICS_COLUMNS = (*_WRITER_STATISTICS, "device_id")
+"""Columns whose bounds the table keeps. Queries do not use bounds of payload columns, and gathering them costs time.
+Those of `device_id` come from its dictionary, at a tenth of what the Parquet writer would take."""
 
 FILE_PREFIX = "bronze-"
 FILE_BYTES_MAX = 256 << 20
@@ -45,10 +47,11 @@ STORED_FROM = 0.9
 """If compression leaves at least this part of the payloads, they are stored uncompressed: trying costs more than all
 other columns."""
 
+_KEY_COLUMN = "key"
 _PAYLOAD_COLUMN = "value"
 _HEADERS = "headers"
 _HEADER_COLUMNS = ["headers.list.element.key", "headers.list.element.value"]
-_DICTIONARY_COLUMNS = ["key", "topic", "log_id", "client_id", "tenant", "headers.list.element.key"]
+_DICTIONARY_COLUMNS = ["key", "device_id", "topic", "log_id", "client_id", "tenant", "headers.list.element.key"]
 # Offsets are consecutive. General compression makes little of that and costs six times as much.
 _ENCODINGS = {"offset": "DELTA_BINARY_PACKED"}
 # The default of the Parquet writer.
@@ -139,6 +142,7 @@ class _File:
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
         self._pending_bytes = 0
+        self._devices = _Bounds()
 
     @property
     def is_full(self) -> bool:
@@ -168,7 +172,7 @@ class _File:
             size_bytes=size_bytes,
             modified_ms=time.time_ns() // 1_000_000,
             rows=metadata.num_rows,
-            statistics=_statistics(metadata),
+            statistics=_statistics(metadata, self._devices),
         )
 
     def discard(self) -> None:
@@ -182,9 +186,12 @@ class _File:
         rows = pa.Table.from_batches(self._pending)
         # A dictionary of one value takes four bytes a row to build, and no space in the file.
         tenant = pa.DictionaryArray.from_arrays(_zeros(len(rows)), pa.array([self._spec.tenant]))
+        key, device = keys_and_devices(rows.column(_KEY_COLUMN))
+        self._devices.take_dictionary(device)
+        rows = rows.set_column(rows.schema.get_field_index(_KEY_COLUMN), _KEY_COLUMN, key)
         fields = [field.with_nullable(field.name not in self._required) for field in rows.schema]
-        fields.append(pa.field("tenant", tenant.type, nullable=False))
-        rows = pa.Table.from_arrays([*rows.columns, tenant], schema=pa.schema(fields))
+        fields += [pa.field("tenant", tenant.type, nullable=False), pa.field("device_id", device.type)]
+        rows = pa.Table.from_arrays([*rows.columns, tenant, device], schema=pa.schema(fields))
         if self._writer is None:
             self._writer = pq.ParquetWriter(
                 self._stream,
@@ -192,7 +199,7 @@ class _File:
                 compression=_compression(rows, self._spec.compression),
                 use_dictionary=_DICTIONARY_COLUMNS,
                 column_encoding=_ENCODINGS,
-                write_statistics=list(STATISTICS_COLUMNS),
+                write_statistics=list(_WRITER_STATISTICS),
                 # The Arrow schema would declare `tenant` as a dictionary, which readers do not need to know.
                 store_schema=False,
                 metadata_collector=self._metadata,
@@ -202,6 +209,25 @@ class _File:
             )
         self._writer.write_table(rows, row_group_size=len(rows))
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+
+
+def keys_and_devices(keys: pa.ChunkedArray) -> tuple[pa.DictionaryArray, pa.DictionaryArray]:
+    """The keys, and the keys as text, null where a key is not UTF-8. Both as dictionaries with the same indices: the
+    Parquet writer then encodes each different key once."""
+    coded = keys.combine_chunks().dictionary_encode()
+    try:
+        return coded, pa.DictionaryArray.from_arrays(coded.indices, coded.dictionary.cast(pa.string()))
+    except pa.ArrowInvalid:
+        texts = pa.array([_text(key) for key in coded.dictionary.to_pylist()], pa.string())
+    # The Parquet writer takes no dictionary that contains null.
+    return coded, texts.take(coded.indices).dictionary_encode()
+
+
+def _text(key: bytes) -> str | None:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _without_nulls(batch: pa.RecordBatch) -> Iterator[str]:
@@ -265,16 +291,25 @@ class _Bounds:
         self.low = statistics.min if self.low is None else min(self.low, statistics.min)
         self.high = statistics.max if self.high is None else max(self.high, statistics.max)
 
+    def take_dictionary(self, column: pa.DictionaryArray) -> None:
+        """The bounds of a column whose dictionary has only values that occur in it."""
+        self.nulls += column.null_count
+        if not len(column.dictionary):
+            return
+        bounds = pc.min_max(column.dictionary).as_py()
+        self.low = bounds["min"] if self.low is None else min(self.low, bounds["min"])
+        self.high = bounds["max"] if self.high is None else max(self.high, bounds["max"])
 
-def _statistics(metadata: Any) -> str:
+
+def _statistics(metadata: Any, devices: _Bounds) -> str:
     """Delta's statistics of a file: bounds that hold for every row. Shortened bounds are rounded outwards."""
     places = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
-    columns = {name: _Bounds() for name in STATISTICS_COLUMNS}
+    columns = {name: _Bounds() for name in _WRITER_STATISTICS}
     for group in range(metadata.num_row_groups):
         for name, bounds in columns.items():
             bounds.take(metadata.row_group(group).column(places[name]).statistics)
-    known = {name: bounds for name, bounds in columns.items() if bounds.is_known}
-    low = {name: _low(bounds.low) for name, bounds in known.items()}
+    known = {name: bounds for name, bounds in columns.items() if bounds.is_known} | {"device_id": devices}
+    low = {name: _low(bounds.low) for name, bounds in known.items() if bounds.low is not None}
     high = {name: _high(bounds.high) for name, bounds in known.items()}
     return json.dumps(
         {

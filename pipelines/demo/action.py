@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -59,7 +60,12 @@ class Operator:
         """Adds a row to `devices` for each device without one: site and model, and `ring: canary` for the first 20."""
         known = set(_column(DeltaTable(self._uri("devices")), "device_id"))
         rows = [
-            {"device_id": id_, "labels": list(_labels(index).items())}
+            {
+                "device_id": id_,
+                "labels": list(_labels(index).items()),
+                "created_by": "demo",
+                "created_at": datetime.now(UTC),
+            }
             for index, id_ in enumerate(device_ids)
             if id_ not in known
         ]
@@ -79,6 +85,7 @@ class Operator:
             "params": [json.dumps({"seconds": 0.5})],
             "labels": pa.array([[_CANARY]], pa.map_(pa.string(), pa.string())),
             "created_by": ["demo"],
+            "created_at": pa.array([datetime.now(UTC)], pa.timestamp("us", "UTC")),
         }
         write_deltalake(self._uri("actions"), pa.table(row), mode="append", schema_mode="merge")
         return action_id

@@ -39,8 +39,14 @@ def error_name(error: BaseException) -> str:
     return type(error).__name__ if found is None else found[0]
 
 
+_COLUMNS_CAME = "[DELTA_SCHEMA_CHANGED"
+"""Delta ends a stream once when the table that it reads gets columns. The checkpoint stays as it is."""
+
+
 def sentence(error: BaseException) -> str:
     """The error in one line."""
+    if _COLUMNS_CAME in str(error):
+        return "the table that it reads has new columns: it goes on with them at the same offset"
     found = own_error(error)
     text = str(error) if found is None else found[1]
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)

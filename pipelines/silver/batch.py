@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from broker_edge.errors import NewFieldsError, SinkError
+from broker_edge.fields import quoted
 from pipelines.settings.places import TablePlace
 from pipelines.silver import split
 from pipelines.silver.payloads import WORKER_BATCHES
@@ -168,6 +169,7 @@ class SilverBatches:
             return
         if table.exists(spark):
             add_missing_columns(spark, table, wanted.fields)
+            tables.describe_in_spark(spark, table.identifier, wanted)
         else:
             make_silver(spark, table, schema)
         self._known[schema.name] = names
@@ -198,10 +200,11 @@ class SilverBatches:
 
 def make_silver(spark: SparkSession, table: Table, schema: MessageSchema) -> None:
     """Creates the schema's table, empty, unless it exists."""
+    wanted = split.silver_fields(schema)
     properties = ", ".join(f"'{name}' = '{value}'" for name, value in PROPERTIES.items())
     spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {table.identifier} ({split.silver_fields(schema).ddl()}) USING delta "
-        f"PARTITIONED BY (ingest_date) TBLPROPERTIES ({properties})"
+        f"CREATE TABLE IF NOT EXISTS {table.identifier} ({wanted.ddl()}) USING delta "
+        f"COMMENT '{quoted(wanted.meaning)}' PARTITIONED BY (ingest_date) TBLPROPERTIES ({properties})"
     )
 
 

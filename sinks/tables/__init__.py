@@ -6,8 +6,9 @@ docs/reference/tables.md shows all of them.
 
 from broker_edge.fields import Field, FieldTable
 from sinks.tables.actions import ACTION_EVENTS, ACTION_REQUESTS, ACTION_STATE, ACTION_TARGETS, ACTIONS
-from sinks.tables.create import PROPERTIES, TABLES, add_missing_columns, create_by_name, create_by_path, uri_of
+from sinks.tables.create import PROPERTIES, TABLES, create_by_name, create_by_path, uri_of
 from sinks.tables.devices import ARTIFACTS, DEVICE_STATE, DEVICES
+from sinks.tables.existing import describe_in_spark, update_by_path, update_in_spark
 from sinks.tables.ingest import BESIDE_SILVER, DQ_RESULTS, INGEST_GAPS, QUARANTINE
 from sinks.tables.records import BRONZE, SILVER, silver_table
 from sinks.tables.tenant import DEFAULT_TENANT, TENANT
@@ -33,9 +34,11 @@ __all__ = [
     "TENANT",
     "Field",
     "FieldTable",
-    "add_missing_columns",
     "create_by_name",
     "create_by_path",
+    "describe_in_spark",
     "silver_table",
+    "update_by_path",
+    "update_in_spark",
     "uri_of",
 ]

@@ -9,16 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from deltalake import DeltaTable, Schema
-from deltalake import Field as DeltaField
 
 from broker_edge.errors import SettingsError
-from broker_edge.fields import ARROW, Field, FieldTable, quoted
+from broker_edge.fields import FieldTable, quoted
 from sinks.tables.actions import ACTION_EVENTS, ACTION_REQUESTS, ACTION_STATE, ACTION_TARGETS, ACTIONS
 from sinks.tables.devices import ARTIFACTS, DEVICE_STATE, DEVICES
+from sinks.tables.existing import delta_field, update_by_path, update_in_spark
 from sinks.tables.ingest import QUARANTINE
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def create_by_path(
     storage_options: Mapping[str, str] | None = None,
     tables: Iterable[FieldTable] = TABLES.values(),
 ) -> None:
-    """Creates missing tables under `root`, and adds missing columns to tables of an older version.
+    """Creates missing tables under `root`, and adds missing columns and comments to tables of an older version.
 
     Needs no JVM. Existing rows do not change.
     """
@@ -64,9 +63,9 @@ def create_by_path(
         uri = uri_of(root, table.name)
         options = dict(storage_options) if storage_options else None
         if DeltaTable.is_deltatable(uri, storage_options=options):
-            add_missing_columns(DeltaTable(uri, storage_options=options), table)
+            update_by_path(DeltaTable(uri, storage_options=options), table)
             continue
-        fields = [_field(column) for column in table.fields]
+        fields = [delta_field(column) for column in table.fields]
         DeltaTable.create(
             uri,
             schema=Schema(fields),
@@ -78,18 +77,11 @@ def create_by_path(
         )
 
 
-def add_missing_columns(there: DeltaTable, table: FieldTable) -> None:
-    """Adds the columns that a table of an older version lacks; commits only if there are any."""
-    known = {field.name for field in there.schema().fields}
-    missing = [_field(column) for column in table.fields if column.name not in known]
-    if missing:
-        there.alter.add_columns(missing)
-
-
 def create_by_name(
     spark: SparkSession, schema: str, *, root: Path | str | None = None, tables: Iterable[FieldTable] = TABLES.values()
 ) -> None:
-    """Creates missing tables in `schema` (`schema` or `catalog.schema`), which must exist.
+    """Creates missing tables in `schema` (`schema` or `catalog.schema`), which must exist, and adds missing columns and
+    comments to those that exist.
 
     With `root` they are external tables under it: tables that `create_by_path` created there get names.
     """
@@ -106,9 +98,4 @@ def create_by_name(
         if root is not None:
             text += f" LOCATION '{quoted(uri_of(root, table.name))}'"
         spark.sql(text)
-
-
-def _field(column: Field) -> Any:
-    arrow = pa.field(column.name, ARROW[column.type])
-    metadata = {"comment": column.meaning} if column.meaning else None
-    return DeltaField(column.name, DeltaField.from_arrow(arrow).type, nullable=True, metadata=metadata)
+        update_in_spark(spark, f"{schema}.{table.name}", table)

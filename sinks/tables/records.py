@@ -6,12 +6,16 @@ from dataclasses import replace
 
 from broker_edge.fields import RECORD, Field, FieldTable
 
+DEVICE_ID = Field("device_id", "string", "`key` as text; null if that is not UTF-8, or an older version wrote the row")
+
 BRONZE = FieldTable(
     "bronze_telemetry",
     "Every record as received.",
     "the job telemetry",
     (
-        *RECORD.fields,
+        RECORD.fields[0],
+        DEVICE_ID,
+        *RECORD.fields[1:],
         Field("tenant", "string", "owner of the record", nullable=False),
         Field("ingest_date", "date", "the UTC day of `timestamp`", nullable=False),
     ),
@@ -26,21 +30,23 @@ SILVER = FieldTable(
     "One row per record that matches its message schema. The fields of the schema come before `_rescued_data`.",
     "the job silver",
     (
-        Field("tenant", "string", nullable=False),
-        Field("device_id", "string"),
+        Field("tenant", "string", "owner of the record", nullable=False),
+        Field(
+            "device_id", "string", "from the topic at `device_level` of the message schema, otherwise the record's key"
+        ),
         Field(
             "event_time",
             "timestamp",
             "time of measurement from the payload, otherwise when the broker received it",
             nullable=False,
         ),
-        Field("topic", "string", nullable=False),
+        Field("topic", "string", "the MQTT topic", nullable=False),
         Field("log_id", "string", "log of the record", nullable=False),
-        Field("partition", "int", nullable=False),
-        Field("offset", "bigint", nullable=False),
-        Field("epoch", "bigint", nullable=False),
+        Field("partition", "int", "the global number of the partition", nullable=False),
+        Field("offset", "bigint", "the position in the partition", nullable=False),
+        Field("epoch", "bigint", "grows with each start of the broker", nullable=False),
         Field("ingest_time", "timestamp", "when the broker appended the record", nullable=False),
-        Field("ingest_date", "date", nullable=False),
+        Field("ingest_date", "date", "the UTC day of `ingest_time`", nullable=False),
         _RESCUED,
     ),
     key=RECORD.key,

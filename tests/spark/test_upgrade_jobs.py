@@ -8,12 +8,15 @@ device's session.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable
+import yaml
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from support.programs import headwaterd
 from support.upgrade import Folder, UpgradeBroker, unpack
@@ -21,12 +24,19 @@ from support.upgrade import Folder, UpgradeBroker, unpack
 from actions.job import ActionJob
 from actions.store import DeltalakeStore
 from broker_edge import Client, Credentials
-from pipelines.settings import Settings, TelemetrySettings
+from pipelines.jobs.alerts import Alert
+from pipelines.jobs.kinds import StreamJob
+from pipelines.jobs.runner import LogScreen, Runner
+from pipelines.settings import JobsSettings, Settings, SilverSettings, TelemetrySettings
+from pipelines.silver.job import start_silver
 from pipelines.status import StatusSettings, start_status
 from pipelines.telemetry import start_telemetry
 from sinks import tables
+from sinks.bronze import make_bronze
 from sinks.devices import DevicePublisher
 from sinks.rows import rows_of
+from sinks.table import Table
+from sources.schema import spark_schema
 
 Place = tuple[str, int, int]
 PLACE = ("log_id", "partition", "offset")
@@ -75,8 +85,80 @@ def test_the_telemetry_job_goes_on_with_no_row_missing_and_none_twice(
     there = in_the_log(broker, "devices/+/telemetry")
     assert 0 < len(before) < len(there), "the fixture has rows on both sides of the upgrade"
     assert places_in(folder.bronze) == sorted(there)
-    values = DeltaTable(str(folder.bronze)).to_pyarrow_table(columns=[*PLACE, "value"]).to_pylist()
-    assert {(row["log_id"], row["partition"], row["offset"]): row["value"] for row in values} == there
+    table = DeltaTable(str(folder.bronze))
+    found = {tuple(row[name] for name in PLACE): row for row in table.to_pyarrow_table().to_pylist()}
+    assert {place: row["value"] for place, row in found.items()} == there
+    assert {row["device_id"] for place, row in found.items() if place in before} == {None}
+    assert {row["device_id"] for place, row in found.items() if place not in before} == {"pump-11", "pump-12"}
+    assert [field.name for field in table.schema().fields] == list(tables.BRONZE.names)
+    assert [field.metadata["comment"] for field in table.schema().fields] == [
+        one.meaning for one in tables.BRONZE.fields
+    ]
+    assert table.metadata().description == tables.BRONZE.meaning
+    assert table.metadata().configuration["delta.dataSkippingStatsColumns"].endswith("client_id,device_id")
+    # The statistics of new files are used, and files without them are read.
+    skipped = spark.read.format("delta").load(str(folder.bronze)).where("device_id = 'pump-11'")
+    assert skipped.count() == sum(row["device_id"] == "pump-11" for row in found.values())
+
+
+def test_a_running_silver_stream_goes_on_when_bronze_gets_its_new_columns(spark: SparkSession, tmp_path: Path) -> None:
+    folder = unpack(tmp_path / "old")
+    schema = {"name": "pump", "topics": ["devices/+/telemetry"], "format": "json", "device_level": 1}
+    fields = [{"name": "seq", "type": "bigint", "required": True}]
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "pump.yaml").write_text(yaml.safe_dump(schema | {"fields": fields}))
+    silver = SilverSettings(
+        schemas=str(tmp_path / "schemas"), rules=None, root=str(tmp_path / "t"), checkpoint=str(tmp_path / "checkpoint")
+    )
+    telemetry = TelemetrySettings(table_path=str(folder.bronze))
+    settings = Settings(silver=silver.model_copy(update={"trigger": "0 seconds"}), telemetry=telemetry)
+    runner = Runner(
+        [StreamJob("silver", lambda: start_silver(spark, settings))],
+        JobsSettings(retry_first_s=0.1, look_s=0.1),
+        screen := Alerts(),
+    )
+    bronze = Table.at(folder.bronze)
+    before = places_in(folder.bronze)
+    is_new = False
+
+    def stop(seconds: float) -> bool:
+        nonlocal is_new
+        time.sleep(seconds)
+        assert time.monotonic() < deadline, screen.said
+        if not (tmp_path / "t" / "silver_pump").exists():
+            return False
+        done = sorted(places_in(tmp_path / "t" / "silver_pump") + places_in(tmp_path / "t" / "quarantine"))
+        if not is_new and done == before:
+            make_bronze(spark, bronze, spark_schema(include_headers=True))
+            copy_as_new_rows(folder.bronze, 1_000_000)
+            is_new = True
+        return is_new and done == places_in(folder.bronze)
+
+    deadline = time.monotonic() + 120
+    runner.run(stop)
+    assert len(places_in(folder.bronze)) == 2 * len(before) > 0
+    text = "the table that it reads has new columns: it goes on with them at the same offset"
+    assert screen.said == [f"silver failed and restarts in 0.1 s: {text}"]
+
+
+class Alerts(LogScreen):
+    """Keeps the alerts of a run."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def alert(self, alert: Alert) -> None:
+        self.said.append(alert.sentence)
+
+
+def copy_as_new_rows(table: Path, offset: int) -> None:
+    """Appends every row again at a later offset, with the columns of this version."""
+    rows = DeltaTable(str(table)).to_pyarrow_table()
+    at = rows.schema.get_field_index("offset")
+    rows = rows.set_column(at, "offset", pc.add(rows.column("offset"), offset))
+    at = rows.schema.get_field_index("device_id")
+    rows = rows.set_column(at, "device_id", rows.column("key").cast("string"))
+    write_deltalake(str(table), rows, mode="append")
 
 
 def test_the_status_job_leaves_the_message_behind_that_had_stopped_it_and_the_open_action_ends(

@@ -18,8 +18,9 @@ import sinks.bronze_commit
 import sinks.bronze_files
 from sinks import SinkError, orphans, sweep_orphans
 from sinks.bronze_commit import BronzeCommits
-from sinks.bronze_files import AddedFile, FileSpec, write_files
+from sinks.bronze_files import STATISTICS_COLUMNS, AddedFile, FileSpec, write_files
 from sinks.folder import TableFolder
+from sinks.tables import BRONZE
 from sources.schema import arrow_schema
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -53,9 +54,7 @@ def records(
 @pytest.fixture
 def folder(tmp_path: Path) -> TableFolder:
     """An empty table with bronze's columns."""
-    schema = arrow_schema(include_headers=True)
-    schema = schema.append(pa.field("tenant", pa.string())).append(pa.field("ingest_date", pa.date32()))
-    DeltaTable.create(str(tmp_path / "table"), schema, partition_by=["ingest_date"])
+    DeltaTable.create(str(tmp_path / "table"), BRONZE.arrow_schema(), partition_by=["ingest_date"])
     return TableFolder.of(str(tmp_path / "table"))
 
 
@@ -85,6 +84,54 @@ def test_records_arrive_as_they_were_with_tenant_and_day(folder: TableFolder, sp
     assert found.select(expected.column_names).sort_by("offset").cast(expected.schema).equals(expected)
     assert set(found["tenant"].to_pylist()) == {"t1"}
     assert set(found["ingest_date"].to_pylist()) == {NOON.date()}
+
+
+ODD_KEYS = [
+    b"pump-7",
+    b"",
+    "\u00fc\U0001f4a7".encode(),
+    b"\xff\x00",
+    b"\xed\xa0\x80",
+    b"\xc0\x80",
+    b"\xf4\x90\x80\x80",
+    b"\xe2\x82",
+]
+"""Texts, and bytes that are not UTF-8: an invalid byte, half a surrogate pair, an overlong form, a code point beyond
+the last one, a cut character."""
+ODD_IDS = ["pump-7", "", "\u00fc\U0001f4a7", None, None, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("keys", "ids"),
+    [
+        (ODD_KEYS, ODD_IDS),
+        (ODD_KEYS[3:], ODD_IDS[3:]),
+        ([b"d%d" % n for n in range(8)], [f"d{n}" for n in range(8)]),
+        # More different keys than the Parquet writer keeps in a dictionary.
+        ([b"%01000d" % n for n in range(4_000)], [f"{n:01000d}" for n in range(4_000)]),
+    ],
+    ids=["odd keys", "no text at all", "texts", "long texts"],
+)
+def test_the_device_id_is_the_key_as_text_with_its_bounds(
+    keys: list[bytes], ids: list[str | None], folder: TableFolder, spec: FileSpec
+) -> None:
+    def keyed(first: int) -> pa.RecordBatch:
+        batch = records(len(keys), first=first)
+        return batch.set_column(0, batch.schema.field(0), pa.array(keys, pa.binary()))
+
+    (file,) = write(spec, keyed(0), keyed(len(keys)))
+    commit(BronzeCommits(folder), [file], batch_id=0)
+    found = rows(folder).sort_by("offset")
+    assert found["key"].to_pylist() == keys + keys
+    assert found["device_id"].to_pylist() == ids + ids
+    bounds = json.loads(file.statistics)
+    known = [id_ for id_ in ids if id_ is not None]
+    assert bounds["nullCount"]["device_id"] == 2 * (len(ids) - len(known))
+    if not known:
+        assert "device_id" not in {*bounds["minValues"], *bounds["maxValues"]}
+        return
+    assert min(known)[:32] == bounds["minValues"]["device_id"]
+    assert max(known) <= bounds["maxValues"]["device_id"]
 
 
 def test_each_day_has_its_file_whatever_the_order(folder: TableFolder, spec: FileSpec) -> None:
@@ -139,8 +186,12 @@ def test_columns_that_lack_no_value_are_required_and_a_missing_one_begins_a_file
     files = write(spec, *whole[:2], missing, whole[2])
     assert [file.rows for file in files] == [8, 8]
     schemas = [pq.read_schema(f"{folder.uri}/{file.path}") for file in files]
-    assert [name for name in schemas[0].names if schemas[0].field(name).nullable] == ["headers"]
-    assert [name for name in schemas[1].names if schemas[1].field(name).nullable] == ["headers", "client_id"]
+    assert [name for name in schemas[0].names if schemas[0].field(name).nullable] == ["headers", "device_id"]
+    assert [name for name in schemas[1].names if schemas[1].field(name).nullable] == [
+        "headers",
+        "client_id",
+        "device_id",
+    ]
     assert [json.loads(file.statistics)["nullCount"]["client_id"] for file in files] == [0, 2]
     commit(BronzeCommits(folder), files, batch_id=0)
     expected = pa.Table.from_batches([*whole[:2], missing, whole[2]])
@@ -158,7 +209,7 @@ def test_statistics_bound_every_row_and_leave_payloads_out(spec: FileSpec) -> No
     # Rounded outwards: to milliseconds, and to 32 characters.
     assert (low["timestamp"], high["timestamp"]) == ("2026-11-21T12:00:00.001Z", "2026-11-21T12:00:00.002Z")
     assert low["topic"] == long_topic[:32] <= long_topic < high["topic"] == long_topic[:32] + "\U0010ffff"
-    assert set(low) == set(high) == {"topic", "partition", "offset", "timestamp", "log_id", "epoch", "client_id"}
+    assert set(low) == set(high) == set(STATISTICS_COLUMNS)
     assert statistics["nullCount"] == dict.fromkeys(low, 0)
 
 

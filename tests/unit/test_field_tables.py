@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from sinks.tables import (
     BESIDE_SILVER,
     BRONZE,
     DEVICE_STATE,
+    DEVICES,
     QUARANTINE,
     SILVER,
     TABLES,
@@ -41,7 +43,8 @@ def test_a_declaration_is_sound(table: FieldTable) -> None:
     assert {field.type for field in table.fields} <= set(ARROW)
     assert table.meaning.endswith(".")
     assert table.arrow_schema().names == list(table.names)
-    assert table.ddl(with_comments=False).count("`") == 2 * len(table.names)
+    assert [one.split("`")[0] for one in table.ddl().split(", `")[1:]] == list(table.names[1:])
+    assert all(field.meaning for field in table.fields), "every column explains itself"
     # The engine puts reports into quarantine, which have no epoch.
     may_be_null = {"tenant", *(["epoch"] if table is QUARANTINE else [])}
     assert not {field.name for field in table.fields if field.nullable and field.name in table.key} - may_be_null
@@ -63,8 +66,10 @@ def test_spark_and_arrow_schemas_of_records_are_the_declaration() -> None:
 
 
 def test_bronze_is_the_records_with_tenant_and_day() -> None:
-    assert BRONZE.names == (*RECORD.names, "tenant", "ingest_date")
-    assert BRONZE.ddl(with_comments=False).endswith("`client_id` string, `tenant` string, `ingest_date` date")
+    assert BRONZE.names == ("key", "device_id", *RECORD.names[1:], "tenant", "ingest_date")
+    assert BRONZE.ddl().endswith(
+        "`tenant` string COMMENT 'owner of the record', `ingest_date` date COMMENT 'the UTC day of `timestamp`'"
+    )
 
 
 def test_silver_has_the_fields_of_its_schema_before_the_rescued_ones() -> None:
@@ -113,10 +118,51 @@ def test_tables_by_path_have_the_declared_columns_and_comments(tmp_path: Path) -
 
     create_by_path(tmp_path)
     for table in TABLES.values():
-        fields = DeltaTable(str(tmp_path / table.name)).schema().fields
+        made = DeltaTable(str(tmp_path / table.name))
+        assert made.metadata().description == table.meaning
+        fields = made.schema().fields
         assert [field.name for field in fields] == list(table.names)
         assert [field.metadata.get("comment", "") for field in fields] == [field.meaning for field in table.fields]
         assert all(field.nullable for field in fields)
+
+
+def test_a_table_of_an_older_version_gets_columns_and_comments_and_keeps_rows_and_columns_of_its_own(
+    tmp_path: Path,
+) -> None:
+    from deltalake import DeltaTable, write_deltalake
+
+    old = pa.schema([("device_id", pa.string()), ("labels", pa.map_(pa.string(), pa.string())), ("rack", pa.int32())])
+    place = str(tmp_path / "devices")
+    DeltaTable.create(place, old, description="old words")
+    DeltaTable(place).alter.set_column_metadata("device_id", {"comment": "old words"})
+    DeltaTable(place).alter.set_column_metadata("rack", {"comment": "the owner's"})
+    row = {"device_id": "d1", "labels": [("site", "roof")], "rack": 7}
+    write_deltalake(place, pa.Table.from_pylist([row], old), mode="append")
+
+    create_by_path(tmp_path)
+    found = DeltaTable(place)
+    fields = {field.name: field for field in found.schema().fields}
+    assert set(fields) == {*DEVICES.names, "rack"}
+    assert {name: fields[name].metadata["comment"] for name in DEVICES.names} == {
+        field.name: field.meaning for field in DEVICES.fields
+    }
+    assert fields["rack"].metadata == {"comment": "the owner's"}
+    assert found.metadata().description == DEVICES.meaning
+    (kept,) = found.to_pyarrow_table().to_pylist()
+    assert kept == {**dict.fromkeys(DEVICES.names), **row}
+    version = found.version()
+    create_by_path(tmp_path)
+    assert DeltaTable(place).version() == version, "nothing differs, so nothing is committed"
+
+
+def test_jobs_that_bring_one_table_up_to_date_together_all_succeed(tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    DeltaTable.create(str(tmp_path / "devices"), pa.schema([("device_id", pa.string())]), description="old")
+    with ThreadPoolExecutor(8) as jobs:
+        for done in [jobs.submit(create_by_path, tmp_path, tables=[DEVICES]) for _ in range(8)]:
+            done.result()
+    assert [field.name for field in DeltaTable(str(tmp_path / "devices")).schema().fields] == list(DEVICES.names)
 
 
 def test_a_comment_cannot_end_its_text_or_name_a_setting() -> None:
