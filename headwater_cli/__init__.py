@@ -40,6 +40,7 @@ from headwater_cli import (
     devices,
     doctor,
     groups,
+    init,
     jobs,
     log,
     offsets,
@@ -86,6 +87,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _NOUNS = (
+    init,
     broker,
     demo,
     pub,

@@ -1,0 +1,238 @@
+"""The files of a secured broker in one folder: settings, users, rights, certificates, and settings of the jobs.
+
+`write` adds what is missing and overwrites nothing. It starts no broker and opens no connection.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from broker_edge.authority import KeyPair, new_authority, new_certificate
+from broker_edge.errors import ConfigError
+
+OPERATOR, PIPELINE = "operator", "pipeline"
+PORTS: Mapping[str, int] = {"mqtt": 1883, "mqtts": 8883, "flight": 8815, "admin": 8080}
+HOSTS = ("localhost", "127.0.0.1", "::1")
+_GENERATE_S = 120.0
+
+_ACL = f"""\
+# Who may do what: docs/security.md explains every line. After a change, send SIGHUP to the broker.
+
+# People who run the broker: groups, backups, reloads, clients.
+user {OPERATOR}
+operator
+topic readwrite #
+topic replay #
+topic read $SYS/#
+
+# The jobs on Spark: read everything by offset, publish commands and firmware.
+user {PIPELINE}
+topic replay #
+topic replay $receipts
+topic replay $gaps
+topic write devices/+/actions
+topic write artifacts/#
+
+# Each device, which is the user of its name: writes its own topics, reads its commands and firmware.
+pattern write devices/%c/telemetry/#
+pattern write devices/%c/status
+pattern read devices/%c/actions
+pattern read artifacts/#
+pattern replay artifacts/#
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SecuredFolder:
+    """`root` is absolute. `hosts` are the names and addresses in the broker's certificate; jobs call the first one.
+    MQTT over TLS, Flight and admin listen on `bind`; MQTT in clear on 127.0.0.1 only."""
+
+    root: Path
+    devices: tuple[str, ...] = ("device-0001",)
+    hosts: tuple[str, ...] = HOSTS
+    bind: str = "127.0.0.1"
+    ports: Mapping[str, int] = field(default_factory=lambda: PORTS)
+
+    @property
+    def broker(self) -> Path:
+        return self.root / "broker.yaml"
+
+    @property
+    def pipelines(self) -> Path:
+        return self.root / "pipelines.yaml"
+
+    @property
+    def ca(self) -> Path:
+        return self.root / "tls" / "ca.pem"
+
+    @property
+    def device_passwords(self) -> Path:
+        """Lines of NAME:PASSWORD, for `headwater devices simulate --passwords`."""
+        return self.root / "secrets" / "devices"
+
+    def password(self, user: str) -> Path:
+        return self.root / "secrets" / f"{user}.password"
+
+    def server(self) -> str:
+        """The Flight address."""
+        return f"grpc+tls://{_in_address(self.hosts[0])}:{self.ports['flight']}"
+
+    def mqtts(self) -> str:
+        return f"mqtts://{_in_address(self.hosts[0])}:{self.ports['mqtts']}"
+
+    def write(self) -> list[Path]:
+        """Writes the files that do not exist, and returns them. Raises ConfigError."""
+        for name in self.devices:
+            if not name or set(name) & set("/+#:\0\n") or name in (OPERATOR, PIPELINE, "devices"):
+                raise ConfigError(f"`{name}` cannot be the name of a device: it is a user and a level of topics")
+        try:
+            return self._write()
+        except OSError as error:
+            raise ConfigError(f"cannot write {error.filename or self.root} ({error.strerror})") from error
+
+    def _write(self) -> list[Path]:
+        for folder, mode in ((self.root, 0o755), (self.root / "tls", 0o755), (self.root / "secrets", 0o700)):
+            folder.mkdir(parents=True, exist_ok=True, mode=mode)
+        # Silver of a new set-up has no schemas, and needs their folder.
+        (self.root / "schemas").mkdir(exist_ok=True)
+        made = [*self._certificates(), *self._users()]
+        for path, text in (
+            (self.root / "acl", _ACL),
+            (self.broker, self._broker_yaml()),
+            (self.pipelines, self._pipelines_yaml()),
+        ):
+            if not path.exists():
+                _new(path, text.encode(), mode=0o644)
+                made.append(path)
+        return made
+
+    def _certificates(self) -> list[Path]:
+        tls = self.root / "tls"
+        ca_key, cert, key = tls / "ca.key", tls / "broker.pem", tls / "broker.key"
+        made: list[Path] = []
+        if not self.ca.exists():
+            if ca_key.exists() or cert.exists() or key.exists():
+                raise ConfigError(f"{self.ca} is missing, and other files of it exist: put it back, or remove {tls}")
+            authority = new_authority(f"headwater {self.hosts[0]}")
+            made += _new_pair(authority, self.ca, ca_key)
+        if cert.exists() and key.exists():
+            return made
+        if cert.exists() or key.exists():
+            raise ConfigError(f"only one of {cert} and {key} exists: put the other back, or remove this one too")
+        if not ca_key.exists():
+            raise ConfigError(f"a certificate needs {ca_key}: put it back to sign one, or place {cert} and {key} there")
+        authority = KeyPair(self.ca.read_bytes(), ca_key.read_bytes())
+        return made + _new_pair(new_certificate(authority, self.hosts[0], hosts=self.hosts), cert, key)
+
+    def _users(self) -> list[Path]:
+        missing = [name for name in (OPERATOR, PIPELINE, *self.devices) if not self.password(name).exists()]
+        if not missing:
+            return []
+        users = self.root / "users"
+        made = [] if users.exists() else [users]
+        found = generate_passwords(users, missing)
+        for name in missing:
+            _new(self.password(name), f"{found[name]}\n".encode(), mode=0o600)
+            made.append(self.password(name))
+        lines = "".join(f"{name}:{found[name]}\n" for name in missing if name not in (OPERATOR, PIPELINE))
+        if lines:
+            made += [] if self.device_passwords.exists() else [self.device_passwords]
+            with _opened(self.device_passwords, os.O_APPEND, 0o600) as file:
+                file.write(lines.encode())
+        return made
+
+    def _broker_yaml(self) -> str:
+        tls = f"{{cert: {_quoted(self.root / 'tls/broker.pem')}, key: {_quoted(self.root / 'tls/broker.key')}}}"
+        parts = [
+            "# A broker with users and TLS. conf/broker.yaml of the project explains every key.\n",
+            f"data_dir: {_quoted(self.root / 'data/broker')}\n",
+            "listeners:\n",
+            f'  # In clear, for programs on this machine.\n  mqtt: {{bind: "127.0.0.1:{self.ports["mqtt"]}"}}\n',
+        ]
+        for name in ("mqtts", "flight", "admin"):
+            parts.append(f'  {name}:\n    bind: "{_in_address(self.bind)}:{self.ports[name]}"\n    tls: {tls}\n')
+        named = [host for host in self.hosts if host not in HOSTS]
+        if named:
+            parts.append(f"admin:\n  hosts: {json.dumps(named)}\n")
+        parts.append(
+            f"auth:\n  password_file: {_quoted(self.root / 'users')}\n  acl_file: {_quoted(self.root / 'acl')}\n"
+        )
+        return "".join(parts)
+
+    def _pipelines_yaml(self) -> str:
+        data = self.root / "data"
+        checkpoints = {name: _quoted(data / "checkpoints" / name) for name in ("telemetry", "status", "silver")}
+        tables = _quoted(data / "tables")
+        return (
+            "# Jobs on the broker of this folder. conf/pipelines.yaml of the project explains every key.\n"
+            f'brokers:\n  - {{server: "{self.server()}", name: {_quoted(self.hosts[0])}}}\n'
+            f"access:\n  user: {PIPELINE}\n  password: {_quoted('file:' + str(self.password(PIPELINE)))}\n"
+            f"  tls: {{ca: {_quoted('file:' + str(self.ca))}}}\n"
+            f"telemetry: {{table_path: {_quoted(data / 'bronze')}, checkpoint: {checkpoints['telemetry']}}}\n"
+            f"status: {{checkpoint: {checkpoints['status']}}}\n"
+            f"actions: {{root: {tables}}}\n"
+            f"silver: {{root: {tables}, checkpoint: {checkpoints['silver']}, "
+            f"schemas: {_quoted(self.root / 'schemas')}, rules: null}}\n"
+        )
+
+
+def generate_passwords(users: Path, names: Sequence[str]) -> dict[str, str]:
+    """Adds users with random passwords to a password file, and returns the passwords. The broker's own tool does it, in
+    a process of its own because it prints them. Raises ConfigError."""
+    program = (
+        "import sys; from broker_edge.broker import native; sys.exit(native().run(['users', 'generate', sys.argv[1]]))"
+    )
+    root = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(users)],
+        input="".join(f"{name}\n" for name in names),
+        capture_output=True,
+        text=True,
+        timeout=_GENERATE_S,
+        env={**os.environ, "PYTHONPATH": path},
+        check=False,
+    )
+    found = dict(_pairs(done.stdout.splitlines()))
+    if done.returncode or set(found) != set(names):
+        raise ConfigError(f"cannot write {users}: {done.stderr.strip() or 'not all users were added'}")
+    users.chmod(0o600)
+    return found
+
+
+def _pairs(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for line in lines:
+        name, _, password = line.partition(":")
+        yield name, password
+
+
+def _new_pair(pair: KeyPair, cert: Path, key: Path) -> list[Path]:
+    _new(key, pair.key, mode=0o600)
+    _new(cert, pair.cert, mode=0o644)
+    return [cert, key]
+
+
+def _new(path: Path, content: bytes, *, mode: int) -> None:
+    """Writes a file that does not exist yet; the mode holds from its first byte on."""
+    with _opened(path, os.O_EXCL, mode) as file:
+        file.write(content)
+
+
+def _opened(path: Path, flags: int, mode: int) -> IO[bytes]:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | flags, mode), "wb")
+
+
+def _quoted(value: object) -> str:
+    """A string of YAML: JSON's strings are some of them."""
+    return json.dumps(str(value))
+
+
+def _in_address(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,89 @@
+"""`headwater init`: a folder with everything that a secured broker, its devices and its jobs need."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker_edge.errors import ConfigError
+from broker_edge.secured_folder import HOSTS, PORTS, SecuredFolder
+from headwater_cli._options import JsonOption
+from headwater_cli._output import put, put_json, say
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New or empty folder.", show_default=False)],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            metavar="NAME",
+            help="Name or address by which clients call the broker, in its certificate; repeatable, the first is used "
+            "by the jobs. localhost is always one of them.",
+        ),
+    ] = None,
+    bind: Annotated[
+        str, typer.Option("--bind", metavar="ADDRESS", help="Where TLS listeners listen; 0.0.0.0: on every interface.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        list[str] | None,
+        typer.Option("--port", metavar="NAME=PORT", help="Another port of mqtt, mqtts, flight or admin; repeatable."),
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option("--device", metavar="ID", help="A device, which gets a user; repeatable (default: device-0001)."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Add what is missing to a folder with files; overwrites nothing.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Write settings, users with passwords, rights, certificates and settings of jobs; print the next commands."""
+    root = folder.absolute()
+    if root.exists() and not force and (not root.is_dir() or any(root.iterdir())):
+        raise ConfigError(f"{folder} is not empty: name a new folder, or add what is missing to it with --force")
+    secured = SecuredFolder(
+        root,
+        devices=tuple(dict.fromkeys(device or ["device-0001"])),
+        hosts=tuple(dict.fromkeys([*(host or []), *HOSTS])),
+        bind=bind,
+        ports=_ports(port or []),
+    )
+    made = secured.write()
+    commands = next_commands(secured)
+    if json:
+        put_json({"files": [str(path) for path in made], "commands": commands})
+        return
+    say(f"wrote {len(made)} files into {root}; keys and passwords can be read by this user only")
+    say("the certificate of the broker is valid for a year, and its authority for ten")
+    say(f"to renew it, remove {root}/tls/broker.pem and broker.key, run init again with --force, send SIGHUP")
+    say("next:")
+    for command in commands:
+        put(command)
+
+
+def next_commands(secured: SecuredFolder) -> list[str]:
+    """A broker, a message of a device, and the table that it becomes."""
+    device = secured.devices[0]
+    publish = ["headwater", "pub", f"devices/{device}/telemetry", '{"celsius": 20.5}', "--id", device]
+    publish += ["--mqtt", secured.mqtts(), "--tls-ca", str(secured.ca)]
+    publish += ["--user", device, "--password-from", f"file:{secured.password(device)}"]
+    jobs = ["headwater", "jobs", "run", "telemetry", "--available-now", "--config", str(secured.pipelines)]
+    return [shlex.join(words) for words in (["headwater", "broker", "--config", str(secured.broker)], publish, jobs)]
+
+
+def _ports(texts: list[str]) -> dict[str, int]:
+    ports = dict(PORTS)
+    for text in texts:
+        name, _, number = text.partition("=")
+        if name not in ports or not (number.isascii() and number.isdigit()) or not 0 < int(number[:6]) < 65_536:
+            raise typer.BadParameter(f"--port {text}: write NAME=PORT with {', '.join(ports)}")
+        ports[name] = int(number)
+    return ports
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(init)

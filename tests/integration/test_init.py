@@ -1,0 +1,198 @@
+"""`headwater init`: the broker starts on what it wrote, the printed commands work, and nothing is ever overwritten."""
+
+from __future__ import annotations
+
+import shlex
+import stat
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography import x509
+from deltalake import DeltaTable
+from support.ports import free_port
+from support.programs import Ended, headwater, headwaterd, run
+
+from headwater_cli import main
+from pipelines.settings import load_settings
+from pipelines.spark.jars import default_folder
+
+WAIT_S = 60
+
+
+def ports() -> list[str]:
+    return [word for name in ("mqtt", "mqtts", "flight", "admin") for word in ("--port", f"{name}={free_port()}")]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def init(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
+    code = main(["init", *arguments])
+    return Ended(code, *capsys.readouterr())
+
+
+@pytest.mark.timeout(900)
+def test_the_broker_starts_and_the_three_commands_work(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder"
+    done = headwater("init", str(folder), *ports())
+    assert done.code == 0, done.err
+    broker, *commands = done.lines
+    assert (len(commands), broker) == (2, f"headwater broker --config {shlex.quote(str(folder / 'broker.yaml'))}")
+    # The words are those of `headwaterd`, which `headwater broker` runs.
+    process = subprocess.Popen(
+        [headwaterd(), *shlex.split(broker)[2:]], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ready mqtt=")
+        for command in commands:
+            ended = headwater(*shlex.split(command)[1:], environment={"HEADWATER_JARS": str(default_folder())})
+            assert ended.code == 0, ended.err[-3000:]
+        operator = ["--user", "operator", "--password-from", f"file:{folder}/secrets/operator.password"]
+        admin = load_broker(folder)["listeners"]["admin"]["bind"]
+        listed = headwater(
+            "clients", "list", "--admin", f"https://{admin}", "--tls-ca", f"{folder}/tls/ca.pem", *operator
+        )
+        assert (listed.code, listed.err) == (0, "")
+    finally:
+        process.terminate()
+        process.wait(WAIT_S)
+    rows = DeltaTable(folder / "data/bronze").to_pyarrow_table()
+    assert rows["topic"].to_pylist() == ["devices/device-0001/telemetry"]
+    assert rows["value"].to_pylist() == [b'{"celsius": 20.5}']
+
+
+def load_broker(folder: Path) -> dict[str, dict[str, dict[str, str]]]:
+    found: dict[str, dict[str, dict[str, str]]] = yaml.safe_load((folder / "broker.yaml").read_text())
+    return found
+
+
+def test_keys_and_passwords_are_for_this_user_only_and_stand_in_no_other_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "fleet"
+    assert init(capsys, str(folder), "--device", "a", "--device", "b").code == 0
+    secret = {path for path in folder.rglob("*") if path.is_file() and stat.S_IMODE(path.stat().st_mode) == 0o600}
+    names = {str(path.relative_to(folder)) for path in secret}
+    assert names == {
+        "tls/ca.key",
+        "tls/broker.key",
+        "users",
+        "secrets/devices",
+        *(f"secrets/{name}.password" for name in ("operator", "pipeline", "a", "b")),
+    }
+    assert stat.S_IMODE((folder / "secrets").stat().st_mode) == 0o700
+    passwords = [path.read_text().strip() for path in (folder / "secrets").glob("*.password")]
+    assert len(set(passwords)) == 4
+    assert min(map(len, passwords)) >= 32
+    for path in folder.rglob("*"):
+        if path.is_file() and path.parent.name != "secrets":
+            assert not any(password in path.read_text() for password in passwords), path
+    settings = load_settings(folder / "pipelines.yaml")
+    (access,) = settings.fleet()
+    assert (access.credentials.user, access.server) == ("pipeline", "grpc+tls://localhost:8815")
+    lines = (folder / "secrets/devices").read_text().splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["a", "b"]
+    assert run(headwaterd(), "--check", "--config", str(folder / "broker.yaml")).code == 0
+
+
+def test_the_certificate_has_the_names_and_is_signed_by_the_authority(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = init(capsys, str(tmp_path / "x"), "--host", "edge-1.example", "--host", "10.1.2.3", "--bind", "0.0.0.0")
+    assert done.code == 0, done.err
+    cert, ca = (
+        x509.load_pem_x509_certificate((tmp_path / "x/tls" / name).read_bytes()) for name in ("broker.pem", "ca.pem")
+    )
+    cert.verify_directly_issued_by(ca)
+    names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["edge-1.example", "localhost"]
+    assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["10.1.2.3", "127.0.0.1", "::1"]
+    assert cert.not_valid_after_utc - datetime.now(UTC) > timedelta(days=360)
+    assert load_broker(tmp_path / "x")["listeners"]["mqtts"]["bind"] == "0.0.0.0:8883"
+    assert load_broker(tmp_path / "x")["listeners"]["mqtt"]["bind"] == "127.0.0.1:1883"
+    assert load_settings(tmp_path / "x/pipelines.yaml").fleet()[0].server == "grpc+tls://edge-1.example:8815"
+    assert "to renew it, remove" in done.err
+
+
+def test_a_folder_with_files_is_refused_and_force_only_adds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "fleet"
+    assert init(capsys, str(folder)).code == 0
+    before = contents(folder)
+    refused = init(capsys, str(folder))
+    assert (refused.code, refused.out) == (5, "")
+    assert f"{folder} is not empty: name a new folder" in refused.err
+    added = init(capsys, str(folder), "--force", "--device", "device-0001", "--device", "late", "--json")
+    assert added.code == 0, added.err
+    assert [Path(path).name for path in added.documents[0]["files"]] == ["late.password"]
+    after = contents(folder)
+    changed = {name for name, content in before.items() if after[name] != content}
+    assert changed == {"users", "secrets/devices"}
+    for name in changed:
+        assert after[name].startswith(before[name])
+
+
+def test_a_removed_certificate_is_renewed_by_the_same_authority(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "fleet"
+    assert init(capsys, str(folder)).code == 0
+    old = contents(folder)
+    for name in ("broker.pem", "broker.key"):
+        (folder / "tls" / name).unlink()
+    assert init(capsys, str(folder), "--force").code == 0
+    new = contents(folder)
+    assert {name for name in old if new[name] != old[name]} == {"tls/broker.pem", "tls/broker.key"}
+    cert, ca = (x509.load_pem_x509_certificate(new[f"tls/{name}"]) for name in ("broker.pem", "ca.pem"))
+    cert.verify_directly_issued_by(ca)
+
+
+@pytest.mark.parametrize(
+    ("removed", "says"),
+    [
+        (["broker.pem"], "only one of"),
+        (["broker.pem", "broker.key", "ca.key"], "a certificate needs"),
+        (["ca.pem"], "put it back, or remove"),
+    ],
+)
+def test_a_key_is_never_replaced_behind_the_back_of_its_owner(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], removed: list[str], says: str
+) -> None:
+    folder = tmp_path / "fleet"
+    assert init(capsys, str(folder)).code == 0
+    for name in removed:
+        (folder / "tls" / name).unlink()
+    before = contents(folder)
+    refused = init(capsys, str(folder), "--force")
+    assert refused.code == 5
+    assert says in refused.err
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--device", "a/b"], 5, "`a/b` cannot be the name of a device"),
+        (["--device", "pipeline"], 5, "`pipeline` cannot be the name of a device"),
+        (["--port", "ws=1"], 2, "write NAME=PORT with mqtt, mqtts, flight, admin"),
+        (["--port", "mqtt=99999"], 2, "write NAME=PORT"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says: str
+) -> None:
+    refused = init(capsys, str(tmp_path / "x"), *arguments)
+    assert (refused.code, says in refused.err) == (code, True), refused.err
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x").write_text("mine")
+    assert init(capsys, str(tmp_path / "x")).code == 5
+    refused = init(capsys, str(tmp_path / "x"), "--force")
+    assert (refused.code, "cannot write" in refused.err) == (5, True), refused.err
+    assert (tmp_path / "x").read_text() == "mine"
