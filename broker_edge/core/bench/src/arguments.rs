@@ -1,11 +1,12 @@
 //! Parses the command line into a plan.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
 use headwater_mqtt::{QoS, Version};
 
+use crate::connection::Connection;
 use crate::mix::{Mix, WEIGHTS_MAX};
 use crate::plan::{Limit, Pace, Plan, Scenario};
 
@@ -17,7 +18,14 @@ usage: headwater bench SCENARIO [OPTIONS]
   pair      one subscriber for each publisher; latency: publish to delivery
   connect   clients connect and disconnect; latency: start of connecting to CONNACK
 
-  --mqtt HOST:PORT             the broker (HEADWATER_MQTT, else 127.0.0.1:1883)
+  --mqtt ADDRESS               the broker: HOST[:PORT], mqtt://, mqtts://HOST[:PORT], ws:// or wss://HOST[:PORT][/PATH]
+                               (HEADWATER_MQTT, else 127.0.0.1:1883)
+  --user NAME                  user name (HEADWATER_USER)
+  --password-from REFERENCE    its password: file:PATH or env:NAME (HEADWATER_PASSWORD_FROM)
+  --token-from REFERENCE       a token in place of a password (HEADWATER_TOKEN_FROM)
+  --tls-ca FILE                the authority of the broker's certificate (HEADWATER_TLS_CA, else the system's)
+  --tls-cert FILE              the clients' certificate, if the broker asks for one (HEADWATER_TLS_CERT)
+  --tls-key FILE               and its key (HEADWATER_TLS_KEY)
   -c, --connections N          publishers, subscribers, pairs, or simultaneous connections (50)
   --publishers N               publishers of `sub` (1)
   -n, --messages N             total messages, or connections
@@ -29,7 +37,6 @@ usage: headwater bench SCENARIO [OPTIONS]
   --topics N                   topics of each publisher (1)
   --prefix TOPIC               prefix of all topics (bench)
   --protocol 3.1|3.1.1|5       MQTT version (3.1.1)
-  --username NAME              user name; the password is read from HEADWATER_PASSWORD
   --patience SECONDS           give up when nothing arrives for this long (10)
   --pid PID                    also report the CPU time of this broker process on this machine
   --json                       print one JSON object instead of a table
@@ -40,6 +47,8 @@ Exit codes: 0 ok, 1 incomplete, 2 usage, 3 cannot connect, 4 refused, 124 timed 
 pub struct Request {
     pub plan: Plan,
     pub json: bool,
+    /// What the user should write differently.
+    pub notes: Vec<String>,
 }
 
 /// `None` when help was requested.
@@ -55,7 +64,7 @@ pub fn parse(arguments: &[String]) -> Result<Option<Request>, String> {
         Some(other) => return Err(format!("unknown scenario `{other}`")),
     };
     let mut plan = Plan::new(scenario, SocketAddr::from(([127, 0, 0, 1], 1883)));
-    let mut place = std::env::var("HEADWATER_MQTT").unwrap_or_else(|_| "127.0.0.1:1883".to_owned());
+    let mut connection = Connection::default();
     let mut json = false;
     while let Some(word) = words.next() {
         let (name, inline) = match word.split_once('=') {
@@ -69,7 +78,6 @@ pub fn parse(arguments: &[String]) -> Result<Option<Request>, String> {
         match name {
             "--help" | "-h" => return Ok(None),
             "--json" => json = true,
-            "--mqtt" => place = value()?,
             "-c" | "--connections" => plan.connections = number(name, &value()?)?,
             "--publishers" => plan.publishers = number(name, &value()?)?,
             "-n" | "--messages" => plan.limit = Limit::Messages(number(name, &value()?)?),
@@ -87,28 +95,19 @@ pub fn parse(arguments: &[String]) -> Result<Option<Request>, String> {
             "--topics" => plan.topics = number(name, &value()?)?,
             "--prefix" => plan.prefix = value()?,
             "--protocol" => plan.version = version(&value()?)?,
-            "--username" => plan.username = Some(value()?),
             "--patience" => plan.patience = seconds(name, &value()?)?,
             "--pid" => plan.broker_pid = Some(number(name, &value()?)?),
+            _ if connection.take(name, value)? => {}
             _ => return Err(format!("unknown argument `{word}`")),
         }
     }
-    plan.address = resolve(&place)?;
-    if plan.username.is_some() {
-        plan.password = std::env::var("HEADWATER_PASSWORD")
-            .ok()
-            .map(String::into_bytes);
-    }
-    Ok(Some(Request { plan, json }))
+    let notes = connection.apply(&mut plan, variable)?;
+    Ok(Some(Request { plan, json, notes }))
 }
 
-fn resolve(place: &str) -> Result<SocketAddr, String> {
-    let mut found = place
-        .to_socket_addrs()
-        .map_err(|error| format!("--mqtt needs HOST:PORT, not `{place}`: {error}"))?;
-    found
-        .next()
-        .ok_or(format!("the host of `{place}` has no address"))
+/// An empty variable is none.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 fn number<T: FromStr>(name: &str, text: &str) -> Result<T, String> {
@@ -188,7 +187,9 @@ mod tests {
             ("pub --window many", "many"),
             ("pub --window", "--window"),
             ("pub -q 3", "3"),
-            ("pub --mqtt nowhere", "nowhere"),
+            ("pub --mqtt nowhere:port", "nowhere:port"),
+            ("pub --mqtt http://h:80", "http://h:80"),
+            ("pub --tls-ca", "--tls-ca"),
             ("pub -s 10:0", "-s"),
             ("pub --duration=-1", "-1"),
         ] {

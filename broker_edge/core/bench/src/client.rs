@@ -5,18 +5,16 @@
 
 use std::io;
 
-use headwater_mqtt::packet::connack::ConnackCode;
+use headwater_mqtt::packet::connack::{Connack, ConnackCode};
 use headwater_mqtt::packet::{ServerPacket, decode_from_server};
 use headwater_mqtt::{Frame, PacketId, Publish, QoS, ReasonCode, Version, encode, frame};
-use mio::net::TcpStream;
 
 use crate::BenchError;
 use crate::latency::Latency;
-use crate::net;
+use crate::net::PACKET_BYTES_MAX;
 use crate::plan::TIME_BYTES;
+use crate::stream::Stream;
 
-/// Larger packets from a broker are an error.
-const PACKET_BYTES_MAX: usize = 32 << 20;
 const IDS_MAX: u16 = u16::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +40,8 @@ pub struct Counters {
     pub closed: usize,
     /// Why the first connection was closed, if the broker said so.
     pub close_reason: Option<String>,
+    /// Why the first connection that failed before its CONNACK did.
+    pub failure: Option<io::Error>,
     /// Why the broker refused a connection or a subscription.
     pub refusal: Option<(&'static str, String)>,
     pub acks: Latency,
@@ -60,6 +60,7 @@ impl Counters {
             pongs: 0,
             closed: 0,
             close_reason: None,
+            failure: None,
             refusal: None,
             acks: Latency::new(),
             deliveries: Latency::new(),
@@ -108,20 +109,20 @@ impl Ids {
 
 #[derive(Debug)]
 pub struct Client {
-    pub stream: TcpStream,
+    pub stream: Stream,
     pub state: State,
     version: Version,
     /// Received bytes of an incomplete packet.
     input: Vec<u8>,
     pub output: Vec<u8>,
     output_sent: usize,
-    /// The socket did not accept all bytes of the last write.
+    /// The socket did not accept all bytes of the last write; a layer may keep some of them.
     pub blocked: bool,
     ids: Ids,
 }
 
 impl Client {
-    pub fn new(stream: TcpStream, version: Version) -> Self {
+    pub fn new(stream: Stream, version: Version) -> Self {
         Self {
             stream,
             state: State::Connecting,
@@ -154,48 +155,102 @@ impl Client {
 
     pub fn flush(&mut self) -> io::Result<()> {
         while self.output_sent < self.output.len() {
-            let Some(count) = net::send(&mut self.stream, &self.output[self.output_sent..])? else {
+            let Some(count) = self.stream.send(&self.output[self.output_sent..])? else {
                 self.blocked = true;
                 return Ok(());
             };
             self.output_sent += count;
         }
-        self.blocked = false;
         self.output.clear();
         self.output_sent = 0;
+        self.blocked = !self.stream.flush()?;
         Ok(())
     }
 
-    /// Reads until the socket is empty. Calls `now_ns` once per read. Returns false when the connection has ended.
+    /// Reads until the socket is empty, or to its end if the broker has closed it (`is_over`), of which there is no
+    /// second event. Calls `now_ns` once per read. Returns false when the connection has ended.
     pub fn read(
         &mut self,
         buffer: &mut [u8],
         counters: &mut Counters,
         now_ns: &impl Fn() -> u64,
+        is_over: bool,
     ) -> Result<bool, BenchError> {
+        let is_empty_when_short = self.stream.is_plain() && !is_over;
         loop {
-            let count = match net::receive(&mut self.stream, buffer) {
-                Ok(Some(0)) | Err(_) => return Ok(false),
+            let count = match self.stream.receive(buffer) {
+                Ok(Some(0)) => {
+                    if self.state == State::Greeting {
+                        self.note_failure(closed_early(&self.input), counters);
+                    }
+                    return Ok(false);
+                }
+                Err(error) => {
+                    self.note_failure(error, counters);
+                    return Ok(false);
+                }
                 Ok(Some(count)) => count,
                 Ok(None) => return Ok(true),
             };
             let now_ns = now_ns();
             if self.input.is_empty() {
-                let used = self.parse(&buffer[..count], counters, now_ns)?;
+                let used = match self.parse(&buffer[..count], counters, now_ns) {
+                    Ok(used) => used,
+                    Err(error) => return self.invalid(error, &buffer[..count], counters),
+                };
                 self.input.extend_from_slice(&buffer[used..count]);
             } else {
                 let mut input = std::mem::take(&mut self.input);
                 input.extend_from_slice(&buffer[..count]);
-                let used = self.parse(&input, counters, now_ns)?;
+                let used = match self.parse(&input, counters, now_ns) {
+                    Ok(used) => used,
+                    Err(error) => return self.invalid(error, &input, counters),
+                };
                 input.drain(..used);
                 self.input = input;
             }
             if self.state == State::Closed {
                 return Ok(false);
             }
-            if count < buffer.len() {
+            if count < buffer.len() && is_empty_when_short {
                 return Ok(true);
             }
+        }
+    }
+
+    /// Notes why the connection has ended.
+    fn note_failure(&self, error: io::Error, counters: &mut Counters) {
+        if self.state == State::Greeting {
+            counters.failure.get_or_insert(error);
+        } else {
+            counters
+                .close_reason
+                .get_or_insert_with(|| error.to_string());
+        }
+    }
+
+    /// Notes why the connection has ended when a send failed: before its CONNACK, what the broker said before it closed.
+    pub fn send_failed(&mut self, error: io::Error, buffer: &mut [u8], counters: &mut Counters) {
+        if self.state == State::Greeting {
+            // Whatever this read finds is noted; nothing is in flight whose latency could count.
+            let _ = self.read(buffer, counters, &|| 0, true);
+        }
+        self.note_failure(error, counters);
+    }
+
+    /// Handles bytes that are no MQTT; the first ones may show another protocol.
+    fn invalid(
+        &self,
+        error: BenchError,
+        bytes: &[u8],
+        counters: &mut Counters,
+    ) -> Result<bool, BenchError> {
+        match other_protocol(bytes) {
+            Some(sentence) if self.state == State::Greeting => {
+                self.note_failure(io::Error::other(sentence), counters);
+                Ok(false)
+            }
+            _ => Err(error),
         }
     }
 
@@ -242,14 +297,9 @@ impl Client {
                 encode::pubcomp(&mut self.output, version, ack.packet_id, fine, &[]);
             }
             ServerPacket::Publish(publish) => self.delivered(&publish, counters, now_ns),
-            ServerPacket::Connack(connack) => match connack.code {
-                ConnackCode::V5(reason) if reason.is_error() => {
-                    counters.refusal = Some(("a connection", format!("{reason:?}")));
-                }
-                ConnackCode::V3(code) if code.as_u8() != 0 => {
-                    counters.refusal = Some(("a connection", format!("{code:?}")));
-                }
-                _ => {
+            ServerPacket::Connack(connack) => match refusal_of(&connack) {
+                Some(reason) => counters.refusal = Some(("a connection", reason)),
+                None => {
                     self.ids.limit = connack.properties.receive_maximum().unwrap_or(IDS_MAX);
                     self.state = State::Open;
                     counters.opened += 1;
@@ -298,5 +348,45 @@ impl Client {
                 encode::pubrec(&mut self.output, version, id, fine, &[]);
             }
         }
+    }
+}
+
+/// Why a CONNACK refuses the connection, and what to check; `None` when it accepts.
+fn refusal_of(connack: &Connack<'_>) -> Option<String> {
+    let name = match connack.code {
+        ConnackCode::V5(reason) if reason.is_error() => format!("{reason:?}"),
+        ConnackCode::V3(code) if code.as_u8() != 0 => format!("{code:?}"),
+        _ => return None,
+    };
+    let hint = match name.as_str() {
+        "BadUserNameOrPassword" | "NotAuthorized" => {
+            " (check --user and --password-from, or --token-from)"
+        }
+        "ServerUnavailable" => " (it may be too busy, or the port expects TLS or WebSocket)",
+        _ => "",
+    };
+    let said = connack.properties.reason_string();
+    let said = said.map(|text| format!(": {}", text.escape_debug()));
+    Some(format!("{name}{hint}{}", said.unwrap_or_default()))
+}
+
+/// The reason of a connection that ended before its CONNACK; `input` is the beginning of an answer.
+fn closed_early(input: &[u8]) -> io::Error {
+    let sentence = other_protocol(input).unwrap_or(
+        "the broker closed the connection without an answer to CONNECT: check the port, and whether it expects TLS, \
+         WebSocket or a client certificate",
+    );
+    io::Error::new(io::ErrorKind::UnexpectedEof, sentence)
+}
+
+/// What speaks another protocol than MQTT, judged by the first bytes of its answer.
+fn other_protocol(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        // An alert of TLS.
+        [0x15, 0x03, ..] => Some("the port expects TLS: write mqtts:// (or wss://) for it"),
+        [b'H', b'T', b'T', b'P', ..] => {
+            Some("the port expects HTTP: write ws:// (or wss://) if it is one for WebSocket")
+        }
+        _ => None,
     }
 }

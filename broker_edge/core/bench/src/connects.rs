@@ -13,7 +13,8 @@ use crate::latency::Latency;
 use crate::messages::greet;
 use crate::pace::Share;
 use crate::plan::{Limit, Pace, Plan};
-use crate::{BenchError, Report, net, process};
+use crate::stream::Stream;
+use crate::{BenchError, Report, process};
 
 /// A connection that is being opened.
 struct Arrival {
@@ -102,7 +103,8 @@ impl Connects<'_> {
                 _ => {}
             }
             for event in &events {
-                self.serve(event.token().0, &mut buffer)?;
+                let is_over = event.is_read_closed() || event.is_error();
+                self.serve(event.token().0, &mut buffer, is_over)?;
             }
             if let Some((what, reason)) = self.counters.refusal.take() {
                 return Err(BenchError::Refused { what, reason });
@@ -127,7 +129,7 @@ impl Connects<'_> {
             let Some(slot) = self.free.pop() else {
                 return Ok(Some(due_ns));
             };
-            let stream = net::begin(self.plan.address, self.poll.registry(), slot)
+            let stream = Stream::begin(self.plan, self.poll.registry(), slot)
                 .map_err(|source| unreachable(self.plan, source))?;
             let client = Client::new(stream, self.plan.version);
             let number = self.share.sent as usize;
@@ -141,13 +143,20 @@ impl Connects<'_> {
         }
     }
 
-    fn serve(&mut self, slot: usize, buffer: &mut [u8]) -> Result<(), BenchError> {
+    fn serve(&mut self, slot: usize, buffer: &mut [u8], is_over: bool) -> Result<(), BenchError> {
         let Some(arrival) = &mut self.slots[slot] else {
             return Ok(());
         };
         let started = self.started;
         let now_ns = || started.elapsed().as_nanos() as u64;
-        if serve(arrival, self.plan, buffer, &mut self.counters, &now_ns)? {
+        if serve(
+            arrival,
+            self.plan,
+            buffer,
+            &mut self.counters,
+            &now_ns,
+            is_over,
+        )? {
             self.waits.record(now_ns().saturating_sub(arrival.due_ns));
             self.last = Instant::now();
             self.slots[slot] = None;
@@ -174,7 +183,7 @@ impl Connects<'_> {
 
 fn unreachable(plan: &Plan, source: io::Error) -> BenchError {
     BenchError::Unreachable {
-        address: plan.address,
+        place: plan.place.clone(),
         source,
     }
 }
@@ -186,17 +195,25 @@ fn serve(
     buffer: &mut [u8],
     counters: &mut Counters,
     now_ns: &impl Fn() -> u64,
+    is_over: bool,
 ) -> Result<bool, BenchError> {
     let client = &mut arrival.client;
     if client.state == State::Connecting {
-        if !net::is_up(&client.stream).map_err(|source| unreachable(plan, source))? {
+        if !client
+            .stream
+            .open()
+            .map_err(|source| unreachable(plan, source))?
+        {
             return Ok(false);
         }
         client.state = State::Greeting;
         greet(client, plan, arrival.number);
-        client.flush()?;
+        if let Err(error) = client.flush() {
+            client.send_failed(error, buffer, counters);
+            return failed(counters, plan);
+        }
     }
-    let lives = client.read(buffer, counters, now_ns)?;
+    let lives = client.read(buffer, counters, now_ns, is_over)?;
     if client.state == State::Open {
         let reason = ReasonCode::NORMAL_DISCONNECTION;
         encode::disconnect(&mut client.output, plan.version, reason, &[]);
@@ -205,15 +222,23 @@ fn serve(
         return Ok(true);
     }
     if !lives && counters.refusal.is_none() {
-        return Err(BenchError::Closed {
-            count: 1,
-            connections: plan.connections,
-            when: "before its CONNACK",
-            reason: counters
-                .close_reason
-                .take()
-                .unwrap_or_else(|| "it gave no reason".to_owned()),
-        });
+        return failed(counters, plan);
     }
     Ok(false)
+}
+
+/// Why a connection ended before its CONNACK.
+fn failed(counters: &mut Counters, plan: &Plan) -> Result<bool, BenchError> {
+    if let Some(source) = counters.failure.take() {
+        return Err(unreachable(plan, source));
+    }
+    Err(BenchError::Closed {
+        count: 1,
+        connections: plan.connections,
+        when: "before its CONNACK",
+        reason: counters
+            .close_reason
+            .take()
+            .unwrap_or_else(|| "it gave no reason".to_owned()),
+    })
 }

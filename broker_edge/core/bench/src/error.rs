@@ -1,17 +1,13 @@
 //! Why a measurement ended without a report.
 
 use std::io;
-use std::net::SocketAddr;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     #[error("{0}")]
     Usage(String),
-    #[error("cannot connect to {address}: {source}")]
-    Unreachable {
-        address: SocketAddr,
-        source: io::Error,
-    },
+    #[error("cannot connect to {place}: {source}")]
+    Unreachable { place: String, source: io::Error },
     #[error("the broker refused {what}: {reason}")]
     Refused { what: &'static str, reason: String },
     #[error("the broker closed {count} of {connections} connections, the first {when}: {reason}")]

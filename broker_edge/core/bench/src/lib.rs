@@ -5,12 +5,14 @@
 //! sends at a fixed rate: every message has an intended time, and its latency counts from that time. A broker that
 //! stalls for a second is therefore charged for all messages of that second, not for one (coordinated omission).
 //!
-//! It uses only MQTT to talk to the broker. It keeps no messages: the window and one buffer per connection bound its
+//! It uses only MQTT to talk to the broker, over TCP, TLS and WebSocket. It keeps no messages: the window and one buffer per connection bound its
 //! memory.
 #![forbid(unsafe_code)]
 
+mod address;
 mod arguments;
 mod client;
+mod connection;
 mod connects;
 mod error;
 mod latency;
@@ -22,14 +24,18 @@ mod pace;
 mod plan;
 mod process;
 mod report;
+mod secrets;
+mod stream;
+mod tls;
 
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 pub use error::BenchError;
-pub use plan::{Limit, Pace, Plan, Scenario};
+pub use plan::{Layers, Limit, Pace, Plan, Scenario};
 pub use report::Report;
+pub use secrets::Credentials;
 
 pub const EXIT_OK: i32 = 0;
 pub const EXIT_USAGE: i32 = 2;
@@ -46,6 +52,9 @@ pub fn run(arguments: &[String]) -> i32 {
             return EXIT_USAGE;
         }
     };
+    for note in &request.notes {
+        complain(note);
+    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
@@ -74,6 +83,14 @@ pub fn run(arguments: &[String]) -> i32 {
             error.exit_code()
         }
     }
+}
+
+/// The plan of the command's arguments, with secrets and certificates read; `None` when they ask for help.
+///
+/// # Errors
+/// What is wrong with the arguments, in one sentence.
+pub fn plan_of(arguments: &[String]) -> Result<Option<Plan>, String> {
+    Ok(arguments::parse(arguments)?.map(|request| request.plan))
 }
 
 /// Runs a plan. `stop` ends it early, with a report of the work done so far.

@@ -14,7 +14,8 @@ use crate::client::{Client, Counters, State};
 use crate::latency::Latency;
 use crate::load::Load;
 use crate::plan::{Pace, Plan, Scenario};
-use crate::{BenchError, Report, net, process};
+use crate::stream::Stream;
+use crate::{BenchError, Report, process};
 
 /// The most connections that are opened at once, because a listener's queue is bounded.
 const OPENING_MAX: usize = 256;
@@ -76,7 +77,7 @@ impl<'a> Runner<'a> {
                 && self.clients.len() - (self.counters.opened as usize) < OPENING_MAX
             {
                 let token = self.clients.len();
-                let stream = net::begin(self.plan.address, self.poll.registry(), token)
+                let stream = Stream::begin(self.plan, self.poll.registry(), token)
                     .map_err(|source| self.unreachable(source))?;
                 self.clients.push(Client::new(stream, self.plan.version));
             }
@@ -88,7 +89,7 @@ impl<'a> Runner<'a> {
 
     fn unreachable(&self, source: io::Error) -> BenchError {
         BenchError::Unreachable {
-            address: self.plan.address,
+            place: self.plan.place.clone(),
             source,
         }
     }
@@ -140,6 +141,9 @@ impl<'a> Runner<'a> {
     fn check(&mut self, when: &'static str, done: u64, wanted: u64) -> Result<(), BenchError> {
         if let Some((what, reason)) = self.counters.refusal.take() {
             return Err(BenchError::Refused { what, reason });
+        }
+        if let Some(source) = self.counters.failure.take() {
+            return Err(self.unreachable(source));
         }
         if self.counters.closed > 0 {
             return Err(self.closed(when));
@@ -285,7 +289,11 @@ impl<'a> Runner<'a> {
 
     fn flush(&mut self, number: usize) {
         let client = &mut self.clients[number];
-        if matches!(client.state, State::Greeting | State::Open) && client.flush().is_err() {
+        if !matches!(client.state, State::Greeting | State::Open) {
+            return;
+        }
+        if let Err(error) = client.flush() {
+            client.send_failed(error, &mut self.buffer, &mut self.counters);
             self.end(number);
         }
     }
@@ -303,25 +311,26 @@ impl<'a> Runner<'a> {
             _ => {}
         }
         for event in &events {
-            let number = event.token().0;
-            self.serve(
-                number,
-                event.is_readable() || event.is_read_closed() || event.is_error(),
-            )?;
+            let is_over = event.is_read_closed() || event.is_error();
+            self.serve(event.token().0, event.is_readable() || is_over, is_over)?;
         }
         self.events = events;
         Ok(())
     }
 
-    fn serve(&mut self, number: usize, is_readable: bool) -> Result<(), BenchError> {
+    fn serve(&mut self, number: usize, is_readable: bool, is_over: bool) -> Result<(), BenchError> {
         let client = &mut self.clients[number];
         match client.state {
             State::Closed => return Ok(()),
             State::Connecting => {
-                if !net::is_up(&client.stream).map_err(|source| BenchError::Unreachable {
-                    address: self.plan.address,
-                    source,
-                })? {
+                if !client
+                    .stream
+                    .open()
+                    .map_err(|source| BenchError::Unreachable {
+                        place: self.plan.place.clone(),
+                        source,
+                    })?
+                {
                     return Ok(());
                 }
                 client.state = State::Greeting;
@@ -332,12 +341,12 @@ impl<'a> Runner<'a> {
         if is_readable {
             let started = self.started;
             let now_ns = || started.elapsed().as_nanos() as u64;
-            if !client.read(&mut self.buffer, &mut self.counters, &now_ns)? {
+            if !client.read(&mut self.buffer, &mut self.counters, &now_ns, is_over)? {
                 self.end(number);
                 return Ok(());
             }
         }
-        if client.backlog() > 0 {
+        if client.backlog() > 0 || client.blocked {
             self.flush(number);
         }
         Ok(())
@@ -360,8 +369,8 @@ pub fn greet(client: &mut Client, plan: &Plan, number: usize) {
     let client_id = format!("{}{number}", plan.client_prefix);
     let mut fields = ConnectFields::new(plan.version, &client_id);
     fields.keep_alive_s = 0;
-    fields.username = plan.username.as_deref();
-    fields.password = plan.password.as_deref();
+    fields.username = plan.credentials.username.as_deref();
+    fields.password = plan.credentials.password.as_deref();
     encode::connect(&mut client.output, &fields);
 }
 

@@ -4,9 +4,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use headwater_mqtt::{QoS, Version};
+use tungstenite::http::Uri;
 
 use crate::BenchError;
 use crate::mix::Mix;
+use crate::secrets::Credentials;
+use crate::tls::Tls;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scenario {
@@ -49,13 +52,29 @@ pub enum Limit {
     Time(Duration),
 }
 
+/// The layers between TCP and MQTT; none by default.
+#[derive(Debug, Clone, Default)]
+pub struct Layers {
+    pub(crate) tls: Option<Tls>,
+    /// What the WebSocket request asks for.
+    pub(crate) websocket: Option<Uri>,
+}
+
+impl Layers {
+    pub(crate) fn is_none(&self) -> bool {
+        self.tls.is_none() && self.websocket.is_none()
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub scenario: Scenario,
     pub address: SocketAddr,
+    /// What messages call the address.
+    pub place: String,
+    pub layers: Layers,
     pub version: Version,
-    pub username: Option<String>,
-    pub password: Option<Vec<u8>>,
+    pub credentials: Credentials,
     /// Publishers of `pub`, subscribers of `sub`, pairs of `pair`, or simultaneous connections of `connect`.
     pub connections: usize,
     /// Publishers of `sub`.
@@ -86,9 +105,10 @@ impl Plan {
         Self {
             scenario,
             address,
+            place: address.to_string(),
+            layers: Layers::default(),
             version: Version::V311,
-            username: None,
-            password: None,
+            credentials: Credentials::default(),
             connections: 50,
             publishers: 1,
             pace: Pace::Closed { window: 100 },
