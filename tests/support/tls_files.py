@@ -1,4 +1,5 @@
-"""Certificate authorities and certificates for tests, made by openssl: for localhost, valid for a month."""
+"""Certificate authorities and certificates for tests, made by openssl: for localhost and a month, unless a test wants
+others."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WAIT_S = 60
+NAMES = "DNS:localhost,IP:127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,11 @@ def new_authority(folder: Path, name: str) -> Path:
     return ca
 
 
-def sign(ca: Path, name: str) -> Files:
+def sign(ca: Path, name: str, *, names: str = NAMES, days: int = 30) -> Files:
+    """A certificate for these `names`; with negative `days` it has expired."""
     folder = ca.parent
-    key, request, cert, names = (folder / f"{name}.{end}" for end in ("key", "csr", "crt", "ext"))
-    names.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    key, request, cert, extensions = (folder / f"{name}.{end}" for end in ("key", "csr", "crt", "ext"))
+    extensions.write_text(f"subjectAltName={names}\n")
     openssl("req", "-new", "-key", new_key(key), "-subj", f"/CN={name}", "-out", request)
     signer: list[str | Path] = [
         "-CA",
@@ -46,9 +49,9 @@ def sign(ca: Path, name: str) -> Files:
         ca.with_suffix(".key"),
         "-CAcreateserial",
         "-days",
-        "30",
+        str(days),
         "-extfile",
-        names,
+        extensions,
     ]
     openssl("x509", "-req", "-in", request, "-out", cert, *signer)
     return Files(ca=ca, cert=cert, key=key)
