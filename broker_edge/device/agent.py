@@ -54,6 +54,8 @@ class Agent:
         self._journal = journal or Journal()
         self._commands_max = commands_max
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._begun: set[tuple[str, int]] = set()
+        """The running tasks whose first step has been taken."""
         self._telling: set[asyncio.Task[None]] = set()
         self._reporting: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._link: Link | None = None
@@ -88,6 +90,8 @@ class Agent:
                 self._updater.forget(pending.key)
                 pending = None
         for entry in self._journal.untold():
+            if (entry.action_id, entry.attempt) in self._running:
+                continue  # The link was open already, and this run began it.
             if pending is not None and (entry.action_id, entry.attempt) == pending.key:
                 self._start(pending.key, self._carry_out(Command.again(pending)))
                 continue
@@ -144,6 +148,7 @@ class Agent:
         task = asyncio.ensure_future(work)
         self._running[key] = task
         task.add_done_callback(lambda _: self._running.pop(key, None))
+        task.add_done_callback(lambda _: self._begun.discard(key))
         task.add_done_callback(self._look_at)
 
     def _tell_soon(self, entry: Entry) -> None:
@@ -170,10 +175,19 @@ class Agent:
             self._tell_soon(known)
         elif self._updater is not None and self._updater.is_past_cancelling(key):
             log.info("device %s is already installing: the cancel of %s is too late", self.device_id, key[0])
-        elif running is not None:
+        elif running is not None and key in self._begun:
             running.cancel("cancel")
+        elif running is not None:
+            # The cancel came right behind the command: the task has not run yet, so it cannot answer.
+            running.cancel("replaced")
+            if self._updater is not None:
+                self._updater.forget(key)
+            entry = Entry(*key, "CANCELLED", "cancelled before it began")
+            self._journal.put(entry)
+            self._tell_soon(entry)
 
     async def _carry_out(self, command: Command) -> None:
+        self._begun.add(command.key)
         refusal = self._refusal(command)
         if refusal is not None:
             await self._finish(command, "REJECTED", refusal)
