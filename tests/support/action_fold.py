@@ -40,7 +40,7 @@ def fold_differences(root: Path | str) -> list[str]:
     events = _rows(root, "action_events")
     doubled = [id_ for id_, count in Counter(event["event_id"] for event in events).items() if count > 1]
     said: dict[tuple[str, str, int], _Said] = defaultdict(_Said)
-    for event in sorted(events, key=lambda one: (one["log_id"] or "", one["partition"] or 0, one["offset"] or 0)):
+    for event in _in_turn(events):
         if event["device_id"] is None or event["attempt"] is None:
             continue
         one = said[event["action_id"], event["device_id"], event["attempt"]]
@@ -60,6 +60,18 @@ def fold_differences(root: Path | str) -> list[str]:
         if problem is not None:
             wrong.append(f"{'/'.join(map(str, key))} is {target['state']}, and {problem}")
     return wrong
+
+
+def _in_turn(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By offset within a partition; across partitions and logs as they were recorded."""
+    recorded: dict[tuple[str, int], int] = {}
+    ranked = []
+    for event in sorted(events, key=lambda one: (one["log_id"] or "", one["partition"] or 0, one["offset"] or 0)):
+        place = (event["log_id"] or "", event["partition"] or 0)
+        recorded[place] = max(recorded.get(place, 0), event["recorded_at"] or 0)
+        ranked.append((recorded[place], *place, event))
+    ranked.sort(key=lambda rank: rank[:-1])  # Stable: offsets stay in order.
+    return [rank[-1] for rank in ranked]
 
 
 def _problem(target: dict[str, Any], said: _Said) -> str | None:

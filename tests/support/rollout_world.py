@@ -135,8 +135,8 @@ class StatusPump:
     """Copies statuses and receipts into the tables, as the status job does, on a thread. `restart` resumes after the
     rows of the table, as that job does with an empty checkpoint."""
 
-    def __init__(self, root: str, server: str) -> None:
-        self._root, self._server = root, server
+    def __init__(self, root: str, *servers: str) -> None:
+        self._root, self._servers = root, servers
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -154,14 +154,17 @@ class StatusPump:
 
     def _run(self) -> None:
         log, query_id = EventLog(self._root), uuid.uuid4().hex
-        next_: dict[int, int] = {}
-        for partitions in log.places().values():
-            next_.update({int(number): place[0] for number, place in partitions.items()})
+        next_: dict[str, dict[int, int]] = {}
+        for log_id, partitions in log.places().items():
+            next_[log_id] = {int(number): place[0] for number, place in partitions.items()}
         batch_id = 0
-        with Client(self._server, timeout_s=5, retries=0) as client:
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(Client(one, timeout_s=5, retries=0)) for one in self._servers]
             while not self._stop.wait(0.1):
-                with contextlib.suppress(HeadwaterError):  # The broker is down; its records are read later.
-                    batch_id += self._batch(client, log, next_, query_id, batch_id)
+                for client in clients:
+                    with contextlib.suppress(HeadwaterError):  # The broker is down; its records are read later.
+                        places = next_.setdefault(client.version().log_id, {})
+                        batch_id += self._batch(client, log, places, query_id, batch_id)
 
     def _batch(self, client: Client, log: EventLog, next_: dict[int, int], query_id: str, batch_id: int) -> int:
         filters = [STATUS_FILTER, RECEIPTS]
