@@ -1,4 +1,7 @@
-"""`headwater devices`: a fleet of simulated devices against any MQTT broker, or one device as a process."""
+"""`headwater devices`: a fleet of simulated devices against any MQTT broker, or one device as a process.
+
+The commands of the inventory are in `inventory`.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError, ConnectError, HeadwaterError, RefusedError
 from broker_edge.mqtt_address import MqttAddress
 from broker_edge.tls import TlsReferences
+from headwater_cli import inventory
 from headwater_cli._options import DEFAULT_MQTT, JsonOption, MqttOption, parse_mqtt
 from headwater_cli._output import put, put_fields, put_json, say
 
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
     from broker_edge.device.fleet import FleetSettings
     from broker_edge.device.wording import Said
 
-app = typer.Typer(help="Devices: simulate a fleet, or run one.", no_args_is_help=True)
+app = typer.Typer(help="Devices: the inventory, a simulated fleet, or one device.", no_args_is_help=True)
 
 _EVERY_S = 1.0
 # Devices per process; larger fleets are spread over several processes.
@@ -301,4 +305,5 @@ def _series(path: Path | None) -> list[dict[str, Any]]:
 
 
 def register(parent: typer.Typer) -> None:
+    inventory.add_to(app)
     parent.add_typer(app, name="devices")

@@ -21,6 +21,11 @@ _NO_LEVEL = re.compile(rf"[/+#\x00-\x1f\x7f-\x9f\ufdd0-\ufdef{_NO_CHARACTERS}]|^
 _ID_BYTES_MAX = 1_024
 
 
+def can_be_a_level(device_id: str) -> bool:
+    """Whether `devices/<id>/actions` is a topic that a broker accepts."""
+    return not _NO_LEVEL.search(device_id) and len(device_id.encode()) <= _ID_BYTES_MAX
+
+
 def admit(work: Work, actions: Collection[Action]) -> None:
     """Accepts each action by the row that was committed first, and creates the targets of new actions."""
     rows: dict[str, list[Action]] = {}
@@ -112,7 +117,7 @@ def _new(work: Work, action: Action, device_id: str, wave: int) -> Target:
         updated_us=now_us,
         wave=wave,
     )
-    if _NO_LEVEL.search(device_id) or len(device_id.encode()) > _ID_BYTES_MAX:
+    if not can_be_a_level(device_id):
         return skipped(new, "its id cannot be a level of the topic devices/<id>/actions", now_us)
     return new
 
