@@ -3,6 +3,7 @@ and each thing that is wrong is one sentence."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -81,8 +82,14 @@ def start(stack: ExitStack, folder: Path, server: Files, device: Files, auth: Pa
     return broker
 
 
+def native(*words: str, environment: dict[str, str] | None = None) -> Ended:
+    """What `headwater bench` does with these words, without the start of the command line."""
+    program = "import sys; from broker_edge._core import bench; sys.exit(bench(sys.argv[1:]))"
+    return run(sys.executable, "-c", program, *words, environment=environment)
+
+
 def bench(*words: str, environment: dict[str, str] | None = None) -> dict[str, object]:
-    done = headwater("bench", *words, "--json", environment=environment)
+    done = native(*words, "--json", environment=environment)
     assert (done.code, done.err) == (0, ""), done
     (report,) = done.documents
     return report
@@ -119,7 +126,11 @@ def test_the_environment_and_options_before_the_command_are_honoured(world: Worl
         "HEADWATER_TLS_KEY": str(world.device.key),
         "BENCH_SECRET": PASSWORD,
     }
-    assert bench("pub", "-n", "50", environment=variables)["acked"] == 50
+    done = headwater("bench", "pub", "-n", "50", "--json", environment=variables)
+    assert (done.code, done.documents[0]["acked"]) == (0, 50), done
+    before = [*world.login, *world.trust, *world.own]
+    done = headwater(*before, "bench", "pub", "-n", "50", "--mqtt", world.at("mqtts"), "--json")
+    assert (done.code, done.documents[0]["acked"]) == (0, 50), done
     # The system's authorities are trusted when none is named.
     trusted = {"SSL_CERT_FILE": str(world.server.ca)}
     assert bench("pub", "-n", "50", "--mqtt", world.at("wss"), *world.login, environment=trusted)["acked"] == 50
@@ -134,10 +145,10 @@ def test_the_environment_and_options_before_the_command_are_honoured(world: Worl
 def test_a_certificate_that_is_not_trusted_is_named_with_its_reason(world: World, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = new_authority(tmp_path / "other", "other-ca")
-    known = ["bench", "pub", "-n", "5", *world.login]
-    said = sentence(headwater(*known, "--mqtt", world.at("wss"), "--tls-ca", str(other)))
+    known = ["pub", "-n", "5", *world.login]
+    said = sentence(native(*known, "--mqtt", world.at("wss"), "--tls-ca", str(other)))
     assert "not signed by a trusted authority" in said
-    said = sentence(headwater(*known, "--mqtt", world.at("wss")))
+    said = sentence(native(*known, "--mqtt", world.at("wss")))
     assert "--tls-ca" in said
     ca = new_authority(tmp_path, "server-ca")
     for name, certificate, reason in (
@@ -149,38 +160,38 @@ def test_a_certificate_that_is_not_trusted_is_named_with_its_reason(world: World
             broker = start(stack, tmp_path / f"{name}-data", certificate, world.device, folder)
             for scheme in ("mqtts", "wss"):
                 place = ["--mqtt", f"{scheme}://localhost:{broker.listener(scheme)[1]}", "--tls-ca", str(ca)]
-                assert reason in sentence(headwater(*known, *place, *world.own))
+                assert reason in sentence(native(*known, *place, *world.own))
 
 
 def test_what_the_port_does_not_speak_is_told(world: World) -> None:
-    known = ["bench", "pub", "-n", "5", *world.login]
+    known = ["pub", "-n", "5", *world.login]
     for tls in ("mqtts", "wss"):
-        done = headwater(*known, "--mqtt", world.at("mqtt", port_of=tls))
+        done = native(*known, "--mqtt", world.at("mqtt", port_of=tls))
         assert "expects TLS" in sentence(done, 4)
-        done = headwater(*known, "--protocol", "5", "--mqtt", world.at("mqtt", port_of=tls))
+        done = native(*known, "--protocol", "5", "--mqtt", world.at("mqtt", port_of=tls))
         assert "only TLS" in sentence(done, 4)
-        done = headwater(*known, "--mqtt", world.at("ws", port_of=tls))
+        done = native(*known, "--mqtt", world.at("ws", port_of=tls))
         assert "only TLS" in sentence(done)
     for clear in ("mqtt", "ws"):
-        done = headwater(*known, "--mqtt", world.at("mqtts", port_of=clear), *world.trust)
+        done = native(*known, "--mqtt", world.at("mqtts", port_of=clear), *world.trust)
         assert "mqtt:// or ws://" in sentence(done)
-    assert "not HTTP" in sentence(headwater(*known, "--mqtt", world.at("ws", port_of="mqtt")))
-    assert "/mqtt" in sentence(headwater(*known, "--mqtt", world.at("ws") + "/other"))
+    assert "not HTTP" in sentence(native(*known, "--mqtt", world.at("ws", port_of="mqtt")))
+    assert "/mqtt" in sentence(native(*known, "--mqtt", world.at("ws") + "/other"))
 
 
 @pytest.mark.parametrize("scenario", ["pub", "connect"])
 def test_who_may_not_come_in_is_told_why(world: World, tmp_path: Path, scenario: str) -> None:
-    known = ["bench", scenario, "-n", "5"]
+    known = [scenario, "-n", "5"]
     mutual = ["--mqtt", world.at("mqtts"), *world.trust]
-    assert "--tls-cert" in sentence(headwater(*known, *mutual, *world.login))
+    assert "--tls-cert" in sentence(native(*known, *mutual, *world.login))
     strange = sign(new_authority(tmp_path, "strange-ca"), "dev-8")
     own = ["--tls-cert", str(strange.cert), "--tls-key", str(strange.key)]
-    assert "--tls-cert" in sentence(headwater(*known, *mutual, *world.login, *own))
+    assert "--tls-cert" in sentence(native(*known, *mutual, *world.login, *own))
     for place in ([*mutual, *world.own], ["--mqtt", world.at("ws"), "--protocol", "5"]):
         wrong = ["--user", "bench", "--password-from", "env:WRONG"]
-        done = headwater(*known, *place, *wrong, environment={"WRONG": "guess"})
+        done = native(*known, *place, *wrong, environment={"WRONG": "guess"})
         assert "--password-from" in sentence(done, 4)
-        assert "--password-from" in sentence(headwater(*known, *place), 4)
+        assert "--password-from" in sentence(native(*known, *place), 4)
 
 
 def test_words_that_cannot_be_right_are_told_before_anything_is_opened(world: World) -> None:
@@ -192,4 +203,4 @@ def test_words_that_cannot_be_right_are_told_before_anything_is_opened(world: Wo
         ([*place, "--tls-ca", "/no/file"], "/no/file"),
         (["--mqtt", world.at("ws"), *world.trust], "wss://"),
     ):
-        assert named in sentence(headwater("bench", "pub", "-n", "5", *words), 2)
+        assert named in sentence(native("pub", "-n", "5", *words), 2)
