@@ -22,6 +22,9 @@ def demo(
     headless: Annotated[bool, typer.Option("--headless", help="No live table.")] = False,
     json: JsonOption = False,
     devices: Annotated[int, typer.Option(min=1, max=2_000, help="Simulated devices.")] = 200,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Users and TLS as `init` sets them up; each device is a user of its own.")
+    ] = False,
     data: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Keep log, tables and checkpoints here (default: delete them at the end)."),
@@ -35,7 +38,9 @@ def demo(
             f"the demo needs {', '.join(missing)}: install headwater with the extras `spark`, `device` and `notebooks`"
         )
     run = import_module("pipelines.demo").run
-    raise typer.Exit(int(run(seconds=seconds, headless=headless, as_json=json, devices=devices, data=data)))
+    raise typer.Exit(
+        int(run(seconds=seconds, headless=headless, as_json=json, devices=devices, data=data, secure=secure))
+    )
 
 
 def register(app: typer.Typer) -> None:

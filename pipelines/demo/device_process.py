@@ -18,6 +18,7 @@ from typing import Any
 
 from broker_edge.device import Fleet, FleetSettings
 from broker_edge.errors import HeadwaterError
+from broker_edge.tls import NO_TLS, TlsReferences
 from pipelines.demo.series import samples
 
 COUNTS_EVERY_S = 0.5
@@ -68,7 +69,10 @@ def main() -> int:
     # Ctrl-C reaches the whole foreground process group; the demo decides when its devices stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     given = json.loads(sys.argv[1])
-    return asyncio.run(serve(FleetSettings(**{**given, "acked_path": Path(given["acked_path"])})))
+    ca = given.pop("ca", None)
+    paths = {name: Path(given[name]) for name in ("acked_path", "passwords_path") if name in given}
+    tls = NO_TLS if ca is None else TlsReferences(ca=f"file:{ca}")
+    return asyncio.run(serve(FleetSettings(**{**given, **paths, "tls": tls})))
 
 
 if __name__ == "__main__":

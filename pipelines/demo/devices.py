@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from broker_edge.errors import PipelineError
+from pipelines.demo.broker import DemoBroker
 
 EVENT_S = 60.0
 """Time limit for starting the process, for connecting all devices, and for its end."""
@@ -38,9 +39,13 @@ class DeviceCounts:
 class DeviceProcess:
     """Use from one thread; `counts` may be called from any."""
 
-    def __init__(self, *, count: int, host: str, port: int, interval_s: float, acked_path: Path) -> None:
+    def __init__(self, *, count: int, broker: DemoBroker, interval_s: float, acked_path: Path) -> None:
         self._acked_path = acked_path
-        settings = {"count": count, "host": host, "port": port, "interval_s": interval_s, "acked_path": str(acked_path)}
+        settings = {"count": count, "interval_s": interval_s, "acked_path": str(acked_path)}
+        settings |= {"host": broker.mqtt.host, "port": broker.mqtt.port, "scheme": broker.mqtt.scheme}
+        if broker.secured is not None:
+            # Every process of this machine can read the arguments, so they hold paths only.
+            settings |= {"passwords_path": str(broker.secured.device_passwords), "ca": str(broker.secured.ca)}
         root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(

@@ -19,7 +19,7 @@ from actions.store import DeltalakeStore
 from broker_edge.errors import PipelineError
 from pipelines.demo.layout import Layout
 from pipelines.jobs.process import mute_query_traces
-from pipelines.settings import Settings
+from pipelines.settings import Settings, TelemetrySettings
 from pipelines.spark.errors import own_error
 from pipelines.spark.session import SHORT_RUN, spark_session
 from pipelines.status import StatusSettings, start_status
@@ -37,8 +37,8 @@ class JobError(PipelineError):
 class Jobs:
     """Starts Spark when it is created. `start` begins to read; leaving the context ends the jobs and the session."""
 
-    def __init__(self, layout: Layout, server: str) -> None:
-        self._layout, self._server = layout, server
+    def __init__(self, layout: Layout, settings: Settings) -> None:
+        self._layout, self._settings = layout, settings
         # py4j logs the error of each failed call before it raises it.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         self._spark: SparkSession = spark_session(
@@ -46,22 +46,25 @@ class Jobs:
         )
         mute_query_traces(self._spark)
         self._queries: list[StreamingQuery] = []
-        self._publisher = DevicePublisher(server)
+        self._publisher = DevicePublisher(settings.fleet()[0])
         self._engine: ActionJob | None = None
         self._engine_thread: threading.Thread | None = None
         self._engine_error: BaseException | None = None
 
     def start(self) -> None:
-        layout, servers = self._layout, (self._server,)
+        layout = self._layout
         telemetry = {
             "table_path": str(layout.bronze),
             "checkpoint": str(layout.checkpoint("telemetry")),
             "trigger": TRIGGER,
         }
-        settings = Settings.model_validate({"servers": list(servers), "telemetry": telemetry})
+        settings = self._settings.model_copy(update={"telemetry": TelemetrySettings.model_validate(telemetry)})
         self._queries.append(start_telemetry(self._spark, settings))
         status = StatusSettings(
-            servers=servers, root=str(layout.tables), checkpoint=str(layout.checkpoint("status")), trigger=TRIGGER
+            servers=settings.fleet(),
+            root=str(layout.tables),
+            checkpoint=str(layout.checkpoint("status")),
+            trigger=TRIGGER,
         )
         self._queries.append(start_status(self._spark, status))
         self._engine = ActionJob(DeltalakeStore(layout.tables), self._publisher)

@@ -118,11 +118,13 @@ def line(snapshot: Snapshot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """`host:port` of MQTT and of admin HTTP, `grpc://host:port` of Flight."""
+    """The address of MQTT, `grpc://host:port` of Flight, `host:port` of admin HTTP, and the options with which commands
+    reach them."""
 
     mqtt: str
     server: str
     admin: str
+    options: str = ""
 
 
 def next_steps(addresses: Addresses, layout: Layout) -> list[str]:
@@ -140,13 +142,14 @@ def next_steps(addresses: Addresses, layout: Layout) -> list[str]:
     )
     return [
         f"The demo is running: MQTT {addresses.mqtt}, Flight {addresses.server}, "
-        f"metrics http://{addresses.admin}/metrics,",
+        f"metrics {'https' if addresses.options else 'http'}://{addresses.admin}/metrics,",
         f"tables in {layout.tables}",
         "Try in another terminal:",
         "  # subscribe",
-        f"  {headwater} sub 'devices/+/telemetry' --mqtt {addresses.mqtt} -n 5",
+        f"  {headwater} sub 'devices/+/telemetry' --mqtt {addresses.mqtt} -n 5{addresses.options}",
         "  # read the log by offset",
-        f"  {headwater} tail 'devices/device-0001/telemetry' --server {addresses.server} --from earliest -n 5",
+        f"  {headwater} tail 'devices/device-0001/telemetry' --server {addresses.server} --from earliest -n 5"
+        f"{addresses.options}",
         "  # query the table",
         f"  {_python(query)}",
         "  # insert a row into `actions` for the devices on a roof, and wait for the result",

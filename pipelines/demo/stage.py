@@ -10,10 +10,11 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from broker_edge import Broker, Client, Row
+from broker_edge import Row
 from broker_edge.device.fleet import FleetSettings, device_ids
 from pipelines.demo.account import read_acked, take_account
 from pipelines.demo.action import Operator, Outcome
+from pipelines.demo.broker import DemoBroker, open_broker
 from pipelines.demo.devices import DeviceCounts, DeviceProcess
 from pipelines.demo.interrupt import Interrupt, stdout_for_results
 from pipelines.demo.jobs import JobError, Jobs
@@ -34,8 +35,18 @@ ACTIONS_END_S = 60.0
 DRAIN_S = 120.0
 
 
-def run(*, seconds: float | None, headless: bool, as_json: bool, devices: int, data: Path | None = None) -> int:
+def run(
+    *,
+    seconds: float | None,
+    headless: bool,
+    as_json: bool,
+    devices: int,
+    data: Path | None = None,
+    secure: bool = False,
+) -> int:
     """Runs the demo for `seconds`, or until Ctrl-C. Returns 0 if everything was as promised, otherwise 1.
+
+    With `secure` the broker has users and TLS, as `headwater init` sets them up.
 
     With `data` that folder keeps log, tables and checkpoints, and a later run continues with them. Raises PipelineError
     or HeadwaterError with a one-sentence message when something does not start or ends too early.
@@ -45,7 +56,7 @@ def run(*, seconds: float | None, headless: bool, as_json: bool, devices: int, d
     delta_jars()
     with stdout_for_results() as results, open_layout(data) as layout:
         screen = Screen(live=not headless)
-        result = Stage(layout, screen, devices).play(seconds)
+        result = Stage(layout, screen, devices, secure=secure).play(seconds)
         results.write((result_json(result) if as_json else result_text(result)) + "\n")
         if data is not None:
             screen.say(f"all files are kept in {layout.root}")
@@ -55,7 +66,8 @@ def run(*, seconds: float | None, headless: bool, as_json: bool, devices: int, d
 class Stage:
     """One run. `play` is called once."""
 
-    def __init__(self, layout: Layout, screen: Screen, devices: int) -> None:
+    def __init__(self, layout: Layout, screen: Screen, devices: int, *, secure: bool = False) -> None:
+        self._secure = secure
         self._layout, self._screen, self._count = layout, screen, devices
         self._since_us = time.time_ns() // 1_000
         self._ids = device_ids(FleetSettings(count=devices))
@@ -64,17 +76,14 @@ class Stage:
         layout, screen = self._layout, self._screen
         with ExitStack() as stack:
             with screen.step("broker"):
-                broker = stack.enter_context(Broker(layout.broker))
-                host, _, port = broker.mqtt.rpartition(":")
+                broker = stack.enter_context(open_broker(layout, devices=self._ids, secure=self._secure))
             acked_path = layout.acked(self._since_us)
-            devices = DeviceProcess(
-                count=self._count, host=host, port=int(port), interval_s=INTERVAL_S, acked_path=acked_path
-            )
+            devices = DeviceProcess(count=self._count, broker=broker, interval_s=INTERVAL_S, acked_path=acked_path)
             stack.callback(devices.kill)
             operator = Operator(layout.tables)
             operator.describe_devices(self._ids)
             with screen.step("Spark"):
-                jobs = stack.enter_context(Jobs(layout, broker.server))
+                jobs = stack.enter_context(Jobs(layout, broker.settings))
                 interrupt = Interrupt()
                 jobs.start()
             tail = BronzeTail(layout.bronze)
@@ -83,15 +92,16 @@ class Stage:
             with screen.step(f"{self._count} devices"):
                 devices.wait_ready()
                 devices.start()
-            screen.hints(next_steps(Addresses(broker.mqtt, broker.server, broker.admin), layout))
+            addresses = Addresses(str(broker.mqtt), broker.operator.server, broker.admin, broker.options)
+            screen.hints(next_steps(addresses, layout))
             watch = _Watch(screen, jobs, devices, operator, BronzeTail(layout.bronze), interrupt)
             with screen.watching():
                 watch.until(seconds)
             return self._finish(watch, acked_path)
 
-    def _probe(self, broker: Broker, jobs: Jobs, tail: BronzeTail, interrupt: Interrupt) -> None:
+    def _probe(self, broker: DemoBroker, jobs: Jobs, tail: BronzeTail, interrupt: Interrupt) -> None:
         """Sends a test record through the whole pipeline, so that a cold start does not count as latency."""
-        with Client(broker.server) as client:
+        with broker.operator.client() as client:
             client.produce([Row(topic="devices/probe/telemetry", value=b'{"probe": true}')])
         deadline = time.monotonic() + PROBE_S
         while tail.rows() == 0 and not interrupt.wait(0.1):

@@ -17,7 +17,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from support.programs import clean_environment, headwater
+from support.secured import files_with
 
+from broker_edge import RefusedError, Row
+from broker_edge.access import BrokerAccess
+from pipelines.demo.broker import open_broker
+from pipelines.demo.layout import Layout
+from pipelines.demo.screen import Addresses, next_steps
 from pipelines.spark.jars import default_folder
 
 START_S = 480.0
@@ -77,9 +83,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first_run(kept: Path) -> subprocess.CompletedProcess[str]:
-    """A short run into a folder that is kept."""
+    """A short run into a folder that is kept, with users and TLS."""
     return subprocess.run(
-        [*_COMMAND, "--for", "8", "--headless", "--json", "--devices", "30", "--data", str(kept)],
+        [*_COMMAND, "--for", "8", "--headless", "--json", "--devices", "30", "--data", str(kept), "--secure"],
         capture_output=True,
         text=True,
         timeout=START_S + END_S,
@@ -112,6 +118,11 @@ def test_a_short_run_loses_and_doubles_nothing_and_its_action_succeeds(
     assert (account["missing"], account["duplicates"]) == (0, 0)
     assert (account["actions"]["targets"], account["actions"]["succeeded"]) == (20, 20)
     assert 0 < account["p50_ms"] <= account["p99_ms"]
+    # It ran with users and TLS: each device has a password, and no other file has it.
+    secrets = kept / "secured" / "secrets"
+    passwords = [path.read_text().strip() for path in secrets.glob("device-*.password")]
+    assert len(passwords) == 30
+    assert {path.parent for path in files_with(passwords, kept)} == {secrets}
     bronze = QueryBuilder().register("bronze", DeltaTable(kept / "tables" / "bronze_telemetry"))
     counted = bronze.execute("select count(*) as n from bronze where client_id like 'device-%'").read_all()
     assert counted["n"].to_pylist() == [account["bronze_rows"]]
@@ -140,6 +151,26 @@ def test_ctrl_c_ends_with_the_same_account_and_the_printed_commands_work(running
     assert account["actions"]["open"] == 0
     assert (account["missing"], account["duplicates"]) == (0, 0)
     assert account["bronze_rows"] == account["acked"] == account["published"] > 0
+
+
+def test_the_broker_of_a_secured_demo_is_for_its_users_and_the_printed_commands_are_theirs(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "with a space")
+    row = Row(topic="devices/probe/telemetry", value=b"{}")
+    with open_broker(layout, devices=["device-0001"], secure=True) as broker:
+        (access,) = broker.settings.fleet()
+        assert (access.server, access.credentials.user) == (broker.operator.server, "pipeline")
+        with broker.operator.client() as client:
+            client.produce([row])
+        with access.client() as client, pytest.raises(RefusedError):
+            client.produce([row])
+        stranger = BrokerAccess(access.server, tls=access.tls)
+        with stranger.client() as client, pytest.raises(RefusedError):
+            client.version()
+        steps = next_steps(Addresses(str(broker.mqtt), access.server, broker.admin, broker.options), layout)
+        (words,) = [shlex.split(step)[1:] for step in steps if " tail " in step]
+        words[1], words[words.index("-n") + 1] = row.topic, "1"
+        done = headwater(*words)
+    assert (done.code, row.topic in done.out) == (0, True), done.err
 
 
 @pytest.mark.parametrize(
