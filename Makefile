@@ -75,6 +75,23 @@ $(JARS)/.stamp: $(VENV)/.stamp
 	@$(PY) -m pipelines.spark.jars --to $(JARS)
 	@touch $@
 
+# The S3 server of the tests; a demo needs no Go. What Go keeps for a next build stays in the project, and goes.
+$(CACHE)/versitygw: tests/support/s3_server/go.mod tests/support/s3_server/go.sum
+	@echo "== S3 server of the tests" >&2
+	@command -v go >/dev/null || { echo "make: Go 1.25 or newer is missing: install it (https://go.dev/dl)" >&2; exit 1; }
+	@mkdir -p $(CACHE)
+	@cd tests/support/s3_server && GOCACHE=$(CURDIR)/$(CACHE)/go/build GOMODCACHE=$(CURDIR)/$(CACHE)/go/modules \
+	  GOTOOLCHAIN=local GOFLAGS='-modcacherw -trimpath -buildvcs=false' \
+	  go build -ldflags='-s -w' -o $(CURDIR)/$@ github.com/versity/versitygw/cmd/versitygw
+	@rm -rf $(CACHE)/go
+
+$(CACHE)/jars-s3a: $(JARS)/.stamp
+	@$(PY) -m pipelines.spark.jars --to $(JARS) --s3a
+
+.PHONY: store-server
+store-server: $(CACHE)/versitygw ## the S3 server of the tests, and the jars with which Spark reaches it
+	@$(MAKE) --no-print-directory $(JARS)/.stamp $(CACHE)/jars-s3a
+
 .PHONY: build
 build: prerequisites $(VENV)/.stamp $(CACHE)/native.stamp ## broker, native module and virtual environment
 
@@ -99,7 +116,7 @@ torture: build faults-build ## inject faults into a broker and check what was ac
 	@$(VENV)/bin/headwater torture $(ARGS)
 
 .PHONY: test
-test: setup $(CACHE)/faults.stamp ## format, lints, types and every test
+test: setup $(CACHE)/faults.stamp store-server ## format, lints, types and every test
 	@# The tests in Python wait for most of their time: the tests of the crates are compiled and run beside them.
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line lint-and-test-rust pytest
 
@@ -111,12 +128,13 @@ lint-and-test-rust:
 	@$(MAKE) --no-print-directory test-rust
 
 .PHONY: test-long
-test-long: setup $(CACHE)/faults.stamp ## long kill loops, models and fuzzing; then every target here on a fresh clone
+test-long: setup $(CACHE)/faults.stamp store-server ## long kill loops, models and fuzzing; then every target here on a fresh clone
 	HEADWATER_MODEL_CASES=5000 HEADWATER_CRASH_STRIDE=1 $(CARGO) test --quiet $(RUST) --test it -- model:: crash_points::
 	HEADWATER_FUZZ_SECONDS=300 $(CARGO) test --quiet $(RUST) --test fuzz
 	@$(MAKE) --no-print-directory fuzz ARGS='--executions 10000000'
 	HEADWATER_FAULT_CYCLES=200 $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile tests/faults
 	HEADWATER_KILLS=all $(PY) -m pytest tests/spark/test_telemetry_kill.py
+	HEADWATER_RACES=1000 $(PY) -m pytest tests/integration/test_store.py
 	HEADWATER_LONG_DOCS=1 $(PY) -m pytest tests/integration/test_docs_pages.py -k tutorial
 	.ci/targets
 
@@ -141,7 +159,7 @@ test-rust: ## the tests of the crates
 	$(CARGO) test --quiet $(RUST)
 
 .PHONY: test-python
-test-python: setup $(CACHE)/faults.stamp ## pytest (ARGS='-k name')
+test-python: setup $(CACHE)/faults.stamp store-server ## pytest (ARGS='-k name')
 	@$(MAKE) --no-print-directory pytest
 
 .PHONY: pytest

@@ -27,8 +27,10 @@ from actions.rows import (
     target_of,
 )
 from broker_edge.errors import SettingsError, SetupError
+from sinks.probe import require_safe_commits
 from sinks.rows import Row, arrow_of, now_us, rows_of
 from sinks.sql_text import literal
+from sinks.store import StoreAccess
 from sinks.table_query import queried
 from sinks.tables import (
     ACTION_REQUESTS,
@@ -96,10 +98,21 @@ class Order:
 class FleetDesk:
     """The tables under `root`. Raises SetupError if they do not exist, unless `create` is set."""
 
-    def __init__(self, root: Path | str, *, by: str = "", tenant: str = DEFAULT_TENANT, create: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path | str,
+        *,
+        by: str = "",
+        tenant: str = DEFAULT_TENANT,
+        create: bool = False,
+        access: StoreAccess | None = None,
+    ) -> None:
         self._root, self._by, self._tenant = root, by, tenant
+        # Without options, those of the environment.
+        self._access = access or StoreAccess.of({})
         if create:
-            create_by_path(root)
+            require_safe_commits(str(root), self._access)
+            create_by_path(root, storage_options=self._access.deltalake())
 
     def describe_devices(self, devices: Mapping[str, Mapping[str, str]]) -> int:
         """Adds a row with labels to `devices` for each id that has none. Returns the number of added rows."""
@@ -250,13 +263,15 @@ class FleetDesk:
 
     def _append(self, table: FieldTable, rows: Iterable[Row]) -> None:
         uri = uri_of(self._root, table.name)
-        if not DeltaTable.is_deltatable(uri):
+        options = self._access.deltalake()
+        if not DeltaTable.is_deltatable(uri, storage_options=options):
             raise self._missing(table.name)
-        write_deltalake(uri, arrow_of(rows, table), mode="append")
+        require_safe_commits(str(self._root), self._access)
+        write_deltalake(uri, arrow_of(rows, table), mode="append", storage_options=options)
 
     def _query(self, name: str, sql: str) -> list[dict[str, Any]]:
         try:
-            table = DeltaTable(uri_of(self._root, name))
+            table = DeltaTable(uri_of(self._root, name), storage_options=self._access.deltalake())
         except DeltaError as error:
             raise self._missing(name) from error
         return list(rows_of(queried({name: table}, sql)))

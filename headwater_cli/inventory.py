@@ -248,12 +248,18 @@ def _inventory(root: str, by: str | None = None, *, create: bool = False) -> Ite
         raise ConfigError("this command works on Delta tables: install headwater with the extra `spark`")
     from actions.inventory import Inventory
     from broker_edge.errors import PipelineError
+    from sinks.probe import require_safe_commits
+    from sinks.store import StoreAccess
     from sinks.tables import create_by_path
 
+    # The command line has no settings: an object store is reached by the environment.
+    access = StoreAccess.of({})
+    options = access.deltalake()
     try:
         if create:
-            create_by_path(root)
-        yield Inventory(root, by=by or getpass.getuser())
+            require_safe_commits(root, access)
+            create_by_path(root, storage_options=options)
+        yield Inventory(root, by=by or getpass.getuser(), storage_options=options)
     except PipelineError as error:
         raise ConfigError(str(error)) from error
 

@@ -49,7 +49,7 @@ def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool 
     with closing(Fleet(settings.fleet())) as fleet:
         pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s, device_state_s=given.device_state_s)
         depots = [BrokerDepot(publisher.client) for publisher in fleet.publishers]
-        store = DeltalakeStore(given.root)
+        store = DeltalakeStore(given.root, storage_options=settings.storage.access().deltalake())
         job = ActionJob(store, fleet.publishers, depots=depots, limits=limits_of(given), pace=pace)
         servers = ", ".join(publisher.server for publisher in fleet.publishers)
         log.info("the action engine reads %s and publishes on %s", given.root, servers)

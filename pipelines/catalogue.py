@@ -22,6 +22,7 @@ from pipelines.silver.job import start_silver
 from pipelines.status import StatusSettings, start_status
 from pipelines.telemetry import start_telemetry
 from sinks import tables
+from sinks.probe import require_safe_commits
 
 _STAGES = (("telemetry", "status"), ("silver", "actions"), ("gaps", "quality", "maintenance"))
 """Order with `available_now`: silver reads what telemetry has written, quality what silver has written."""
@@ -53,8 +54,9 @@ def stages(names: Sequence[str], *, available_now: bool) -> list[list[str]]:
     return [found for stage in _STAGES if (found := [name for name in stage if name in names])]
 
 
-def make_job(name: str, settings: Settings, spark: SparkOf, *, available_now: bool) -> Job:
-    """A job that has not been started. `spark` is called when a job that needs it starts."""
+def make_job(name: str, settings: Settings, spark: SparkOf, *, available_now: bool, beside: Sequence[str] = ()) -> Job:
+    """A job that has not been started. `spark` is called when a job that needs it starts. `beside` names the jobs of
+    this process."""
     match name:
         case "telemetry":
             writer, by_path = settings.bronze.writer, settings.telemetry.table is None
@@ -71,12 +73,14 @@ def make_job(name: str, settings: Settings, spark: SparkOf, *, available_now: bo
         case "actions":
             return LoopJob(name, lambda stop: _run_engine(settings, stop, available_now))
         case _:
-            session = spark if needs_spark([name], settings) else None
-            return LoopJob(name, _loop(name, settings, session, available_now))
+            # Silver's tables in S3 may be maintained by the process that writes them, through the same session.
+            is_with_silver = name == "maintenance" and "silver" in beside
+            session = spark if is_with_silver or needs_spark([name], settings) else None
+            return LoopJob(name, _loop(name, settings, session, available_now, is_with_silver=is_with_silver))
 
 
 def _start_status(spark: SparkSession, settings: Settings, available_now: bool) -> object:
-    tables.create_by_path(settings.actions.root)
+    make_action_tables(settings)
     chosen = StatusSettings(
         servers=settings.fleet(),
         root=settings.actions.root,
@@ -87,17 +91,25 @@ def _start_status(spark: SparkSession, settings: Settings, available_now: bool) 
         max_offsets_per_trigger=settings.status.max_offsets_per_trigger,
         fail_on_data_loss=settings.status.fail_on_data_loss,
         uplink_topic=settings.status.uplink_topic,
+        access=settings.storage.access(),
     )
     return start_status(spark, chosen, available_now=available_now)
 
 
+def make_action_tables(settings: Settings) -> None:
+    """Makes the missing tables of actions; refuses a store that cannot commit safely."""
+    root, access = settings.actions.root, settings.storage.access()
+    require_safe_commits(root, access)
+    tables.create_by_path(root, storage_options=access.deltalake())
+
+
 def _run_engine(settings: Settings, stop: Callable[[float], bool], available_now: bool) -> None:
-    tables.create_by_path(settings.actions.root)
+    make_action_tables(settings)
     run_engine(settings, stop, once=available_now)
 
 
 def _loop(
-    name: str, settings: Settings, spark: SparkOf | None, available_now: bool
+    name: str, settings: Settings, spark: SparkOf | None, available_now: bool, *, is_with_silver: bool
 ) -> Callable[[Callable[[float], bool]], None]:
     def work(stop: Callable[[float], bool]) -> None:
         def end(seconds: float) -> bool:
@@ -105,12 +117,12 @@ def _loop(
 
         session = None if spark is None else spark()
         if name == "gaps":
-            place = TablePlace.of(settings.silver)
+            place = TablePlace.of(settings.silver, settings.storage.access())
             copier = GapCopier(settings.fleet(), place, tenant=settings.tenant, spark=session)
             copy_until(copier, end, every_s=settings.gaps.every_s)
         elif name == "quality":
             check_until(QualityJob(settings, spark=session), end, every_s=settings.quality.every_s)
         else:
-            tend_until(settings, end, spark=session)
+            tend_until(settings, end, spark=session, is_with_silver=is_with_silver)
 
     return work

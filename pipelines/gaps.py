@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import QueryBuilder
 from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -168,7 +168,7 @@ def _newest_of(
     where = f'"{offset}" IS NOT NULL' + ("" if pipeline is None else f" AND pipeline = '{pipeline}'")
     sql = f'SELECT {log_id} AS log_id, max("{offset}") AS last FROM reports WHERE {where} GROUP BY {log_id}'
     try:
-        found = QueryBuilder().register("reports", DeltaTable(table.path or "")).execute(sql).read_all()
+        found = QueryBuilder().register("reports", table.delta()).execute(sql).read_all()
     except DeltaError as error:
         raise JobFailedError(f"the table {table} cannot be read: {error}") from error
     return {row["log_id"]: row["last"] for row in rows_of(pa.table(found))}
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         settings = with_options(load_settings(options.config), options)
-        place = TablePlace.of(settings.silver)
+        place = TablePlace.of(settings.silver, settings.storage.access())
         spark = session_of(JOB_NAME, settings.spark) if place.root is None else None
         stop = StopSignal()
         copier = GapCopier(settings.fleet(), place, tenant=settings.tenant, spark=spark)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from broker_edge.errors import JobFailedError
+from broker_edge.sync import sync_file_system
 from pipelines.jobs.process import StopSignal, run_job
 from pipelines.settings import MaintenanceSettings, Settings, load_settings
 from pipelines.settings.job_options import add_bronze_options, add_place_options, with_options
@@ -27,6 +28,8 @@ from pipelines.settings.places import TablePlace
 from pipelines.silver.schema import load_schemas
 from pipelines.spark.session import session_of
 from sinks.conflicts import committed
+from sinks.folder import TableFolder
+from sinks.probe import require_safe_commits
 from sinks.table import Table
 from sinks.tables import BESIDE_SILVER, TABLES
 
@@ -51,25 +54,44 @@ class Tended:
 
 def tables_of(settings: Settings) -> list[Table]:
     """Every table that the settings name: bronze, silver, its companion tables, and the tables of actions."""
-    telemetry = settings.telemetry
-    bronze = Table.named(telemetry.table) if telemetry.table is not None else Table.at(telemetry.table_path or "")
-    place = TablePlace.of(settings.silver)
-    silver = [schema.table for schema in load_schemas(Path(settings.silver.schemas))]
-    found = [bronze, *(place.table(name) for name in [*silver, *(table.name for table in BESIDE_SILVER)])]
-    of_actions = TablePlace(root=settings.actions.root)
+    telemetry, access = settings.telemetry, settings.storage.access()
+    bronze = (
+        Table.named(telemetry.table) if telemetry.table is not None else Table.at(telemetry.table_path or "", access)
+    )
+    place = TablePlace.of(settings.silver, access)
+    found = [bronze, *silver_tables(settings), *(place.table(table.name) for table in BESIDE_SILVER)]
+    of_actions = TablePlace(root=settings.actions.root, access=access)
     found += [of_actions.table(name) for name in TABLES]
     return list(dict.fromkeys(found))
 
 
+def silver_tables(settings: Settings) -> list[Table]:
+    """The tables that Spark writes even if they have paths."""
+    place = TablePlace.of(settings.silver, settings.storage.access())
+    return [place.table(schema.table) for schema in load_schemas(Path(settings.silver.schemas))]
+
+
 def tend_all(
-    tables: Sequence[Table], policy: MaintenanceSettings, *, spark: SparkSession | None = None
+    tables: Sequence[Table],
+    policy: MaintenanceSettings,
+    *,
+    spark: SparkSession | None = None,
+    of_spark: Collection[Table] = (),
+    is_with_spark: bool = False,
 ) -> list[Tended]:
-    """Maintains the existing tables, one after the other."""
+    """Maintains the existing tables, one after the other. `of_spark` are tables that only the process of their Spark
+    job may write; `is_with_spark` says that this is it. Otherwise those in S3 are left alone."""
     done: list[Tended] = []
     for table in tables:
         if table.path is not None:
-            if DeltaTable.is_deltatable(table.path):
-                done.append(tend(table.path, policy))
+            if not table.is_there():
+                continue
+            if table not in of_spark or not table.is_for_one_writer:
+                done.append(tend(table, policy))
+            elif spark is not None and is_with_spark:
+                done.append(tend_named(spark, table, policy))
+            else:
+                done.append(Tended(_name(table), problem=_NOT_OURS))
         elif spark is not None and table.exists(spark):
             done.append(tend_named(spark, table, policy))
     for one in done:
@@ -80,21 +102,37 @@ def tend_all(
     return done
 
 
-def tend(path: str, policy: MaintenanceSettings) -> Tended:
+_NOT_OURS = (
+    "silver writes it to S3, where commits of two processes would replace each other: run both in one process, "
+    "headwater jobs run silver maintenance"
+)
+
+
+def _name(table: Table) -> str:
+    return (table.path or str(table)).rstrip("/").rpartition("/")[2]
+
+
+def tend(table: Table, policy: MaintenanceSettings) -> Tended:
     """Maintains one table by path: properties, compaction, vacuum with orphans, checkpoint, old log files."""
-    name = path.rstrip("/").rpartition("/")[2]
+    name = _name(table)
     files = compacted = removed = 0
     try:
-        committed(lambda: _set_properties(DeltaTable(path), policy), f"setting properties of {name}")
-        files = len(DeltaTable(path).file_uris())
+        committed(lambda: _set_properties(table.delta(), policy), f"setting properties of {name}")
+        files = len(table.delta().file_uris())
         if files >= SMALL_FILES_MIN:
-            compacted = committed(lambda: _compact(path, policy), f"compaction of {name}")
-        table = DeltaTable(path)
+            compacted = committed(lambda: _compact(table, policy), f"compaction of {name}")
+        found = table.delta()
+        folder = TableFolder.of(table.path or "", table.access).local
+        if compacted and folder is not None:
+            # The files that compaction replaced may go now, so its own must be on disk.
+            sync_file_system(folder)
         # Full: also removes files that a writer left when it died before its commit. Only old ones, because a file of a
         # commit in progress looks the same.
-        removed = len(table.vacuum(retention_hours=policy.retention_hours, dry_run=False, full=True))
-        table.create_checkpoint()
-        table.cleanup_metadata()
+        removed = len(found.vacuum(retention_hours=policy.retention_hours, dry_run=False, full=True))
+        found.create_checkpoint()
+        if folder is not None:
+            sync_file_system(folder)
+        found.cleanup_metadata()
     except DeltaError as error:
         return Tended(name, files, compacted, removed, _one_line(error))
     return Tended(name, files, compacted, removed)
@@ -127,9 +165,9 @@ def properties(policy: MaintenanceSettings) -> dict[str, str]:
     }
 
 
-def _compact(path: str, policy: MaintenanceSettings) -> int:
+def _compact(table: Table, policy: MaintenanceSettings) -> int:
     """Compacts; returns the number of files that were replaced."""
-    metrics = DeltaTable(path).optimize.compact(target_size=policy.target_file_mb * 1024 * 1024)
+    metrics = table.delta().optimize.compact(target_size=policy.target_file_mb * 1024 * 1024)
     return int(metrics["numFilesRemoved"])
 
 
@@ -146,12 +184,21 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def tend_until(settings: Settings, stop: Callable[[float], bool], *, spark: SparkSession | None = None) -> None:
-    """Maintains the tables repeatedly; `stop(seconds)` waits that long and returns whether to end. Raises
-    JobFailedError if every table of a round had a problem."""
-    tables = tables_of(settings)
+def tend_until(
+    settings: Settings,
+    stop: Callable[[float], bool],
+    *,
+    spark: SparkSession | None = None,
+    is_with_silver: bool = False,
+) -> None:
+    """Maintains the tables repeatedly; `stop(seconds)` waits that long and returns whether to end. With
+    `is_with_silver`, silver runs in this process, through this session. Raises JobFailedError if every table of a round
+    had a problem."""
+    tables, of_spark = tables_of(settings), silver_tables(settings)
+    for root in {table.path.rpartition("/")[0] for table in tables if table.path is not None}:
+        require_safe_commits(root, settings.storage.access())
     while True:
-        done = tend_all(tables, settings.maintenance, spark=spark)
+        done = tend_all(tables, settings.maintenance, spark=spark, of_spark=of_spark, is_with_spark=is_with_silver)
         if done and all(one.problem is not None for one in done):
             raise JobFailedError(f"no table could be maintained; the first: {done[0].table}: {done[0].problem}")
         if stop(settings.maintenance.every_s):

@@ -63,7 +63,7 @@ def run(
         stack.enter_context(screen)
         try:
             for stage in stages(names, available_now=available_now):
-                jobs = [make_job(name, settings, spark, available_now=available_now) for name in stage]
+                jobs = [make_job(name, settings, spark, available_now=available_now, beside=names) for name in stage]
                 with jvm_may_end(stop.is_set):
                     Runner(jobs, settings.jobs, screen, on_alert=on_alert).run(stop.wait)
                 if stop.is_set():

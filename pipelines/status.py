@@ -13,7 +13,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +24,7 @@ from actions.status_batch import StatusBatches
 from actions.status_rows import RECEIPTS, STATUS_FILTER
 from actions.uplink_status import UplinkTopic
 from broker_edge.access import BrokerAccess
+from pipelines.checkpoint import has_finished_a_batch
 from pipelines.jobs.kinds import StreamJob
 from pipelines.jobs.process import StopSignal, mute_query_traces, run_job
 from pipelines.jobs.runner import run_alone
@@ -33,7 +34,10 @@ from pipelines.source import headwater_stream
 from pipelines.spark.jvm_end import jvm_may_end
 from pipelines.spark.pools import pool
 from pipelines.spark.session import open_session
+from pipelines.spark.stores import reach_stores
+from sinks.probe import require_safe_commits
 from sinks.rows import now_us, rows_of
+from sinks.store import StoreAccess
 from sinks.tables import DEFAULT_TENANT
 
 QUERY_NAME = "status"
@@ -62,18 +66,21 @@ class StatusSettings:
     max_offsets_per_trigger: int = 10_000
     fail_on_data_loss: bool = True
     uplink_topic: str | None = None
+    access: StoreAccess = field(default_factory=StoreAccess)
 
 
 def start_status(spark: SparkSession, settings: StatusSettings, *, available_now: bool = False) -> StreamingQuery:
     """Starts the query. With an empty checkpoint it resumes after the newest records in `action_events`."""
-    log = EventLog(settings.root)
+    reach_stores(spark, settings.access, [settings.checkpoint])
+    require_safe_commits(settings.root, settings.access)
+    log = EventLog(settings.root, storage_options=settings.access.deltalake())
     uplink = None if settings.uplink_topic is None else UplinkTopic(settings.uplink_topic)
     records = headwater_stream(
         spark,
         servers=settings.servers,
         subscribe=[STATUS_FILTER, RECEIPTS, *([] if uplink is None else [uplink.filter])],
         consumer_group=settings.consumer_group,
-        places={} if _has_finished_a_batch(settings.checkpoint) else log.places(),
+        places={} if has_finished_a_batch(settings.checkpoint, settings.access) else log.places(),
         max_offsets_per_trigger=settings.max_offsets_per_trigger,
         fail_on_data_loss=settings.fail_on_data_loss,
         options={"maxBytesPerTrigger": str(_BATCH_BYTES)},
@@ -91,11 +98,6 @@ def start_status(spark: SparkSession, settings: StatusSettings, *, available_now
         query = writer.foreachBatch(write).start()
     query_id.set_result(str(query.id))
     return query
-
-
-def _has_finished_a_batch(checkpoint: str) -> bool:
-    commits = Path(checkpoint) / "commits"
-    return commits.is_dir() and any(entry.name.isdigit() for entry in commits.iterdir())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -122,6 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             max_offsets_per_trigger=file.status.max_offsets_per_trigger,
             fail_on_data_loss=file.status.fail_on_data_loss,
             uplink_topic=file.status.uplink_topic,
+            access=file.storage.access(),
         )
         session = open_session(QUERY_NAME, file.spark)
         mute_query_traces(session.spark)

@@ -18,12 +18,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from broker_edge.errors import SettingsError
+from pipelines.checkpoint import has_finished_a_batch, synced_checkpoint
 from pipelines.jobs.process import run_job, run_query
-from pipelines.settings import Settings, load_settings
+from pipelines.settings import BronzeSettings, Settings, load_settings
 from pipelines.settings.job_options import add_broker_options, with_brokers
 from pipelines.source import headwater_options, headwater_splits
 from pipelines.spark.pools import pool
+from pipelines.spark.stores import reach_stores
 from sinks.bronze import WriteHow, places_after, write_bronze, write_bronze_files
+from sinks.store import is_remote
 from sinks.table import Table
 from sources.schema import spark_schema
 
@@ -32,11 +35,16 @@ QUERY_NAME = "telemetry"
 
 def start_telemetry(spark: SparkSession, settings: Settings, *, available_now: bool = False) -> StreamingQuery:
     """Starts the query. With an empty checkpoint it resumes after the newest records in bronze."""
-    telemetry = settings.telemetry
-    table = Table.named(telemetry.table) if telemetry.table is not None else Table.at(telemetry.table_path or "")
+    telemetry, access = settings.telemetry, settings.storage.access()
+    table = (
+        Table.named(telemetry.table) if telemetry.table is not None else Table.at(telemetry.table_path or "", access)
+    )
+    reach_stores(spark, access, [table.path, telemetry.checkpoint])
     # The first batch may be planned and not finished. Spark then asks for the same start again, and the table gives
     # it, because the table has either the whole batch or nothing of it.
-    places = {} if _has_finished_a_batch(telemetry.checkpoint) else places_after(spark, table, tenant=settings.tenant)
+    places = (
+        {} if has_finished_a_batch(telemetry.checkpoint, access) else places_after(spark, table, tenant=settings.tenant)
+    )
     options = headwater_options(
         servers=settings.fleet(),
         subscribe=telemetry.subscribe,
@@ -45,6 +53,8 @@ def start_telemetry(spark: SparkSession, settings: Settings, *, available_now: b
         max_offsets_per_trigger=telemetry.max_offsets_per_trigger,
         fail_on_data_loss=telemetry.fail_on_data_loss,
     )
+    if _syncs(settings, table):
+        options |= synced_checkpoint(telemetry.checkpoint)
     with pool(spark, QUERY_NAME):
         return _start(spark, settings, table, options, available_now=available_now)
 
@@ -60,18 +70,24 @@ def _start(
         available_now=available_now,
         trigger=telemetry.trigger,
         query_name=QUERY_NAME,
+        sync=_syncs(settings, table),
     )
-    if bronze.writer == "spark" or (bronze.writer == "auto" and table.path is None):
+    if _is_sparks(bronze, table):
         return write_bronze(spark.readStream.format("headwater").options(**options).load(), table, how)
     splits, read = headwater_splits(spark, options)
     schema = spark_schema(include_headers=True)
     return write_bronze_files(splits, table, how, read=read, schema=schema, compression=bronze.compression)
 
 
-def _has_finished_a_batch(checkpoint: str) -> bool:
-    """Whether a local checkpoint is past its first batch. False if unknown, which only costs a read of the table."""
-    commits = Path(checkpoint) / "commits"
-    return commits.is_dir() and any(entry.name.isdigit() for entry in commits.iterdir())
+def _is_sparks(bronze: BronzeSettings, table: Table) -> bool:
+    return bronze.writer == "spark" or (bronze.writer == "auto" and table.path is None)
+
+
+def _syncs(settings: Settings, table: Table) -> bool:
+    """The setting; without one, whether files are written to a local folder."""
+    if settings.bronze.sync is not None:
+        return settings.bronze.sync
+    return not _is_sparks(settings.bronze, table) and table.path is not None and not is_remote(table.path)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
+from deltalake import DeltaTable, Schema
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
@@ -24,11 +25,13 @@ from pyspark.sql.types import StructType
 
 from broker_edge.errors import SinkError
 from broker_edge.fields import RECORD, quoted
+from broker_edge.sync import sync_checkpoint
 from sinks.bronze_commit import BronzeCommits
 from sinks.bronze_files import PARTITION_COLUMN, STATISTICS_COLUMNS, AddedFile, FileSpec, write_files
 from sinks.folder import TableFolder
+from sinks.probe import require_safe_commits
 from sinks.table import Table
-from sinks.tables.existing import update_in_spark
+from sinks.tables.existing import delta_field, update_by_path, update_in_spark
 from sinks.tables.records import BRONZE
 
 ReadSplits = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -73,6 +76,8 @@ class WriteHow:
     available_now: bool = False
     trigger: str = "1 second"
     query_name: str | None = None
+    sync: bool = False
+    """Whether a batch is on disk before its offsets count as finished; for files in local folders."""
 
     def start_of(self, sink: DataStreamWriter) -> DataStreamWriter:
         sink = sink.option("checkpointLocation", self.checkpoint)
@@ -84,6 +89,13 @@ class WriteHow:
 def write_bronze(records: DataFrame, table: Table, how: WriteHow) -> StreamingQuery:
     """Starts the query that appends the stream `records` to `table` with Delta's native sink. Creates the table if
     necessary."""
+    if table.is_for_one_writer:
+        raise SinkError(
+            f"bronze.writer: spark cannot write {table}: Spark's commits to S3 would replace those of maintenance; use "
+            "bronze.writer: files"
+        )
+    if how.sync:
+        raise SinkError("bronze.sync needs bronze.writer: files: Delta's native sink does not sync what it writes")
     make_bronze(records.sparkSession, table, records.schema)
     rows = bronze_rows(records, tenant=how.tenant)
     sink = how.start_of(rows.writeStream.format("delta").outputMode("append")).partitionBy(PARTITION_COLUMN)
@@ -104,10 +116,12 @@ def write_bronze_files(
     """
     if table.path is None:
         raise SinkError(f"bronze.writer: files needs a table by path, and {table} is a name: use bronze.writer: spark")
-    folder = TableFolder.of(table.path)
+    folder = TableFolder.of(table.path, table.access)
+    require_safe_commits(table.path, table.access)
     make_bronze(splits.sparkSession, table, schema)
-    spec = FileSpec(folder, how.tenant, compression)
-    commits = BronzeCommits(folder)
+    spec = FileSpec(folder, how.tenant, compression, how.sync)
+    commits = BronzeCommits(folder, sync=how.sync)
+    checkpoint = TableFolder.of(how.checkpoint, table.access).local if how.sync else None
     query_id: Future[str] = Future()
 
     def write(batch: DataFrame, batch_id: int) -> None:
@@ -117,6 +131,8 @@ def write_bronze_files(
         began_s = time.monotonic()
         added = batch.mapInArrow(_task(read, spec), _ADDED).collect()
         files = [AddedFile(**row.asDict()) for row in added]
+        if checkpoint is not None:
+            sync_checkpoint(checkpoint, batch_id)
         commits.commit(files, query_id=query, batch_id=batch_id, began_s=began_s)
 
     query = how.start_of(splits.writeStream).foreachBatch(write).start()
@@ -140,6 +156,9 @@ def make_bronze(spark: SparkSession, table: Table, schema: StructType) -> None:
     """Creates an empty table for the source's columns `schema`. A table of an older version gets the columns, comments
     and statistics that it lacks, and its rows keep null in new columns."""
     _check_columns(schema.names)
+    if table.is_for_one_writer:
+        _make_without_spark(table)
+        return
     if table.exists(spark):
         update_in_spark(spark, table.identifier, BRONZE, properties=_TABLE_PROPERTIES)
         return
@@ -148,6 +167,26 @@ def make_bronze(spark: SparkSession, table: Table, schema: StructType) -> None:
         f"CREATE TABLE IF NOT EXISTS {table.identifier} ({BRONZE.ddl()}) USING delta "
         f"COMMENT '{quoted(BRONZE.meaning)}' PARTITIONED BY ({PARTITION_COLUMN}) TBLPROPERTIES ({properties})"
     )
+
+
+def _make_without_spark(table: Table) -> None:
+    """The same for a table to which Spark must not commit."""
+    properties = dict(_TABLE_PROPERTIES)
+    if not table.is_there():
+        DeltaTable.create(
+            TableFolder.of(table.path or "", table.access).uri,
+            schema=Schema([delta_field(column) for column in BRONZE.fields]),
+            mode="ignore",
+            description=BRONZE.meaning,
+            partition_by=[PARTITION_COLUMN],
+            configuration=properties,
+            storage_options=table.access.deltalake(),
+        )
+        return
+    there = table.delta()
+    update_by_path(there, BRONZE)
+    if not properties.items() <= there.metadata().configuration.items():
+        there.alter.set_table_properties(properties)
 
 
 def places_after(spark: SparkSession, table: Table, *, tenant: str) -> dict[str, Any]:

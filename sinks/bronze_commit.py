@@ -19,6 +19,7 @@ from deltalake.transaction import AddAction
 from broker_edge.errors import SinkError
 from sinks.bronze_files import PARTITION_COLUMN, AddedFile
 from sinks.folder import TableFolder
+from sinks.synced_table import SyncedTable
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -33,22 +34,35 @@ BATCH_SECONDS_MAX = 12 * 3600.0
 class BronzeCommits:
     """The commits of one query to one table. Used only by the query's thread."""
 
-    def __init__(self, folder: TableFolder) -> None:
+    def __init__(self, folder: TableFolder, *, sync: bool = False) -> None:
+        """With `sync`, which needs a local folder, a commit is on disk when `commit` returns."""
         self._folder = folder
         self._table: DeltaTable | None = None
+        self._synced: SyncedTable | None = None
+        if sync:
+            if folder.local is None:
+                raise SinkError(f"bronze.sync: {folder.uri} is an object store, which needs no sync: leave it null")
+            self._synced = SyncedTable(folder.local, self._known().version())
 
     def has(self, query_id: str, batch_id: int) -> bool:
         """Whether the newest version of the table contains the batch."""
-        version = self._latest().transaction_version(query_id)
-        return version is not None and version >= batch_id
+        table = self._latest()
+        version = table.transaction_version(query_id)
+        if version is None or version < batch_id:
+            return False
+        self._sync(table)
+        return True
 
     def commit(self, files: Iterable[AddedFile], *, query_id: str, batch_id: int, began_s: float) -> None:
         """Adds the files to the table; does nothing without files. `began_s` is `time.monotonic()` from before the
         first file was created. Afterwards the table contains the batch, whichever process committed it.
         """
+        files = list(files)
         adds = [_add_action(file) for file in files]
         if not adds:
             return
+        if self._synced is not None:
+            self._synced.before_commit({file.path for file in files})
         for attempt in range(COMMIT_ATTEMPTS):
             if time.monotonic() - began_s > BATCH_SECONDS_MAX:
                 raise SinkError(f"batch {batch_id} took over {BATCH_SECONDS_MAX:.0f} s; it must be read again")
@@ -64,6 +78,7 @@ class BronzeCommits:
                     partition_by=[PARTITION_COLUMN],
                     commit_properties=CommitProperties(app_transactions=[Transaction(query_id, batch_id)]),
                 )
+                self._sync(table)
                 return
             except CommitFailedError as error:
                 _LOGGER.warning("commit of batch %d to %s failed: %s", batch_id, self._folder.uri, error)
@@ -74,6 +89,10 @@ class BronzeCommits:
                     "use bronze.writer: spark"
                 ) from error
         raise SinkError(f"batch {batch_id} could not be committed to {self._folder.uri}: {failure}") from failure
+
+    def _sync(self, table: DeltaTable) -> None:
+        if self._synced is not None:
+            self._synced.after_commit(table.version())
 
     def _known(self) -> DeltaTable:
         if self._table is None:

@@ -75,11 +75,13 @@ class AddedFile:
 
 @dataclass(frozen=True, slots=True)
 class FileSpec:
-    """How a task writes: target folder, values added to each record, compression. Sent to the tasks."""
+    """How a task writes: target folder, values added to each record, compression, and whether a file is on disk before
+    the task names it. Sent to the tasks."""
 
     folder: TableFolder
     tenant: str
     compression: str = "zstd"
+    sync: bool = False
 
 
 def write_files(records: Iterable[pa.RecordBatch], spec: FileSpec) -> Iterator[AddedFile]:
@@ -165,6 +167,8 @@ class _File:
         self._writer.close()
         size_bytes = self._stream.tell()
         self._stream.close()
+        if self._spec.sync:
+            self._spec.folder.sync_content(self._path)
         (metadata,) = self._metadata
         return AddedFile(
             path=self._path,

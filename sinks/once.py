@@ -34,13 +34,13 @@ def append_few_once(spark: SparkSession | None, rows: pa.Table, table: Table, *,
             raise SinkError(f"the table {table} is given by name, and only a Spark session can write it")
         append_once(spark.createDataFrame(rows), table, app_id=app_id, version=version)
         return
-    from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+    from deltalake import CommitProperties, Transaction, write_deltalake
     from deltalake.exceptions import DeltaError
 
     from sinks.conflicts import committed
 
     def write() -> None:
-        found = DeltaTable(table.path or "")
+        found = table.delta()
         newest = found.transaction_version(app_id)
         if newest is not None and newest >= version:
             return

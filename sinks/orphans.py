@@ -14,20 +14,21 @@ from typing import Final
 from broker_edge.errors import SinkError
 from sinks.bronze_files import FILE_PREFIX
 from sinks.folder import TableFolder
+from sinks.store import StoreAccess
 
 ORPHAN_AGE_MIN: Final = timedelta(days=1)
 """Twice the maximum duration of a batch (`bronze_commit.BATCH_SECONDS_MAX`): a younger file may belong to a running
 batch."""
 
 
-def orphans(path: str, *, older_than: timedelta = ORPHAN_AGE_MIN) -> list[str]:
+def orphans(path: str, *, older_than: timedelta = ORPHAN_AGE_MIN, access: StoreAccess | None = None) -> list[str]:
     """The orphan files of bronze's writer in the table at `path`, relative to it, sorted.
 
     Excludes files that any readable version of the table names, and files of other writers.
     """
     if older_than < ORPHAN_AGE_MIN:
         raise SinkError(f"files younger than {ORPHAN_AGE_MIN} may belong to a running batch: ask for older ones")
-    folder = TableFolder.of(path)
+    folder = TableFolder.of(path, access)
     table = folder.table()
     unnamed = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True)
     # Compaction replaced these, and readers of older versions may need them; VACUUM decides about them.
@@ -41,10 +42,10 @@ def orphans(path: str, *, older_than: timedelta = ORPHAN_AGE_MIN) -> list[str]:
     return found
 
 
-def sweep_orphans(path: str, *, older_than: timedelta = ORPHAN_AGE_MIN) -> list[str]:
+def sweep_orphans(path: str, *, older_than: timedelta = ORPHAN_AGE_MIN, access: StoreAccess | None = None) -> list[str]:
     """Removes the files that `orphans` lists, and returns them."""
-    found = orphans(path, older_than=older_than)
-    folder = TableFolder.of(path)
+    found = orphans(path, older_than=older_than, access=access)
+    folder = TableFolder.of(path, access)
     for name in found:
         folder.remove(name)
     return found

@@ -1,14 +1,16 @@
-"""Identifies a Delta table: by name in a catalog, or by path in tests and local runs. Opens nothing."""
+"""Identifies a Delta table: by name in a catalog, or by path, with the access to its store."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from broker_edge.errors import SinkError
+from sinks.store import StoreAccess, is_s3
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,2}", re.ASCII)
 
@@ -19,6 +21,7 @@ class Table:
 
     name: str | None = None
     path: str | None = None
+    access: StoreAccess = field(default_factory=StoreAccess)
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.path is None):
@@ -31,10 +34,10 @@ class Table:
         return cls(name=name)
 
     @classmethod
-    def at(cls, path: Path | str) -> Table:
+    def at(cls, path: Path | str, access: StoreAccess | None = None) -> Table:
         """Makes a local path absolute; leaves a URI unchanged."""
         text = str(path)
-        return cls(path=text if "://" in text else str(Path(text).absolute()))
+        return cls(path=text if "://" in text else str(Path(text).absolute()), access=access or StoreAccess.of({}))
 
     def __str__(self) -> str:
         return self.name or self.path or ""
@@ -44,13 +47,27 @@ class Table:
         """For SQL: the name, or Delta's notation for a path."""
         return self.name if self.name is not None else f"delta.`{self.path}`"
 
+    @property
+    def is_for_one_writer(self) -> bool:
+        """Whether either Spark, in one process, or deltalake may write it: Spark's commits to S3 replace a commit that
+        another program made in the same moment."""
+        return self.path is not None and is_s3(self.path)
+
+    def delta(self) -> DeltaTable:
+        """The newest version of a table by path, without a JVM. Raises deltalake's errors."""
+        return DeltaTable(self.path or "", storage_options=self.access.deltalake())
+
+    def is_there(self) -> bool:
+        """Like `exists` for a table by path, without a JVM."""
+        return bool(DeltaTable.is_deltatable(self.path or "", storage_options=self.access.deltalake()))
+
     def exists(self, spark: SparkSession) -> bool:
         """Whether a Delta table exists there."""
-        from delta.tables import DeltaTable
+        from delta.tables import DeltaTable as SparkTable
 
         if self.name is not None:
             return bool(spark.catalog.tableExists(self.name))
-        return bool(DeltaTable.isDeltaTable(spark, self.path))
+        return bool(SparkTable.isDeltaTable(spark, self.path))
 
     def read(self, spark: SparkSession) -> DataFrame:
         reader: DataFrameReader = spark.read

@@ -61,8 +61,9 @@ OPTION_NAMES = (
     *TLS_NAMES,
     "access",
 )
-INTERNAL_NAMES = ("yield",)
-"""For the sinks of this project, which read the records themselves; never suggested in an error message."""
+INTERNAL_NAMES = ("yield", "syncCheckpoint")
+"""For the jobs of this project, which read the records themselves and keep local checkpoints on disk; never suggested
+in an error message."""
 
 CATALOG_NAMES = ("provider", "owner", "location", "external", "is_managed_location", "comment", "collation", "path")
 """Options that a catalog adds for a table made with CREATE TABLE … USING headwater."""
@@ -119,6 +120,8 @@ class SourceOptions:
     access_by_server: Mapping[str, Access] = field(default_factory=dict)
     """The servers that are not reached by `access`."""
     yields_splits: bool = False
+    sync_checkpoint: str | None = None
+    """A local checkpoint that must be on disk before the group is told what is finished."""
     given: frozenset[str] = frozenset()
 
     def access_of(self, server: str) -> Access:
@@ -187,6 +190,7 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
         poll_timeout_ms=count_value(values, "pollTimeoutMs") or POLL_TIMEOUT_MS_DEFAULT,
         access=access,
         access_by_server=access_by_server(values, servers, access),
+        sync_checkpoint=values.get("syncCheckpoint"),
         yields_splits=word_value(values, "yield", ("rows", "splits")) == "splits",
         given=frozenset(values),
     )

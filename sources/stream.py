@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -25,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from broker_edge.errors import OffsetError, OptionError, UnavailableError
+from broker_edge.sync import sync_checkpoint
 from sources.group import ReaderGroup
 from sources.log_server import LogServer
 from sources.loss import report_retired
@@ -55,6 +57,8 @@ class _Session:
     heads: Heads = field(default_factory=dict)
     scans: Scans = field(default_factory=dict)
     idle_text: str = ""
+    # The offset up to which the checkpoint is known to be on disk.
+    kept_text: str = ""
     idle_until: float = 0.0
     warned_at: float = float("-inf")
     # When a batch with records was last planned, for maxTriggerDelay. As in Kafka, the first batch never waits.
@@ -111,6 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         begin = self._without_retired(session, begin, reachable)
         if session.group is not None:
             # Spark asks from here on, so all earlier records are in the sink.
+            self._keep_checkpoint(session, text)
             _, away = session.servers.ask(reachable, partial(session.group.commit, begin))
             for error in away:
                 self._warn(session, error)
@@ -160,6 +165,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def stop(self) -> None:
         if self._session is not None:
             self._session.servers.close()
+
+    def _keep_checkpoint(self, session: _Session, text: str) -> None:
+        """Brokers may delete what a group has finished, so that a lost checkpoint could not be replayed."""
+        if self._options.sync_checkpoint is not None and text != session.kept_text:
+            sync_checkpoint(Path(self._options.sync_checkpoint))
+            session.kept_text = text
 
     # Brokers.
 

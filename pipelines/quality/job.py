@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -45,7 +45,7 @@ class QualityJob:
     def __init__(self, settings: Settings, *, spark: SparkSession | None = None) -> None:
         self._settings = settings
         self._spark = spark
-        self._place = TablePlace.of(settings.silver)
+        self._place = TablePlace.of(settings.silver, settings.storage.access())
         self._place.make(spark, (DQ_RESULTS,))
         schemas = load_schemas(Path(settings.silver.schemas))
         rules = load_rules(Path(settings.silver.rules) if settings.silver.rules is not None else None, schemas)
@@ -76,7 +76,7 @@ class QualityJob:
                 return None
             newest = table.read(self._spark).orderBy(F.desc("ingest_time")).limit(limit)
             return newest.select(*columns).toArrow()
-        return _newest(table, columns, limit) if DeltaTable.is_deltatable(table.path) else None
+        return _newest(table, columns, limit) if table.is_there() else None
 
     def _append(self, schema: MessageSchema, rules: Rules, found: dict[str, bool], checked: int) -> None:
         rows: list[dict[str, Any]] = [
@@ -100,8 +100,7 @@ class QualityJob:
             self._spark.createDataFrame(values).write.format("delta").mode("append").saveAsTable(table.name or "")
             return
         try:
-            path = table.path
-            committed(lambda: write_deltalake(path, values, mode="append"), f"an append to {table}")
+            committed(lambda: write_deltalake(table.delta(), values, mode="append"), f"an append to {table}")
         except DeltaError as error:
             raise JobFailedError(f"the table {table} cannot be written: {error}") from error
 
@@ -109,7 +108,7 @@ class QualityJob:
 def _newest(table: Table, columns: Sequence[str], limit: int) -> pa.Table:
     shown = ", ".join(f'"{column}"' for column in columns)
     try:
-        query = QueryBuilder().register("silver", DeltaTable(table.path or ""))
+        query = QueryBuilder().register("silver", table.delta())
         found = query.execute(f"SELECT {shown} FROM silver ORDER BY ingest_time DESC LIMIT {limit:d}").read_all()
     except DeltaError as error:
         raise JobFailedError(f"the table {table} cannot be read: {error}") from error

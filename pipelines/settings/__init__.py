@@ -14,8 +14,10 @@ from pydantic import Field, model_validator
 
 from actions.uplink_status import TOPIC, UplinkTopic
 from broker_edge.access import BrokerAccess
+from broker_edge.errors import ConfigError
 from pipelines.settings.brokers import AccessSection, BrokerSection, fleet_of
 from pipelines.settings.yaml_file import Section, read_yaml
+from sinks.store import StoreAccess
 
 _SERVERS = ["grpc://127.0.0.1:8815"]
 
@@ -24,6 +26,18 @@ class StorageSettings(Section):
     """How object stores are reached: the options of the `object_store` library, secrets by reference."""
 
     options: dict[str, str] = Field(default={})
+
+    @model_validator(mode="after")
+    def _is_known(self) -> StorageSettings:
+        try:
+            self.access()
+        except ConfigError as error:
+            raise ValueError(str(error).removeprefix("storage.options: ")) from error
+        return self
+
+    def access(self) -> StoreAccess:
+        """What opens tables with these options. Secrets in it are still references."""
+        return StoreAccess.of(self.options)
 
 
 class SparkSettings(Section):

@@ -24,7 +24,7 @@ from pipelines.silver.rules import Rules
 from pipelines.silver.schema import ENVELOPE, Evolution, MessageSchema, SchemaField, known_type
 from sinks import tables
 from sinks.once import add_missing_columns, append_few_once, append_once, column_types, folded
-from sinks.rows import arrow_of, now_us
+from sinks.rows import arrow_of, now_us, rows_of
 from sinks.table import Table
 from sinks.tables import DQ_RESULTS
 
@@ -150,7 +150,13 @@ class SilverBatches:
         rows = part.rows if schema is part.schema else split.judged(part.parsed, schema, rules)
         if counts.bad:
             bad = split.quarantine_rows(rows, schema)
-            append_once(bad, place.table(tables.QUARANTINE.name), app_id=f"{step}:quarantine", version=batch_id)
+            quarantine = place.table(tables.QUARANTINE.name)
+            if quarantine.is_for_one_writer:
+                # Other jobs write it too, without Spark. A batch is bounded by max_bytes_per_trigger.
+                found = arrow_of(rows_of(bad.toArrow()), tables.QUARANTINE)
+                append_few_once(spark, found, quarantine, app_id=f"{step}:quarantine", version=batch_id)
+            else:
+                append_once(bad, quarantine, app_id=f"{step}:quarantine", version=batch_id)
         if counts.good:
             table = place.table(schema.table)
             self._make_ready(spark, table, schema)

@@ -26,6 +26,7 @@ from pipelines.silver.plan import PlanStore
 from pipelines.silver.rules import load_rules
 from pipelines.silver.schema import load_schemas
 from pipelines.spark.pools import pool
+from pipelines.spark.stores import reach_stores
 from sinks.table import Table
 
 QUERY_NAME = "silver"
@@ -38,20 +39,21 @@ def load_setup(settings: Settings) -> SilverSetup:
     silver = settings.silver
     schemas = load_schemas(Path(silver.schemas))
     rules = load_rules(Path(silver.rules) if silver.rules is not None else None, schemas)
-    return SilverSetup(tuple(schemas), rules, TablePlace.of(silver), settings.tenant)
+    return SilverSetup(tuple(schemas), rules, TablePlace.of(silver, settings.storage.access()), settings.tenant)
 
 
 def start_silver(spark: SparkSession, settings: Settings, *, available_now: bool = False) -> StreamingQuery:
     """Starts the query. With an empty checkpoint it begins at the first available version of bronze."""
     silver = settings.silver
-    bronze = bronze_table(settings)
+    bronze, access = bronze_table(settings), settings.storage.access()
+    reach_stores(spark, access, [bronze.path, silver.root, silver.checkpoint])
     if not bronze.exists(spark):
         # Not a settings error: the table may be created later by a telemetry job that still waits for its broker.
         raise JobFailedError(f"there is no bronze table {bronze}: run the telemetry job first, it creates the table")
     setup = load_setup(settings)
     setup.place.make(spark)
     check_tables(spark, setup)
-    batches = SilverBatches(setup, PlanStore(silver.checkpoint))
+    batches = SilverBatches(setup, PlanStore(silver.checkpoint, access))
     query_id: Future[str] = Future()
 
     def write(batch: DataFrame, batch_id: int) -> None:
@@ -74,7 +76,11 @@ def start_silver(spark: SparkSession, settings: Settings, *, available_now: bool
 
 def bronze_table(settings: Settings) -> Table:
     telemetry = settings.telemetry
-    return Table.named(telemetry.table) if telemetry.table is not None else Table.at(telemetry.table_path or "")
+    return (
+        Table.named(telemetry.table)
+        if telemetry.table is not None
+        else Table.at(telemetry.table_path or "", settings.storage.access())
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

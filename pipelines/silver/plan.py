@@ -1,21 +1,21 @@
 """The plan of a silver batch: saved beside the checkpoint before the batch writes, and used again by its replay.
 
 An interrupted batch thus continues as it began, even if the files were changed in between. The newest plan also records
-the fields that payloads have added so far. Works with folders of a file system only, which includes volumes.
+the fields that payloads have added so far.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
-from broker_edge.errors import PlanError, SettingsError
+from broker_edge.errors import PlanError, SettingsError, SinkError
 from pipelines.settings.yaml_file import Section
 from pipelines.silver.rules import Rules
 from pipelines.silver.schema import MessageSchema, SchemaField
+from sinks.folder import TableFolder
+from sinks.store import StoreAccess
 
 KEPT = 20
 """Only the newest batch can be replayed; the other plans are kept for inspection."""
@@ -38,24 +38,26 @@ class BatchPlan(Section):
 class PlanStore:
     """The folder `plans` of a checkpoint. Only the query of this checkpoint writes to it."""
 
-    def __init__(self, checkpoint: str) -> None:
-        if "://" in checkpoint:
+    def __init__(self, checkpoint: str, access: StoreAccess | None = None) -> None:
+        try:
+            self._folder = TableFolder.of(f"{checkpoint.rstrip('/')}/plans", access)
+        except SinkError as error:
             raise SettingsError(
-                f"the checkpoint {checkpoint} is not a folder of a file system: silver keeps its plans beside it and "
-                "needs one (on Databricks, a folder of a volume)"
-            )
-        self._folder = Path(checkpoint) / "plans"
+                f"the checkpoint {checkpoint} is not a folder of a known file system: silver keeps its plans beside "
+                "it, in a folder (on Databricks, of a volume), s3://, gs:// or abfss://"
+            ) from error
 
     def load(self, batch_id: int) -> BatchPlan | None:
         path = self._path(batch_id)
         try:
-            text = path.read_bytes()
-        except FileNotFoundError:
-            return None
+            text = self._folder.read(path)
         except OSError as error:
             raise PlanError(
-                f"cannot read the plan {path}: {error.strerror}; let the job read the folder of its checkpoint"
+                f"cannot read the plan {self._folder.uri}/{path} ({error}): let the job read the folder of its "
+                "checkpoint"
             ) from error
+        if text is None:
+            return None
         try:
             return BatchPlan.model_validate_json(text)
         except ValidationError as error:
@@ -74,35 +76,19 @@ class PlanStore:
     def save(self, plan: BatchPlan) -> None:
         """Returns when the plan is completely on disk. Removes old plans."""
         path = self._path(plan.batch_id)
-        scratch = path.with_suffix(".new")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with scratch.open("wb") as file:
-                file.write(plan.model_dump_json().encode())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(scratch, path)
-            _sync_folder(self._folder)
+            self._folder.replace(path, plan.model_dump_json().encode())
             for old in sorted(self._ids())[:-KEPT]:
-                self._path(old).unlink(missing_ok=True)
-        except OSError as error:
+                self._folder.remove(self._path(old))
+        except (OSError, SinkError) as error:
             raise PlanError(
-                f"cannot write the plan {path}: {error.strerror}; give the job a checkpoint in a folder that it may "
-                "write and that has room"
+                f"cannot write the plan {self._folder.uri}/{path} ({error}): give the job a checkpoint in a folder "
+                "that it may write and that has room"
             ) from error
 
     def _ids(self) -> list[int]:
-        if not self._folder.is_dir():
-            return []
-        return [int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit()]
+        stems = [name.removesuffix(".json") for name in self._folder.names() if name.endswith(".json")]
+        return [int(stem) for stem in stems if stem.isdigit()]
 
-    def _path(self, batch_id: int) -> Path:
-        return self._folder / f"{batch_id}.json"
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    def _path(self, batch_id: int) -> str:
+        return f"{batch_id}.json"

@@ -33,6 +33,17 @@ JAR_NAMES = (
 )
 """The jars that Delta needs at run time in addition to Spark's own."""
 
+S3A_PACKAGES = (
+    "org.apache.hadoop:hadoop-aws:3.5.0",
+    "software.amazon.awssdk:s3:2.35.4",
+    "software.amazon.awssdk:s3-transfer-manager:2.35.4",
+    "software.amazon.awssdk:sts:2.35.4",
+)
+"""What Spark 4.2 needs for S3, 13 MB in all: the modules that Hadoop uses, of the version that it was built with."""
+
+S3A_EXCLUDES = ("software.amazon.awssdk:bundle", "io.netty:*", "org.slf4j:*", "org.apache.httpcomponents:*")
+"""The SDK in one jar of 600 MB, and what Spark has in newer versions."""
+
 JARS_ENV = "HEADWATER_JARS"
 FETCH_TIMEOUT_SECONDS = 900
 
@@ -109,6 +120,11 @@ def fetch_packages(folder: Path, packages: Sequence[str], *, excludes: Sequence[
     return sorted(folder.glob("*.jar"))
 
 
+def s3a_jars() -> list[Path]:
+    """The jars of S3A beside those of Delta, fetched if necessary. For tests: users name `S3A_PACKAGES`."""
+    return fetch_packages(default_folder().parent / "jars-s3a", S3A_PACKAGES, excludes=S3A_EXCLUDES)
+
+
 def _missing(folder: Path) -> list[str]:
     return [name for name in JAR_NAMES if not (folder / name).is_file()]
 
@@ -158,6 +174,7 @@ def _reason(output: str) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """The command line: 0 if the jars are there, 1 with a one-sentence error on stderr if they cannot be fetched."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.spark.jars", description="Fetch the Delta jars once.")
+    parser.add_argument("--s3a", action="store_true", help="also the jars for S3, into jars-s3a beside them")
     parser.add_argument("--to", type=Path, default=None, help="folder for the jars (default .cache/jars)")
     options = parser.parse_args(arguments)
     folder: Path = (options.to or default_folder()).absolute()
@@ -165,6 +182,8 @@ def main(arguments: list[str] | None = None) -> int:
         if _missing(folder):
             _say(f"fetching {len(JAR_NAMES)} Delta jars into {folder} …")
         fetched = fetch(folder)
+        if options.s3a:
+            s3a_jars()
     except SetupError as error:
         _say(f"error: {error}")
         return 1

@@ -24,6 +24,7 @@ from pipelines.settings import MaintenanceSettings
 from sinks import conflicts
 from sinks.devices import DevicePublisher
 from sinks.rows import now_us, rows_of
+from sinks.table import Table
 from sinks.tables import uri_of
 
 POLICY = MaintenanceSettings()
@@ -56,7 +57,7 @@ class World:
         self.log.append(parsed.events, parsed.quarantine, query_id="status", batch_id=self._batch)
 
     def tend(self, name: str) -> maintenance.Tended:
-        return tend(uri_of(self.root, name), POLICY)
+        return tend(Table.at(uri_of(self.root, name)), POLICY)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         return list(rows_of(DeltaTable(uri_of(self.root, name)).to_pyarrow_table()))
@@ -85,7 +86,7 @@ def after_reading(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], objec
                 left.pop()()
             return optimizer
 
-    monkeypatch.setattr(maintenance, "DeltaTable", Read)
+    monkeypatch.setattr("sinks.table.DeltaTable", Read)
 
 
 @pytest.mark.parametrize("name", ["action_targets", "action_state"])

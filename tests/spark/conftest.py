@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from support.s3 import s3a_config
 
 from pipelines.spark.session import spark_session
 
@@ -18,8 +19,8 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Local Spark with Delta and the source; tables without a path are in a folder of this run."""
+    """Local Spark with Delta, S3A and the source; tables without a path are in a folder of this run."""
     warehouse: Path = tmp_path_factory.mktemp("warehouse")
-    session = spark_session("tests", warehouse=warehouse)
+    session = spark_session("tests", warehouse=warehouse, config=s3a_config())
     yield session
     session.stop()

@@ -10,17 +10,28 @@ import pytest
 from deltalake import write_deltalake
 from support.doc_snippets import snippets
 
+from pipelines.settings import load_settings
 from pipelines.silver.rules import load_rules
 from pipelines.silver.schema import load_schemas
+from pipelines.spark.jars import S3A_EXCLUDES, S3A_PACKAGES
 
 
 def test_the_schema_and_the_rules_of_the_page_are_right(tmp_path: Path) -> None:
-    for folder, text in zip(("schemas", "quality"), snippets("tables.md", "yaml"), strict=True):
+    for folder, text in zip(("schemas", "quality"), snippets("tables.md", "yaml")[:2], strict=True):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "weather.yaml").write_text(text, encoding="utf-8")
     (schema,) = load_schemas(tmp_path / "schemas")
     rules = load_rules(tmp_path / "quality", [schema])
     assert [rule.column for rule in rules["weather"].rules] == ["seq", "celsius"]
+
+
+def test_the_settings_of_the_page_reach_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "pipelines.yaml"
+    path.write_text("".join(snippets("tables.md", "yaml")[2:]), encoding="utf-8")
+    settings = load_settings(path)
+    assert len(settings.storage.access().options) == 4
+    assert tuple(settings.spark.packages) == S3A_PACKAGES
+    assert settings.spark.conf == {"spark.jars.excludes": ",".join(S3A_EXCLUDES)}
 
 
 def test_tables_are_read_without_a_jvm_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

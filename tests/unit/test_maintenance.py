@@ -30,7 +30,7 @@ def numbers(path: Path) -> list[int]:
 
 def test_small_files_become_one_with_the_same_rows_and_the_properties_are_set(tmp_path: Path) -> None:
     small_files(tmp_path / "t", SMALL_FILES_MIN)
-    done = tend(str(tmp_path / "t"), WEEK)
+    done = tend(Table.at(tmp_path / "t"), WEEK)
     assert done.problem is None
     assert (done.table, done.files, done.compacted) == ("t", SMALL_FILES_MIN, SMALL_FILES_MIN)
     table = DeltaTable(tmp_path / "t")
@@ -39,7 +39,7 @@ def test_small_files_become_one_with_the_same_rows_and_the_properties_are_set(tm
     assert table.metadata().configuration["delta.logRetentionDuration"] == "interval 30 days"
     version = table.version()
     # Without work there is no commit: the next round makes none that writers could conflict with.
-    assert tend(str(tmp_path / "t"), WEEK).compacted == 0
+    assert tend(Table.at(tmp_path / "t"), WEEK).compacted == 0
     assert DeltaTable(tmp_path / "t").version() == version
 
 
@@ -50,7 +50,7 @@ def test_a_file_that_no_commit_names_goes_when_it_is_old_and_no_sooner(tmp_path:
         orphan.write_bytes(b"of a writer that died")
     eight_days_ago = time.time() - 8 * DAY_S
     os.utime(old, (eight_days_ago, eight_days_ago))
-    assert tend(str(tmp_path / "t"), WEEK).removed == 1
+    assert tend(Table.at(tmp_path / "t"), WEEK).removed == 1
     assert not old.exists()
     assert young.exists()
     assert numbers(tmp_path / "t") == [0, 1]

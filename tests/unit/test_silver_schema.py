@@ -151,5 +151,5 @@ def test_a_plan_comes_back_as_it_was_saved_and_old_ones_go(tmp_path: Path) -> No
     newest = store.newest_before(KEPT + 2)
     assert newest is not None
     assert newest.batch_id == KEPT + 1
-    with pytest.raises(SettingsError, match="is not a folder of a file system"):
-        PlanStore("s3://bucket/checkpoint")
+    with pytest.raises(SettingsError, match="is not a folder of a known file system"):
+        PlanStore("hdfs2://bucket/checkpoint")

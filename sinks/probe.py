@@ -1,0 +1,62 @@
+"""Refuses an object store that cannot commit safely, before the first row is written to it.
+
+A Delta commit must fail if the version already exists, which needs a PUT with `If-None-Match: *`. Some stores accept
+the header and ignore it: two writers then overwrite each other's commits, and rows are lost without an error. The probe
+writes one new key twice, in a folder of its own that Delta's readers ignore.
+"""
+
+from __future__ import annotations
+
+import uuid
+from functools import cache
+from typing import TYPE_CHECKING, cast
+
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import from_url
+
+from broker_edge.errors import SinkError
+from sinks.store import StoreAccess, is_remote
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config
+
+FOLDER = "_headwater_probe"
+
+
+@cache
+def require_safe_commits(path: str, access: StoreAccess) -> None:
+    """Raises SinkError if the store of `path`, the path of a table or of a folder of tables, is not usable. Asks once
+    per path and process, in three requests; does nothing for local folders."""
+    if not is_remote(path):
+        return
+    try:
+        is_safe = _second_put_fails(path, access)
+    except (BaseError, OSError, ValueError) as error:
+        # The library adds its own values and a trace after the first lines.
+        reason = " ".join(str(error).split("Debug source")[0].split())[:300]
+        raise SinkError(
+            f"cannot write to {path} ({reason}): check the bucket, its permissions and storage.options"
+        ) from error
+    if not is_safe:
+        raise SinkError(
+            f"the store of {path} has no conditional PUT (If-None-Match), so that concurrent commits would lose rows: "
+            "use a store that has it"
+        )
+
+
+def _second_put_fails(path: str, access: StoreAccess) -> bool:
+    options = access.deltalake()
+    store = from_url(
+        path,
+        config=cast("S3Config", {name: value for name, value in options.items() if name != "aws_allow_http"}),
+        client_options={"allow_http": options.get("aws_allow_http") == "true"},
+    )
+    key = f"{FOLDER}/{uuid.uuid4().hex}"
+    store.put(key, b"first", mode="create")
+    try:
+        store.put(key, b"second", mode="create")
+    except AlreadyExistsError:
+        return True
+    finally:
+        store.delete(key)
+    return False

@@ -1,0 +1,144 @@
+"""A real S3 server in a process of its own (versitygw over a folder), and a link to it that makes it ignore one header.
+
+`make store-server` builds it. It honours `If-None-Match`; several processes may use it at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from broker_edge.torture.waiting import wait_until
+from pipelines.spark.jars import delta_jars, s3a_jars
+from sinks.store import StoreAccess
+from support.ports import free_port
+
+PROGRAM = Path(__file__).resolve().parents[2] / ".cache" / "versitygw"
+BUCKET = "tables"
+SECRET = "a-secret-that-must-not-leak"
+USER = "tester"
+_START_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """Where the server is. `secret` is a file with the secret key, `folder` has the objects as files."""
+
+    endpoint: str
+    secret: Path
+    folder: Path
+
+    @property
+    def root(self) -> str:
+        return f"s3://{BUCKET}"
+
+    def options(self, endpoint: str | None = None) -> dict[str, str]:
+        """`storage.options` for this server."""
+        return {
+            "aws_endpoint": endpoint or self.endpoint,
+            "aws_region": "us-east-1",
+            "aws_access_key_id": USER,
+            "aws_secret_access_key": f"file:{self.secret}",
+        }
+
+    @property
+    def access(self) -> StoreAccess:
+        return StoreAccess.of(self.options())
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The usual variables, without any setting."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": USER,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+        }
+
+
+@contextlib.contextmanager
+def s3_server(folder: Path) -> Iterator[S3Server]:
+    """Runs the server over a new folder, with one bucket."""
+    if not os.access(PROGRAM, os.X_OK):
+        pytest.fail(f"{PROGRAM} is missing: run `make store-server` (it needs Go 1.25 or newer)", pytrace=False)
+    objects, secret = folder / "objects", folder / "secret"
+    (objects / BUCKET).mkdir(parents=True)
+    secret.write_text(SECRET + "\n")
+    port = free_port()
+    environment = {**os.environ, "ROOT_ACCESS_KEY": USER, "ROOT_SECRET_KEY": SECRET}
+    command = [str(PROGRAM), "--port", f"127.0.0.1:{port}", "--quiet", "posix", "--sidecar", str(folder / "sidecar")]
+    (folder / "sidecar").mkdir()
+    with (folder / "server.log").open("wb") as log:
+        server = subprocess.Popen([*command, str(objects)], env=environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        wait_until(lambda: _answers(port), seconds=_START_S, what=f"the S3 server, see {folder / 'server.log'}")
+        yield S3Server(f"http://127.0.0.1:{port}", secret, objects)
+    finally:
+        server.terminate()
+        server.wait(_START_S)
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+        return True
+    return False
+
+
+def s3a_config() -> Mapping[str, str]:
+    """For a local session: the jars of Delta and of S3A."""
+    return {"spark.jars": ",".join(str(jar.absolute()) for jar in [*delta_jars(), *s3a_jars()])}
+
+
+class CarelessStore:
+    """A store that accepts `If-None-Match` and ignores it. The header is signed, so it is forwarded as it is; but the
+    object that it should protect is removed first."""
+
+    _REQUEST = re.compile(rb"PUT /(\S+) HTTP/1.1\r\n(?:[^\r]+\r\n)*?if-none-match: \*", re.IGNORECASE)
+
+    def __init__(self, server: S3Server) -> None:
+        host, _, port = server.endpoint.removeprefix("http://").rpartition(":")
+        self._server, self._objects = (host, int(port)), server.folder
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = [self._listener]
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.ignored = 0
+
+    def __enter__(self) -> CarelessStore:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._server)
+                self._sockets += [client, server]
+                threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
+                threading.Thread(target=self._forward, args=(server, client), daemon=True).start()
+
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 20):
+                for path in self._REQUEST.findall(data):
+                    (self._objects / path.decode()).unlink(missing_ok=True)
+                    # The server keeps what it knows about an object beside the objects.
+                    shutil.rmtree(self._objects.with_name("sidecar") / path.decode(), ignore_errors=True)
+                    self.ignored += 1
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
