@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from broker_edge.errors import BrokerError, ConfigError, HeadwaterError, OptionError, UnavailableError
 from broker_edge.flight import FlightClient, JsonObject
+from broker_edge.tls import tls_reason
 from sources.access import Access
 from sources.broker_errors import fenced, refused, unreachable
 
@@ -207,7 +208,10 @@ class LogServer:
 
 
 def _short(error: BaseException) -> str:
-    """gRPC's reason without its debug context."""
+    """gRPC's reason without its debug context; for TLS what it means."""
+    meaning = tls_reason(str(error), has_certificate=False)
+    if meaning is not None:
+        return meaning
     text = re.split(r"\. (?:gRPC client debug context|Client context|Detail)", str(error))[0]
     text = text.rpartition("with message: ")[2]
     for marker in (

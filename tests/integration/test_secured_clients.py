@@ -16,8 +16,11 @@ from support.tls_files import Files
 
 from broker_edge.authority import KeyPair, new_authority, new_certificate
 from broker_edge.device import Link, LinkError
+from broker_edge.errors import UnavailableError
 from broker_edge.tls import TlsReferences
 from broker_edge.torture.process import BrokerProcess
+from sources.options import parse_options
+from sources.servers import Servers
 
 HOSTS = ("localhost", "127.0.0.1")
 USER = "device-1"
@@ -181,6 +184,18 @@ def test_what_is_wrong_over_flight_and_http_is_one_sentence(
     assert (done.code, says in done.err) == (code, True), done.err
     assert len(done.err.splitlines()) == 1
     assert "hunter2" not in done.err
+
+
+@pytest.mark.parametrize(("broker", "says"), [("good", UNKNOWN), ("expired", EXPIRED), ("renamed", RENAMED)])
+def test_a_query_says_what_is_wrong_with_a_certificate(world: World, broker: str, says: str) -> None:
+    trusted = {} if broker == "good" else {"tls.ca": f"file:{world.client.ca}"}
+    options = {"servers": world.at("grpc+tls", broker), "subscribe": "t", "fetchOffset.numRetries": "0", **trusted}
+    servers = Servers(parse_options(options))
+    try:
+        with pytest.raises(UnavailableError, match=says):
+            servers.all()
+    finally:
+        servers.close()
 
 
 def chosen(world: World, options: str) -> list[str]:

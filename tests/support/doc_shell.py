@@ -35,7 +35,7 @@ class DocShell:
 
     def __init__(self, folder: Path, *, more: Mapping[str, str] | None = None) -> None:
         self.folder = folder
-        self.ports = {1883: free_port(), 8815: free_port(), 8080: free_port()}
+        self.ports = {1883: free_port(), 8883: free_port(), 8815: free_port(), 8080: free_port()}
         self._more = dict(more or {})
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._shown: list[str] = []
@@ -80,6 +80,7 @@ class DocShell:
         """The text of a block with the addresses of this run."""
         for usual, port in self.ports.items():
             text = re.sub(rf"\b(127\.0\.0\.1|localhost):{usual}\b", f"127.0.0.1:{port}", text)
+            text = re.sub(rf"(--port \w+)={usual}\b", rf"\1={port}", text)
         for usual, own in self._more.items():
             text = text.replace(usual, own)
         return text
