@@ -25,6 +25,9 @@ def demo(
     secure: Annotated[
         bool, typer.Option("--secure", help="Users and TLS as `init` sets them up; each device is a user of its own.")
     ] = False,
+    brokers: Annotated[
+        int, typer.Option(min=1, max=4, help="Brokers; with more than one, the last restarts in the middle.")
+    ] = 1,
     data: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Keep log, tables and checkpoints here (default: delete them at the end)."),
@@ -38,9 +41,8 @@ def demo(
             f"the demo needs {', '.join(missing)}: install headwater with the extras `spark`, `device` and `notebooks`"
         )
     run = import_module("pipelines.demo").run
-    raise typer.Exit(
-        int(run(seconds=seconds, headless=headless, as_json=json, devices=devices, data=data, secure=secure))
-    )
+    given = {"devices": devices, "brokers": brokers, "data": data, "secure": secure}
+    raise typer.Exit(int(run(seconds=seconds, headless=headless, as_json=json, **given)))
 
 
 def register(app: typer.Typer) -> None:

@@ -32,13 +32,16 @@ _ACKED_TYPES = {"device_id": pa.string(), "seq": pa.int64(), "payload_hash": pa.
 class Account:
     """`bronze_rows`: rows published by the devices of this run. `missing`: acknowledged payloads that are not in bronze
     byte for byte. `duplicates`: rows beyond the first with the same (log_id, partition, offset), or beyond the first
-    with the same device and payload. Latencies are from the publish, by the device's clock, to the Delta commit."""
+    with the same device and payload. `resent` are the latter at a broker that was restarted: a device sends again what
+    was not acknowledged, and at QoS 1 the broker may store it twice. Latencies are from the publish, by the device's
+    clock, to the Delta commit."""
 
     bronze_rows: int
     missing: int
     duplicates: int
     p50_ms: float
     p99_ms: float
+    resent: int = 0
 
 
 def read_acked(path: Path) -> pa.Table:
@@ -57,11 +60,13 @@ def read_acked(path: Path) -> pa.Table:
     )
 
 
-def take_account(bronze: Path, acked: pa.Table, *, devices: Collection[str], since_us: int = 0) -> Account:
+def take_account(
+    bronze: Path, acked: pa.Table, *, devices: Collection[str], since_us: int = 0, restarted: Collection[str] = ()
+) -> Account:
     """Compares the bronze table at `bronze` with `acked` (columns device_id, payload_hash).
 
     Counts only rows that one of `devices` stamped at `since_us` or later: other clients may publish too, and a kept
-    data folder holds the rows of earlier runs.
+    data folder holds the rows of earlier runs. `restarted` are the devices of brokers that were restarted.
     """
     places: list[pa.Table] = []
     messages = _Messages(frozenset(devices), since_us)
@@ -72,12 +77,16 @@ def take_account(bronze: Path, acked: pa.Table, *, devices: Collection[str], sin
     seen = messages.table()
     # A second acknowledgement of the same message adds no promise.
     promised = acked.select(_MESSAGE).group_by(_MESSAGE).aggregate([])
+    may_resend = pc.is_in(seen["device_id"], pa.array(sorted(restarted), pa.string()))
+    resent = _beyond_first(seen.filter(may_resend), _MESSAGE)
+    twice = _beyond_first(seen, _MESSAGE) - resent
     return Account(
         bronze_rows=seen.num_rows,
         missing=promised.join(seen, keys=_MESSAGE, join_type="left anti").num_rows,
-        duplicates=max(_beyond_first(pa.concat_tables(places), _PLACE) if places else 0, _beyond_first(seen, _MESSAGE)),
+        duplicates=max(_beyond_first(pa.concat_tables(places), _PLACE) if places else 0, twice),
         p50_ms=messages.latency_ms(0.50),
         p99_ms=messages.latency_ms(0.99),
+        resent=resent,
     )
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 
 import pyarrow as pa
@@ -56,9 +57,16 @@ class Operator:
         self._versions: tuple[int, ...] = ()
         self._outcome = Outcome()
 
-    def describe_devices(self, device_ids: Sequence[str]) -> None:
-        """Adds a row to `devices` for each device without one: site and model, and `ring: canary` for the first 20."""
-        known = set(_column(DeltaTable(self._uri("devices")), "device_id"))
+    def describe_devices(self, device_ids: Sequence[str], *, logs: Mapping[str, str] | None = None) -> None:
+        """Adds a row to `devices` for each device without one: site and model, and `ring: canary` for 20 of them.
+
+        `logs` names the broker of each device, if there are several; the canaries are then spread over the brokers.
+        """
+        there = DeltaTable(self._uri("devices"))
+        if logs or any(_column(there, "log")):
+            self._describe_at(device_ids, logs or {})
+            return
+        known = set(_column(there, "device_id"))
         rows = [
             {
                 "device_id": id_,
@@ -71,6 +79,25 @@ class Operator:
         ]
         if rows:
             write_deltalake(self._uri("devices"), pa.Table.from_pylist(rows, DEVICES.arrow_schema()), mode="append")
+
+    def _describe_at(self, device_ids: Sequence[str], logs: Mapping[str, str]) -> None:
+        """Every second canary is at the second broker, and so on. Rows of earlier runs get the brokers of this one."""
+        of_broker: dict[str | None, list[str]] = {}
+        for id_ in device_ids:
+            of_broker.setdefault(logs.get(id_), []).append(id_)
+        turns = zip_longest(*of_broker.values())
+        ranked = [id_ for turn in turns for id_ in turn if id_ is not None]
+        made = {"created_by": "demo", "created_at": datetime.now(UTC)}
+        rows = [
+            {"device_id": id_, "labels": list(_labels(index).items()), "log": logs.get(id_), **made}
+            for index, id_ in enumerate(ranked)
+        ]
+        source = pa.Table.from_pylist(rows, DEVICES.arrow_schema())
+        table = DeltaTable(self._uri("devices"))
+        merge = table.merge(source, "t.device_id = s.device_id", source_alias="s", target_alias="t")
+        # A kept folder may know the devices from a run with another number of brokers.
+        merge = merge.when_matched_update({"log": "s.log", "labels": "s.labels"})
+        merge.when_not_matched_insert_all().execute()
 
     @property
     def actions_path(self) -> str:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -39,9 +39,9 @@ class DeviceCounts:
 class DeviceProcess:
     """Use from one thread; `counts` may be called from any."""
 
-    def __init__(self, *, count: int, broker: DemoBroker, interval_s: float, acked_path: Path) -> None:
+    def __init__(self, *, count: int, broker: DemoBroker, interval_s: float, acked_path: Path, first: int = 1) -> None:
         self._acked_path = acked_path
-        settings = {"count": count, "interval_s": interval_s, "acked_path": str(acked_path)}
+        settings = {"count": count, "first": first, "interval_s": interval_s, "acked_path": str(acked_path)}
         settings |= {"host": broker.mqtt.host, "port": broker.mqtt.port, "scheme": broker.mqtt.scheme}
         if broker.secured is not None:
             # Every process of this machine can read the arguments, so they hold paths only.
@@ -147,6 +147,44 @@ class DeviceProcess:
     def _pipe(stream: IO[str] | None) -> IO[str]:
         assert stream is not None, "the process is created with pipes"
         return stream
+
+
+class DeviceGroup:
+    """The device processes of all brokers, used like one."""
+
+    def __init__(self, processes: Sequence[DeviceProcess]) -> None:
+        self._processes = tuple(processes)
+
+    @property
+    def counts(self) -> DeviceCounts:
+        return _sum(process.counts for process in self._processes)
+
+    @property
+    def alive(self) -> bool:
+        return all(process.alive for process in self._processes)
+
+    def wait_ready(self) -> None:
+        for process in self._processes:
+            process.wait_ready()
+
+    def start(self) -> None:
+        for process in self._processes:
+            process.start()
+
+    def pause(self) -> DeviceCounts:
+        return _sum([process.pause() for process in self._processes])
+
+    def stop(self) -> DeviceCounts:
+        return _sum([process.stop() for process in self._processes])
+
+    def kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+
+def _sum(parts: Iterable[DeviceCounts]) -> DeviceCounts:
+    rows = list(parts)
+    return DeviceCounts(**{name: sum(getattr(row, name) for row in rows) for name in DeviceCounts.__slots__})
 
 
 def _counts(news: Mapping[str, Any]) -> DeviceCounts:

@@ -24,7 +24,7 @@ from pipelines.spark.errors import own_error
 from pipelines.spark.session import SHORT_RUN, spark_session
 from pipelines.status import StatusSettings, start_status
 from pipelines.telemetry import start_telemetry
-from sinks.devices import DevicePublisher
+from sinks.devices import Fleet
 
 TRIGGER = "1 second"
 _JOIN_S = 30.0
@@ -46,7 +46,7 @@ class Jobs:
         )
         mute_query_traces(self._spark)
         self._queries: list[StreamingQuery] = []
-        self._publisher = DevicePublisher(settings.fleet()[0])
+        self._fleet = Fleet(settings.fleet())
         self._engine: ActionJob | None = None
         self._engine_thread: threading.Thread | None = None
         self._engine_error: BaseException | None = None
@@ -67,7 +67,7 @@ class Jobs:
             trigger=TRIGGER,
         )
         self._queries.append(start_status(self._spark, status))
-        self._engine = ActionJob(DeltalakeStore(layout.tables), self._publisher)
+        self._engine = ActionJob(DeltalakeStore(layout.tables), self._fleet.publishers)
         self._engine_thread = threading.Thread(
             target=self._run_engine, args=(self._engine,), name="engine", daemon=True
         )
@@ -104,7 +104,7 @@ class Jobs:
         try:
             self.stop()
         finally:
-            self._publisher.close()
+            self._fleet.close()
             self._spark.stop()
 
     def _run_engine(self, engine: ActionJob) -> None:

@@ -23,7 +23,11 @@ class Layout:
 
     @property
     def broker(self) -> Path:
-        return self.root / "broker"
+        return self.broker_of(0)
+
+    def broker_of(self, number: int) -> Path:
+        """The folder of a broker, counted from 0."""
+        return self.root / ("broker" if number == 0 else f"broker-{number + 1}")
 
     @property
     def tables(self) -> Path:
@@ -36,9 +40,9 @@ class Layout:
     def checkpoint(self, query: str) -> Path:
         return self.root / "checkpoints" / query
 
-    def acked(self, since_us: int) -> Path:
-        """The devices' list of the run that began at `since_us`."""
-        return self.root / "acked" / f"{since_us}.csv"
+    def acked(self, since_us: int, number: int = 0) -> Path:
+        """The list of the devices of a broker, of the run that began at `since_us`."""
+        return self.root / "acked" / (f"{since_us}.csv" if number == 0 else f"{since_us}-{number + 1}.csv")
 
 
 @contextmanager

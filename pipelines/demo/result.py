@@ -19,6 +19,8 @@ class Result:
     counts: DeviceCounts
     devices: int
     seconds: float
+    brokers: int = 1
+    restarts: int = 0
 
     @property
     def ok(self) -> bool:
@@ -36,6 +38,9 @@ class Result:
             "bronze_rows": self.account.bronze_rows,
             "missing": self.account.missing,
             "duplicates": self.account.duplicates,
+            "resent": self.account.resent,
+            "brokers": self.brokers,
+            "restarts": self.restarts,
             "actions": {
                 "count": outcome.actions,
                 "open": outcome.open,

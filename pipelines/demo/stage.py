@@ -6,16 +6,20 @@ action has ended; then the jobs run until all acknowledged messages are in bronz
 
 from __future__ import annotations
 
+import itertools
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import pyarrow as pa
+
 from broker_edge import Row
 from broker_edge.device.fleet import FleetSettings, device_ids
-from pipelines.demo.account import read_acked, take_account
+from pipelines.demo.account import Account, read_acked, take_account
 from pipelines.demo.action import Operator, Outcome
-from pipelines.demo.broker import DemoBroker, open_broker
-from pipelines.demo.devices import DeviceCounts, DeviceProcess
+from pipelines.demo.broker import DemoBroker
+from pipelines.demo.brokers import DemoBrokers, open_brokers
+from pipelines.demo.devices import DeviceCounts, DeviceGroup, DeviceProcess
 from pipelines.demo.interrupt import Interrupt, stdout_for_results
 from pipelines.demo.jobs import JobError, Jobs
 from pipelines.demo.layout import Layout, open_layout
@@ -41,12 +45,14 @@ def run(
     headless: bool,
     as_json: bool,
     devices: int,
+    brokers: int = 1,
     data: Path | None = None,
     secure: bool = False,
 ) -> int:
     """Runs the demo for `seconds`, or until Ctrl-C. Returns 0 if everything was as promised, otherwise 1.
 
-    With `secure` the broker has users and TLS, as `headwater init` sets them up.
+    With `secure` the broker has users and TLS, as `headwater init` sets them up. With several `brokers` the devices are
+    spread over them, and the last broker restarts in the middle of the run.
 
     With `data` that folder keeps log, tables and checkpoints, and a later run continues with them. Raises PipelineError
     or HeadwaterError with a one-sentence message when something does not start or ends too early.
@@ -56,7 +62,7 @@ def run(
     delta_jars()
     with stdout_for_results() as results, open_layout(data) as layout:
         screen = Screen(live=not headless)
-        result = Stage(layout, screen, devices, secure=secure).play(seconds)
+        result = Stage(layout, screen, devices, brokers=brokers, secure=secure).play(seconds)
         results.write((result_json(result) if as_json else result_text(result)) + "\n")
         if data is not None:
             screen.say(f"all files are kept in {layout.root}")
@@ -66,38 +72,69 @@ def run(
 class Stage:
     """One run. `play` is called once."""
 
-    def __init__(self, layout: Layout, screen: Screen, devices: int, *, secure: bool = False) -> None:
+    def __init__(self, layout: Layout, screen: Screen, devices: int, *, brokers: int = 1, secure: bool = False) -> None:
         self._secure = secure
         self._layout, self._screen, self._count = layout, screen, devices
         self._since_us = time.time_ns() // 1_000
         self._ids = device_ids(FleetSettings(count=devices))
+        bounds = [devices * number // brokers for number in range(brokers + 1)]
+        self._shares = [self._ids[start:end] for start, end in itertools.pairwise(bounds)]
+        """The devices of each broker."""
 
     def play(self, seconds: float | None) -> Result:
         layout, screen = self._layout, self._screen
         with ExitStack() as stack:
-            with screen.step("broker"):
-                broker = stack.enter_context(open_broker(layout, devices=self._ids, secure=self._secure))
-            acked_path = layout.acked(self._since_us)
-            devices = DeviceProcess(count=self._count, broker=broker, interval_s=INTERVAL_S, acked_path=acked_path)
+            count = len(self._shares)
+            with screen.step("broker" if count == 1 else f"{count} brokers"):
+                opened = open_brokers(layout, count, devices=self._ids, secure=self._secure)
+                brokers = stack.enter_context(opened)
+            devices = self._devices(brokers)
             stack.callback(devices.kill)
             operator = Operator(layout.tables)
-            operator.describe_devices(self._ids)
+            operator.describe_devices(self._ids, logs=self._logs(brokers))
             with screen.step("Spark"):
-                jobs = stack.enter_context(Jobs(layout, broker.settings))
+                jobs = stack.enter_context(Jobs(layout, brokers.settings))
                 interrupt = Interrupt()
                 jobs.start()
             tail = BronzeTail(layout.bronze)
             with screen.step("first record from the broker into Delta"):
-                self._probe(broker, jobs, tail, interrupt)
+                self._probe(brokers.all[0], jobs, tail, interrupt)
             with screen.step(f"{self._count} devices"):
                 devices.wait_ready()
                 devices.start()
+            broker = brokers.all[0]
             addresses = Addresses(str(broker.mqtt), broker.operator.server, broker.admin, broker.options)
             screen.hints(next_steps(addresses, layout))
-            watch = _Watch(screen, jobs, devices, operator, BronzeTail(layout.bronze), interrupt)
+            watch = _Watch(screen, jobs, devices, operator, BronzeTail(layout.bronze), interrupt, brokers)
             with screen.watching():
                 watch.until(seconds)
-            return self._finish(watch, acked_path)
+            return self._finish(watch)
+
+    def _devices(self, brokers: DemoBrokers) -> DeviceGroup:
+        """A process of simulated devices for each broker."""
+        processes, first = [], 1
+        for number, (ids, broker) in enumerate(zip(self._shares, brokers.all, strict=True)):
+            path = self._layout.acked(self._since_us, number)
+            processes.append(
+                DeviceProcess(count=len(ids), first=first, broker=broker, interval_s=INTERVAL_S, acked_path=path)
+            )
+            first += len(ids)
+        return DeviceGroup(processes)
+
+    def _logs(self, brokers: DemoBrokers) -> dict[str, str] | None:
+        """The broker of each device; None if there is only one."""
+        if len(self._shares) == 1:
+            return None
+        return {id_: name for ids, name in zip(self._shares, brokers.names, strict=True) for id_ in ids}
+
+    def _acked(self) -> pa.Table:
+        return pa.concat_tables(
+            read_acked(self._layout.acked(self._since_us, number)) for number in range(len(self._shares))
+        )
+
+    def _account(self, watch: _Watch, acked: pa.Table) -> Account:
+        restarted = self._shares[-1] if watch.restarts else []
+        return take_account(self._layout.bronze, acked, devices=self._ids, since_us=self._since_us, restarted=restarted)
 
     def _probe(self, broker: DemoBroker, jobs: Jobs, tail: BronzeTail, interrupt: Interrupt) -> None:
         """Sends a test record through the whole pipeline, so that a cold start does not count as latency."""
@@ -109,31 +146,36 @@ class Stage:
             if time.monotonic() > deadline:
                 raise JobError(f"no record arrived from the broker in {self._layout.bronze} within {PROBE_S:g} s")
 
-    def _finish(self, watch: _Watch, acked_path: Path) -> Result:
+    def _finish(self, watch: _Watch) -> Result:
         seconds = watch.seconds
         with self._screen.step("waiting for the actions to end"):
             watch.devices.pause()
             outcome = watch.wait_for_actions(ACTIONS_END_S)
             counts = watch.devices.stop()
         with self._screen.step("waiting for the last rows"):
-            self._drain(watch, acked_path, counts)
+            self._drain(watch, counts)
             watch.jobs.stop()
-            account = take_account(
-                self._layout.bronze, read_acked(acked_path), devices=self._ids, since_us=self._since_us
-            )
-        return Result(account=account, outcome=outcome, counts=counts, devices=self._count, seconds=seconds)
+            account = self._account(watch, self._acked())
+        return Result(
+            account=account,
+            outcome=outcome,
+            counts=counts,
+            devices=self._count,
+            seconds=seconds,
+            brokers=len(self._shares),
+            restarts=watch.restarts,
+        )
 
-    def _drain(self, watch: _Watch, acked_path: Path, counts: DeviceCounts) -> None:
+    def _drain(self, watch: _Watch, counts: DeviceCounts) -> None:
         """Waits until bronze has everything that was acknowledged, or until the deadline; the account reports what is
         missing."""
-        acked, looked_at = read_acked(acked_path), -2
+        acked, looked_at = self._acked(), -2
         deadline = time.monotonic() + DRAIN_S
         while time.monotonic() < deadline:
             # An exact count reads the whole table: do it only when there may be enough rows, and once per commit.
             if watch.tail.rows() >= counts.acked and watch.tail.version != looked_at:
                 looked_at = watch.tail.version
-                found = take_account(self._layout.bronze, acked, devices=self._ids, since_us=self._since_us)
-                if found.missing == 0:
+                if self._account(watch, acked).missing == 0:
                     return
             watch.jobs.check()
             time.sleep(0.1)
@@ -147,13 +189,16 @@ class _Watch:
         self,
         screen: Screen,
         jobs: Jobs,
-        devices: DeviceProcess,
+        devices: DeviceGroup,
         operator: Operator,
         tail: BronzeTail,
         interrupt: Interrupt,
+        brokers: DemoBrokers,
     ) -> None:
         self.jobs, self.devices, self.tail = jobs, devices, tail
         self._screen, self._operator, self._interrupt = screen, operator, interrupt
+        self._brokers = brokers
+        self.restarts = 0
         self._began = time.monotonic()
         self._inserted = False
         self._last: Snapshot | None = None
@@ -167,6 +212,7 @@ class _Watch:
         while seconds is None or self.seconds < seconds:
             if self.seconds >= ACTION_AFTER_S:
                 self._insert_once()
+                self._restart_once()
             self._look()
             left_s = LOOK_EVERY_S if seconds is None else min(LOOK_EVERY_S, max(0.0, seconds - self.seconds))
             if self._interrupt.wait(left_s):
@@ -186,6 +232,13 @@ class _Watch:
             self._inserted = True
             action_id = self._operator.insert_action()
             self._screen.say(f"inserted the action {action_id} into {self._operator.actions_path}")
+
+    def _restart_once(self) -> None:
+        """Right after the action was inserted, so that commands and reports meet a broker that is away."""
+        if self.restarts or len(self._brokers.all) == 1:
+            return
+        with self._screen.step(f"restarting {self._brokers.names[-1]}"):
+            self.restarts += self._brokers.restart_last()
 
     def _look(self) -> None:
         self.jobs.check()

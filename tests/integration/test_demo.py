@@ -96,8 +96,8 @@ def first_run(kept: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def running(first_run: subprocess.CompletedProcess[str], kept: Path) -> Iterator[RunningDemo]:
-    """A second start on the same folder, without a time limit."""
-    demo = RunningDemo("--headless", "--json", "--devices", "30", "--data", str(kept))
+    """A second start on the same folder, without a time limit, and with a second broker."""
+    demo = RunningDemo("--headless", "--json", "--devices", "30", "--brokers", "2", "--data", str(kept))
     try:
         yield demo
     finally:
@@ -129,7 +129,8 @@ def test_a_short_run_loses_and_doubles_nothing_and_its_action_succeeds(
 
 
 @pytest.mark.timeout(1500)
-def test_ctrl_c_ends_with_the_same_account_and_the_printed_commands_work(running: RunningDemo) -> None:
+def test_ctrl_c_ends_with_the_same_account_and_the_printed_commands_work(running: RunningDemo, kept: Path) -> None:
+    """Two brokers, of which one restarts in the middle."""
     running.wait_for("its own action_id", START_S)
     running.wait_for("write_deltalake", COMMAND_S)
     commands = [line.strip() for line in running.said if line.startswith("  ") and not line.startswith("  #")]
@@ -141,7 +142,8 @@ def test_ctrl_c_ends_with_the_same_account_and_the_printed_commands_work(running
         done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=COMMAND_S, check=False)
         assert done.returncode == 0, (command, done.stderr)
         assert any(word in done.stdout for word in ("telemetry", "succeeded")) or "write_deltalake" in command, command
-    running.wait_for("inserted the action", COMMAND_S)
+    running.wait_for("restarting broker-2: ", COMMAND_S)
+    assert any("inserted the action" in line for line in running.said)
     running.signal_group(signal.SIGINT)
     code, printed = running.end(END_S)
     assert code == 0, "\n".join(running.said)
@@ -150,7 +152,17 @@ def test_ctrl_c_ends_with_the_same_account_and_the_printed_commands_work(running
     assert account["actions"]["count"] == 3
     assert account["actions"]["open"] == 0
     assert (account["missing"], account["duplicates"]) == (0, 0)
-    assert account["bronze_rows"] == account["acked"] == account["published"] > 0
+    assert account["bronze_rows"] - account["resent"] == account["acked"] == account["published"] > 0
+    assert (account["brokers"], account["restarts"]) == (2, 1)
+    targets = (
+        DeltaTable(kept / "tables" / "action_targets").to_pyarrow_table(columns=["device_id", "log_id"]).to_pylist()
+    )
+    logs = DeltaTable(kept / "tables" / "bronze_telemetry").to_pyarrow_table(columns=["log_id"])["log_id"].to_pylist()
+    assert {target["log_id"] for target in targets} == set(logs)
+    assert len(set(logs)) == 2
+    fewer = headwater("demo", "--for", "1", "--headless", "--data", str(kept), environment=environment())
+    assert fewer.code == 5, fewer.err
+    assert f"{kept} has records of more than 1 brokers: name another folder with --data" in fewer.err
 
 
 def test_the_broker_of_a_secured_demo_is_for_its_users_and_the_printed_commands_are_theirs(tmp_path: Path) -> None:

@@ -136,3 +136,12 @@ def test_the_list_that_a_killed_fleet_leaves_is_read_up_to_its_last_whole_line(t
     assert table["device_id"].to_pylist() == list(DEVICES)
     assert table["payload_hash"].to_pylist() == [-5, 7]
     assert read_acked(tmp_path / "none").num_rows == 0
+
+
+def test_a_repeated_message_at_a_restarted_broker_is_resent_and_a_repeated_record_is_not(tmp_path: Path) -> None:
+    value = payload(1)
+    append(tmp_path / "bronze", row(0, value), row(1, value))
+    account = take_account(tmp_path / "bronze", acked(), devices=DEVICES, restarted=DEVICES[:1])
+    assert (account.resent, account.duplicates) == (1, 0)
+    account = take_account(tmp_path / "bronze", acked(), devices=DEVICES, restarted=DEVICES[1:])
+    assert (account.resent, account.duplicates) == (0, 1)
