@@ -233,8 +233,11 @@ class RunningFleet:
     def stop(self, *, drain_s: float = 10.0) -> int:
         """Like `Fleet.stop`; a second call does nothing."""
         if self.unacked_at_stop is None:
-            future = asyncio.run_coroutine_threadsafe(self.fleet.stop(drain_s=drain_s), self._loop)
-            self.unacked_at_stop = future.result()
+            self.unacked_at_stop = 0
+            # Without a fleet its settings were wrong, and that error is the one to report.
+            if self._fleet is not None:
+                future = asyncio.run_coroutine_threadsafe(self._fleet.stop(drain_s=drain_s), self._loop)
+                self.unacked_at_stop = future.result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()

@@ -63,9 +63,29 @@ def test_a_broker_that_stays_away_is_an_alert_and_exit_code_3(
     assert f"error: gaps: cannot reach the broker at {flight_server.location}" in talk
 
 
+def test_brokers_and_credentials_of_the_command_line_count_more_than_the_file(
+    flight_server: FlightServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HEADWATER_USER", "HEADWATER_PASSWORD_FROM"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    with Client(flight_server.location) as client:
+        client.gap(3, 0, 5, reason="damage")
+    settings = str(config("grpc://127.0.0.1:1", tmp_path))
+    live = ["--server", flight_server.location, "--password-from", f"file:{tmp_path}/nothing"]
+    run = ["jobs", "run", "gaps", "--available-now", "--json", "--config", settings]
+    # The password is needed for the first call, so it is missed there: options before and after the command are one.
+    assert main(["--user", "ann", *run, *live]) == 5
+    assert f"cannot read {tmp_path}/nothing" in capsys.readouterr().err
+    (tmp_path / "nothing").write_text("pw")
+    assert main(["--user", "ann", *run, *live]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
+        (["gaps", "--user", "ann", "--password-from", "hunter2"], 5, "write file:PATH, env:NAME or secret:SCOPE/KEY"),
+        (["gaps", "--server", "http://x"], 5, "`http://x` is not a server address"),
         (["nothing"], 5, "there is no job nothing: telemetry, status, silver"),
         (["gaps", "--config", "nowhere.yaml"], 5, "cannot read the settings nowhere.yaml"),
         (["gaps", "--webhook", "ftp://a"], 5, "jobs.webhook must be an http:// or https:// address"),

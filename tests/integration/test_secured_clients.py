@@ -4,7 +4,8 @@ thing that is wrong is one sentence that says what to do."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from broker_edge.device import Link, LinkError
 from broker_edge.errors import UnavailableError
 from broker_edge.tls import TlsReferences
 from broker_edge.torture.process import BrokerProcess
+from headwater_cli import main
 from sources.options import parse_options
 from sources.servers import Servers
 
@@ -81,9 +83,10 @@ class World:
     def trust(self) -> list[str]:
         return ["--tls-ca", str(self.client.ca)]
 
-    def publish(self, address: str, *options: str) -> Ended:
+    def publish(self, address: str, *options: str) -> list[str]:
+        """The words of a command."""
         topic = f"devices/{USER}/telemetry"
-        return headwater("pub", topic, "x", "--id", USER, "--mqtt", address, "--timeout", "20", *options)
+        return ["pub", topic, "x", "--id", USER, "--mqtt", address, "--timeout", "20", *options]
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +96,27 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(tmp_path_factory.mktemp("secured"), stack)
 
 
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Ended]]:
+    """Runs `headwater` in this process, without what an earlier command put into the environment."""
+    with monkeypatch.context() as patch:
+        for name in [one for one in os.environ if one.startswith("HEADWATER_")]:
+            patch.delenv(name)
+        before = dict(os.environ)
+
+        def run(*words: str) -> Ended:
+            try:
+                return Ended(main(words), *capsys.readouterr())
+            finally:
+                for name in os.environ.keys() - before.keys():
+                    del os.environ[name]
+
+        yield run
+
+
 @pytest.mark.parametrize("scheme", ["mqtts", "ws", "wss"])
-def test_pub_and_sub_speak_tls_and_websocket(world: World, scheme: str) -> None:
-    done = world.publish(world.at(scheme), *world.login(), *world.trust)
+def test_pub_and_sub_speak_tls_and_websocket(world: World, command: Callable[..., Ended], scheme: str) -> None:
+    done = command(*world.publish(world.at(scheme), *world.login(), *world.trust))
     assert (done.code, done.err) == (0, "")
     pipeline = {
         "HEADWATER_USER": "pipeline",
@@ -109,9 +130,9 @@ def test_pub_and_sub_speak_tls_and_websocket(world: World, scheme: str) -> None:
     assert f"devices/{USER}/telemetry" in heard.out
 
 
-def test_a_client_certificate_is_presented(world: World) -> None:
+def test_a_client_certificate_is_presented(world: World, command: Callable[..., Ended]) -> None:
     certificate = ["--tls-cert", str(world.client.cert), "--tls-key", str(world.client.key)]
-    done = world.publish(world.at("mqtts", "mutual"), *world.login(), *world.trust, *certificate)
+    done = command(*world.publish(world.at("mqtts", "mutual"), *world.login(), *world.trust, *certificate))
     assert (done.code, done.err) == (0, "")
 
 
@@ -149,9 +170,16 @@ FOREIGN = "the broker does not accept our certificate"
     ],
 )
 def test_what_is_wrong_over_mqtt_is_one_sentence(
-    world: World, scheme: str, broker: str, port_of: str | None, options: str, code: int, says: str
+    world: World,
+    command: Callable[..., Ended],
+    scheme: str,
+    broker: str,
+    port_of: str | None,
+    options: str,
+    code: int,
+    says: str,
 ) -> None:
-    done = world.publish(world.at(scheme, broker, port_of=port_of), *chosen(world, options))
+    done = command(*world.publish(world.at(scheme, broker, port_of=port_of), *chosen(world, options)))
     assert (done.code, says in done.err) == (code, True), done.err
     assert len(done.err.splitlines()) == 1
     assert "hunter2" not in done.err
@@ -176,11 +204,18 @@ def test_what_is_wrong_over_mqtt_is_one_sentence(
     ],
 )
 def test_what_is_wrong_over_flight_and_http_is_one_sentence(
-    world: World, scheme: str, broker: str, port_of: str | None, options: str, code: int, says: str
+    world: World,
+    command: Callable[..., Ended],
+    scheme: str,
+    broker: str,
+    port_of: str | None,
+    options: str,
+    code: int,
+    says: str,
 ) -> None:
     address = world.at(scheme, broker, port_of=port_of)
-    command = ["topics", "--server"] if scheme.startswith("grpc") else ["clients", "list", "--admin"]
-    done = headwater(*command, address, "--timeout", "20", *chosen(world, options))
+    words = ["topics", "--server"] if scheme.startswith("grpc") else ["clients", "list", "--admin"]
+    done = command(*words, address, "--timeout", "20", *chosen(world, options))
     assert (done.code, says in done.err) == (code, True), done.err
     assert len(done.err.splitlines()) == 1
     assert "hunter2" not in done.err
@@ -196,6 +231,61 @@ def test_a_query_says_what_is_wrong_with_a_certificate(world: World, broker: str
             servers.all()
     finally:
         servers.close()
+
+
+def test_a_failed_handshake_of_grpc_prints_our_sentence_only(world: World) -> None:
+    """In a process of its own, because gRPC writes to the file descriptor of stderr."""
+    done = headwater("topics", "--server", world.at("grpc+tls", "mutual"), *world.login(), *world.trust)
+    assert done.code == 3
+    (said,) = done.err.splitlines()
+    assert said.startswith("headwater: cannot connect to grpc+tls://")
+
+
+def test_a_device_of_the_command_line_says_what_is_wrong(
+    world: World, command: Callable[..., Ended], tmp_path: Path
+) -> None:
+    at = ["--state", str(tmp_path / "state"), "--mqtt", world.at("mqtts", "expired")]
+    done = command("devices", "run", USER, *at, *world.login(), *world.trust)
+    assert (done.code, EXPIRED in done.err) == (3, True), done.err
+    (tmp_path / "passwords").write_text("device-1:hunter2\n")
+    for path, says in ((tmp_path / "passwords", "has no password of device-0001"), (tmp_path / "x", "cannot read")):
+        refused = command(
+            "devices", "simulate", "1", "--mqtt", world.at("mqtts"), "--passwords", str(path), "--for", "1"
+        )
+        assert (refused.code, says in refused.err) == (5, True), refused.err
+        assert "hunter2" not in refused.err
+
+
+def test_a_link_reads_its_certificates_for_each_connection(world: World, tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(world.ca.cert)
+
+    async def renew() -> None:
+        link = Link(
+            USER,
+            host="localhost",
+            port=world.brokers["good"].listener("mqtts")[1],
+            scheme="mqtts",
+            tls=TlsReferences(ca=f"file:{ca}"),
+            reconnect_delay_s=0.05,
+            user=USER,
+            password=world.passwords[USER],
+        )
+        await link.open(timeout_s=60)
+        try:
+            # The next connection cannot trust the broker, and the one after the file is back can.
+            ca.write_bytes(new_authority("other").cert)
+            await link.drop()
+            publishing = asyncio.ensure_future(link.publish(f"devices/{USER}/telemetry", b"x"))
+            assert not link.connected
+            ca.unlink()
+            await asyncio.sleep(0)
+            ca.write_bytes(world.ca.cert)
+            await asyncio.wait_for(publishing, 60)
+        finally:
+            await link.close(drain_s=0)
+
+    asyncio.run(renew())
 
 
 def chosen(world: World, options: str) -> list[str]:

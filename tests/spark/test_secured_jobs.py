@@ -18,6 +18,7 @@ from support.tls_files import Files, new_authority, sign
 
 from broker_edge import Client, Credentials, Row
 from broker_edge.torture.process import BrokerProcess
+from broker_edge.torture.waiting import wait_until
 from pipelines.spark.jars import default_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,5 +116,9 @@ def test_jobs_read_each_broker_as_its_own_user_and_leave_no_secret(
     # The search does find what is there: the event log was written, and so is a secret that somebody put into a file.
     assert files_with(["SparkListenerApplicationEnd"], events)
     assert files_with([next(iter(set(rows["log_id"].to_pylist())))], work / "checkpoints")
+    with subprocess.Popen(["sh", "-c", "read -r _", passwords[0]], stdin=subprocess.PIPE) as shell:
+        # The kernel shows the words a moment after the program has begun.
+        wait_until(lambda: bool(processes_with(passwords)), seconds=60, what="the search to find a process")
+        shell.communicate()
     (work / "leak").write_text(f"password={passwords[0]}")
     assert files_with(passwords, work) == {work / "leak"}
