@@ -33,6 +33,7 @@ from sinks.probe import require_safe_commits
 from sinks.table import Table
 from sinks.tables.existing import delta_field, update_by_path, update_in_spark
 from sinks.tables.records import BRONZE
+from sinks.tables.views import BRONZE_TEXT, create_view
 
 ReadSplits = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Maps rows that name what to read (the source's splits) to the records, in the source's columns. Runs in tasks."""
@@ -161,12 +162,20 @@ def make_bronze(spark: SparkSession, table: Table, schema: StructType) -> None:
         return
     if table.exists(spark):
         update_in_spark(spark, table.identifier, BRONZE, properties=_TABLE_PROPERTIES)
+        _make_view(spark, table)
         return
     properties = ", ".join(f"'{name}' = '{value}'" for name, value in _TABLE_PROPERTIES.items())
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {table.identifier} ({BRONZE.ddl()}) USING delta "
         f"COMMENT '{quoted(BRONZE.meaning)}' PARTITIONED BY ({PARTITION_COLUMN}) TBLPROPERTIES ({properties})"
     )
+    _make_view(spark, table)
+
+
+def _make_view(spark: SparkSession, table: Table) -> None:
+    """A table by name has its view with payloads as text beside it."""
+    if table.name is not None:
+        create_view(spark, BRONZE_TEXT, f"{table.name}_text", {BRONZE.name: table.name})
 
 
 def _make_without_spark(table: Table) -> None:

@@ -12,6 +12,7 @@ from sinks.tables.existing import describe_in_spark, update_by_path, update_in_s
 from sinks.tables.ingest import BESIDE_SILVER, DQ_RESULTS, INGEST_GAPS, QUARANTINE
 from sinks.tables.records import BRONZE, SILVER, silver_table
 from sinks.tables.tenant import DEFAULT_TENANT, TENANT
+from sinks.tables.views import VIEWS, View, temporary_views
 
 __all__ = [
     "ACTIONS",
@@ -32,12 +33,15 @@ __all__ = [
     "SILVER",
     "TABLES",
     "TENANT",
+    "VIEWS",
     "Field",
     "FieldTable",
+    "View",
     "create_by_name",
     "create_by_path",
     "describe_in_spark",
     "silver_table",
+    "temporary_views",
     "update_by_path",
     "update_in_spark",
     "uri_of",

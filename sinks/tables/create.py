@@ -19,6 +19,7 @@ from sinks.tables.actions import ACTION_EVENTS, ACTION_REQUESTS, ACTION_STATE, A
 from sinks.tables.devices import ARTIFACTS, DEVICE_STATE, DEVICES
 from sinks.tables.existing import delta_field, update_by_path, update_in_spark
 from sinks.tables.ingest import QUARANTINE
+from sinks.tables.views import create_views
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,12 +82,13 @@ def create_by_name(
     spark: SparkSession, schema: str, *, root: Path | str | None = None, tables: Iterable[FieldTable] = TABLES.values()
 ) -> None:
     """Creates missing tables in `schema` (`schema` or `catalog.schema`), which must exist, and adds missing columns and
-    comments to those that exist.
+    comments to those that exist. Views over these tables are in the same schema.
 
     With `root` they are external tables under it: tables that `create_by_path` created there get names.
     """
     if not _SCHEMA_NAME.fullmatch(schema):
         raise SettingsError(f"{schema!r} is not a schema: write schema or catalog.schema")
+    tables = tuple(tables)
     for table in tables:
         if root is not None and DeltaTable.is_deltatable(uri_of(root, table.name)):
             # An existing table keeps its schema and properties; the statement must not ask for others.
@@ -99,3 +101,4 @@ def create_by_name(
             text += f" LOCATION '{quoted(uri_of(root, table.name))}'"
         spark.sql(text)
         update_in_spark(spark, f"{schema}.{table.name}", table)
+    create_views(spark, schema, tables)

@@ -8,10 +8,12 @@ device's session.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow.compute as pc
 import pytest
@@ -46,8 +48,6 @@ TURNS_MAX = 6
 @pytest.fixture
 def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UpgradeBroker]:
     with UpgradeBroker(headwaterd(), unpack(tmp_path)) as started:
-        for name, value in started.engine_environment().items():
-            monkeypatch.setenv(name, value)
         monkeypatch.setenv("UPGRADE_ROOT", started.folder.passwords["root"])
         yield started
 
@@ -207,7 +207,10 @@ def turns_until_ended(broker: UpgradeBroker, spark: SparkSession, action_id: str
     """Runs turns of the engine with the status job between them; returns `action_state` by action."""
     folder = broker.folder
     for _ in range(TURNS_MAX):
-        publisher = DevicePublisher(broker.server)
+        # Only the engine has credentials: the jobs of the fixture read as anybody may.
+        with mock.patch.dict(os.environ, broker.engine_environment()):
+            publisher = DevicePublisher(broker.server)
+            publisher.log_id()
         job = ActionJob(DeltalakeStore(str(folder.tables)), publisher)
         job.turn()
         job.close()

@@ -14,6 +14,8 @@ from pipelines.settings import load_settings
 from pipelines.silver.rules import load_rules
 from pipelines.silver.schema import load_schemas
 from pipelines.spark.jars import S3A_EXCLUDES, S3A_PACKAGES
+from sinks.tables import BRONZE
+from sinks.tables.views import BRONZE_TEXT
 
 
 def test_the_schema_and_the_rules_of_the_page_are_right(tmp_path: Path) -> None:
@@ -38,7 +40,13 @@ def test_tables_are_read_without_a_jvm_as_the_page_says(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     rows = pa.table({"device_id": ["d1", "d2"], "celsius": [20.5, 21.5]})
     write_deltalake(tmp_path / "data" / "tables" / "silver_weather", rows)
+    keys = pa.array([b"d1", b"d2"], pa.binary())
+    payloads = pa.array([b'{"celsius": 20.5}', b"\xff"], pa.binary())
+    columns = {name: pa.nulls(2, kind) for name, kind in zip(BRONZE.names, BRONZE.arrow_schema().types, strict=True)}
+    write_deltalake(tmp_path / "data" / "bronze" / "telemetry", pa.table({**columns, "key": keys, "value": payloads}))
     (text,) = snippets("tables.md", "python")
     names: dict[str, Any] = {}
     exec(text, names)
     assert names["rows"].count_rows() == 2
+    assert sorted(names["celsius"]) == [("d1", "20.5"), ("d2", None)]
+    assert names["arrow"].column_names == [column.name.strip("`") for column in BRONZE_TEXT.columns]
