@@ -61,7 +61,7 @@ def import_(
     json: JsonOption = False,
 ) -> None:
     """Insert and change devices as a CSV file says. What the file has no column for stays as it is."""
-    with _inventory(root, by, create=create and not dry_run) as inventory:
+    with _inventory(root, by, create=create and not dry_run, writes=not dry_run) as inventory:
         from actions.inventory_csv import read_inventory
 
         done = inventory.import_devices(
@@ -148,7 +148,7 @@ def set_(
     _need_selection(ids, where, group)
     if not any((label, remove_label, add_group, remove_group)) and time_zone is None and log is None:
         raise typer.BadParameter("nothing to change: give --label, --add-group, --time-zone, --log or another option")
-    with _inventory(root, by) as inventory:
+    with _inventory(root, by, writes=not dry_run) as inventory:
         from actions.inventory_csv import Wanted, checked_time_zone
         from actions.inventory_values import Change
 
@@ -176,7 +176,7 @@ def retire(
 ) -> None:
     """Take devices out of use: actions no longer select them, and their open targets are removed. Rows stay."""
     _need_selection(ids, where, group, silent_for)
-    with _inventory(root, by) as inventory:
+    with _inventory(root, by, writes=not dry_run) as inventory:
         selection = _selection(ids or (), where, group, None, silent_for)
         done = inventory.retire(selection, undo=undo, remove_max_percent=remove_max, dry_run=dry_run)
     _report(done, dry_run=dry_run, json=json)
@@ -243,7 +243,7 @@ def _cell(row: dict[str, Any], name: str) -> str | None:
 
 
 @contextmanager
-def _inventory(root: str, by: str | None = None, *, create: bool = False) -> Iterator[Inventory]:
+def _inventory(root: str, by: str | None = None, *, create: bool = False, writes: bool = False) -> Iterator[Inventory]:
     if find_spec("deltalake") is None:
         raise ConfigError("this command works on Delta tables: install headwater with the extra `spark`")
     from actions.inventory import Inventory
@@ -256,8 +256,9 @@ def _inventory(root: str, by: str | None = None, *, create: bool = False) -> Ite
     access = StoreAccess.of({})
     options = access.deltalake()
     try:
-        if create:
+        if create or writes:
             require_safe_commits(root, access)
+        if create:
             create_by_path(root, storage_options=options)
         yield Inventory(root, by=by or getpass.getuser(), storage_options=options)
     except PipelineError as error:
