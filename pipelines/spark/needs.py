@@ -5,6 +5,7 @@ Works the same way on a classic session and over Spark Connect, because it only 
 
 from __future__ import annotations
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -52,7 +53,7 @@ def _has_jars(spark: SparkSession) -> bool:
     """Delta reports that there is no table; a Spark without Delta reports that it does not know the format."""
     try:
         spark.read.format("delta").load(_NO_TABLE).schema  # noqa: B018 (Connect asks the server only here)
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         unknown = ("DATA_SOURCE_NOT_FOUND", "CANNOT_LOAD_CATALOG", "ClassNotFoundException")
         return not any(sign in str(error) for sign in unknown)
     return True
