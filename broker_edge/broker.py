@@ -7,12 +7,15 @@ threads; none of its code is Python.
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Mapping
 from os import PathLike, fspath
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from broker_edge.client import Client
+from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError, StartError
 
 if TYPE_CHECKING:
@@ -50,6 +53,7 @@ class Broker:
         self._overrides = overrides({**(_ANY_PORT if free_ports else {}), **given})
         self._config = None if config is None else fspath(config)
         self._native: _core.Broker | None = None
+        self._flight_has_tls = False
 
     def start(self) -> Broker:
         """Recovers the log and serves. When it returns, all addresses accept connections. Does nothing if it is
@@ -58,6 +62,8 @@ class Broker:
             core = native()
             try:
                 self._native = core.Broker(config_path=self._config, overrides=self._overrides)
+                settings = json.loads(core.check_config(config_path=self._config, overrides=self._overrides))
+                self._flight_has_tls = settings["listeners"]["flight"]["tls"]["cert"] is not None
             except core.ConfigError as error:
                 raise ConfigError(str(error)) from error
             except core.StartError as error:
@@ -95,17 +101,26 @@ class Broker:
 
     @property
     def server(self) -> str:
-        """The Flight address in the form for `Client` and the Spark source."""
-        return f"grpc://{self.flight}"
+        """The Flight address for `Client` and the Spark source: `grpc://`, or `grpc+tls://` if Flight has a
+        certificate."""
+        return f"grpc+tls://{self.flight}" if self._flight_has_tls else f"grpc://{self.flight}"
 
     @property
     def log_id(self) -> str:
         """The UUID of the log."""
         return self._running().log_id
 
-    def client(self, *, timeout_s: float = 30.0, retries: int = 4) -> Client:
-        """A client of this broker; the caller closes it."""
-        return Client(self.server, timeout_s=timeout_s, retries=retries)
+    def client(
+        self,
+        *,
+        timeout_s: float = 30.0,
+        retries: int = 4,
+        credentials: Credentials | None = None,
+        tls_ca: Path | None = None,
+    ) -> Client:
+        """A client of this broker; the caller closes it. Credentials and the authority of the broker's certificate come
+        from the environment if they are not given."""
+        return Client(self.server, timeout_s=timeout_s, retries=retries, credentials=credentials, tls_ca=tls_ca)
 
     def _running(self) -> _core.Broker:
         if self._native is None:

@@ -50,11 +50,9 @@ def open_broker(layout: Layout, *, devices: Sequence[str], secure: bool) -> Iter
     mqtts = _free_address()
     listeners = {"listeners.mqtts.bind": mqtts}
     with Broker(layout.broker, config=secured.broker, free_ports=True, settings=listeners) as broker:
-        server = f"grpc+tls://{broker.flight}"
-        file = load_settings(secured.pipelines)
-        settings = file.model_copy(update={"brokers": file.with_servers([server]).brokers})
+        settings = load_settings(secured.pipelines).with_servers([broker.server])
         operator = BrokerAccess(
-            server,
+            broker.server,
             Credentials(user=OPERATOR, password=f"file:{secured.password(OPERATOR)}"),
             TlsReferences(ca=f"file:{secured.ca}"),
         )

@@ -11,7 +11,8 @@ import pytest
 from support.paho_client import PahoClient
 from support.programs import headwater, start_headwater
 
-from broker_edge import Broker, Client, ConfigError, Row, StartError
+from broker_edge import Broker, Client, ConfigError, Credentials, Row, StartError
+from broker_edge.secured_folder import SecuredFolder
 from broker_edge.torture.process import BrokerProcess
 
 
@@ -26,6 +27,16 @@ def test_a_broker_serves_while_it_is_entered_and_keeps_its_log(tmp_path: Path) -
         assert broker.log_id == log_id
         table = client.fetch(place.partition, place.offset, place.offset + 2).to_table()
         assert table.column("value").to_pylist() == [b"kept", b"over MQTT"]
+
+
+def test_the_address_of_a_secured_broker_is_one_with_tls(tmp_path: Path) -> None:
+    secured = SecuredFolder(tmp_path / "secured")
+    secured.write()
+    operator = Credentials(user="operator", password=f"file:{secured.password('operator')}")
+    with Broker(config=secured.broker, free_ports=True, settings={"listeners.mqtts.bind": "127.0.0.1:0"}) as broker:
+        assert broker.server == f"grpc+tls://{broker.flight}"
+        with broker.client(credentials=operator, tls_ca=secured.ca) as client:
+            assert client.version().log_id == broker.log_id
 
 
 def test_two_brokers_run_beside_each_other(tmp_path: Path) -> None:
