@@ -30,9 +30,9 @@ SERIES = [{"temperature_c": 20.5}]
 
 
 @contextmanager
-def engine(root: str, broker: BrokerProcess) -> Iterator[subprocess.Popen[bytes]]:
-    server = "grpc://{}:{}".format(*broker.flight)
-    command = [sys.executable, "-m", "pipelines.actions", "--root", root, "--server", server]
+def engine(root: str, *brokers: BrokerProcess) -> Iterator[subprocess.Popen[bytes]]:
+    named = [word for broker in brokers for word in ("--server", "grpc://{}:{}".format(*broker.flight))]
+    command = [sys.executable, "-m", "pipelines.actions", "--root", root, *named]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
             yield process
@@ -69,13 +69,21 @@ def root(tmp_path: Path) -> str:
     return root
 
 
-def test_engine_killed_at_random_moments_sends_each_command_once(root: str, broker: BrokerProcess) -> None:
+def test_engine_killed_at_random_moments_sends_each_command_once(root: str, start_broker: StartBroker) -> None:
+    """Half of the devices are at each of two brokers."""
+    brokers = [start_broker(name) for name in ("roof", "yard")]
+    half = DEVICES // 2
+    for broker, condition in zip(brokers, ("<=", ">"), strict=True):
+        with Client("grpc://{}:{}".format(*broker.flight)) as client:
+            log_id = client.version().log_id
+        devices = DeltaTable(tables.uri_of(root, "devices"))
+        devices.update(updates={"log": f"'{log_id}'"}, predicate=f"device_id {condition} 'device-{half:04}'")
     seed = random.randrange(10**6)
     moments = random.Random(seed)
     desk = FleetDesk(root)
     for number in range(ACTIONS):
         desk.order(Order(name="echo", percentage=100), action_id=f"a{number}")
-        with engine(root, broker) as process:
+        with engine(root, *brokers) as process:
             before = DeltaTable(tables.uri_of(root, "action_targets")).version()
             deadline = time.monotonic() + 240
             # From the engine's first commit on, which is its claim, the kill may come at any step of its turn.
@@ -83,11 +91,13 @@ def test_engine_killed_at_random_moments_sends_each_command_once(root: str, brok
                 assert time.monotonic() < deadline, f"seed {seed}: the engine did not start"
             time.sleep(moments.uniform(0, 0.4))
             process.kill()
-    with engine(root, broker) as process:
+    with engine(root, *brokers) as process:
         until_all_queued(root, process)
-    keys = Counter((command["action_id"], command["device_id"]) for command in commands(broker))
+    found = [commands(broker) for broker in brokers]
+    keys = Counter((command["action_id"], command["device_id"]) for some in found for command in some)
     assert len(keys) == DEVICES * ACTIONS, f"seed {seed}"
     assert set(keys.values()) == {1}, f"seed {seed}"
+    assert [len({command["device_id"] for command in some}) for some in found] == [half, DEVICES - half]
 
 
 def test_broker_killed_under_the_engine_has_each_command_once_and_devices_carry_it_out_once(
