@@ -12,13 +12,18 @@ from pathlib import Path
 
 import pytest
 from support.engine import Engine, action_of, devices_of
+from support.engine_world import EngineWorld
 from support.flight_server import FlightServer, refusal
 
 from actions.engine import Artifact, Logs, Ota, Rollout, Selector, Served, TargetState
+from actions.job import ActionJob
 from actions.stock import AT_ONCE_MAX, BrokerDepot, Depot, Stock
+from actions.store import DeltalakeStore
 from broker_edge import Client, ConnectError, RefusedError
 from broker_edge.artifacts import ArtifactError, ArtifactStore, SigningKey, Trust, copy, push
 from headwater_cli import main
+from sinks import tables
+from sinks.devices import Fleet
 
 CHUNK = 1024
 WAIT_S = 30.0
@@ -252,3 +257,30 @@ def test_with_one_broker_nobody_looks() -> None:
     engine.tick()
     assert engine.last.wanted == frozenset()
     assert engine.target("d2").state is TargetState.QUEUED
+
+
+def test_the_job_copies_the_artifact_and_then_sends_the_command(
+    servers: tuple[FlightServer, FlightServer], clients: tuple[Client, Client], image: Path, tmp_path: Path
+) -> None:
+    key = SigningKey.generate()
+    pushed = push(clients[0], image, "fw", "1", key=key).manifest
+    assert pushed.signature is not None
+    world = EngineWorld(tmp_path / "tables")
+    rows = [{"device_id": id_, "log": server.log.log_id} for id_, server in zip(("d1", "d2"), servers, strict=True)]
+    world.insert(tables.DEVICES, *rows)
+    signature = {"signature": pushed.signature.value.hex(), "key_id": pushed.signature.key_id}
+    artifact = {"name": "fw", "version": "1", "sha256": pushed.artifact.sha256, "size_bytes": pushed.artifact.size}
+    world.insert(tables.ARTIFACTS, {**artifact, **signature})
+    world.action(type="ota", artifact_name="fw", artifact_version="1", name=None)
+    fleet = Fleet([server.location for server in servers])
+    depots = [BrokerDepot(publisher.client) for publisher in fleet.publishers]
+    job = ActionJob(DeltalakeStore(world.root), fleet.publishers, depots=depots)
+    deadline = time.monotonic() + WAIT_S
+    while world.states() != {"QUEUED"}:
+        assert time.monotonic() < deadline, world.rows("action_targets")
+        job.turn()
+    job.close()
+    fleet.close()
+    assert ArtifactStore(clients[1]).verify("fw", "1").manifest.signature == pushed.signature
+    topics = [[r.topic for p in server.log.partitions.values() for r in p.records] for server in servers]
+    assert [some.count(f"devices/{id_}/actions") for some, id_ in zip(topics, ("d1", "d2"), strict=True)] == [1, 1]
