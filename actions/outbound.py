@@ -84,6 +84,8 @@ class Outbound:
                 if seconds is None or not line.failures:
                     given.append(line)
                 line.send(mine)
+            elif mine:
+                line.is_wanted = True
         self._wait(given, seconds)
 
     def settle(self, seconds: float) -> None:
@@ -129,6 +131,8 @@ class _Line:
         self.failures = 0
         self.send_from = 0.0
         self.ask_from = 0.0
+        self.is_wanted = False
+        """Records came while it was asking for its log, or in a pause after a failure."""
         self._changed = False
 
     @property
@@ -138,7 +142,8 @@ class _Line:
 
     @property
     def has_news(self) -> bool:
-        return self.done.is_set() and (self._sent is not None or self._error is not None or self._changed)
+        is_free = self.is_wanted and self.is_idle and time.monotonic() >= self.send_from
+        return self.done.is_set() and (self._sent is not None or self._error is not None or self._changed or is_free)
 
     def served(self) -> Served:
         self._changed = False
@@ -148,6 +153,7 @@ class _Line:
         self._start(self._ask)
 
     def send(self, publishes: Sequence[Publish]) -> None:
+        self.is_wanted = False
         self._start(lambda: self._send(publishes))
 
     def collect(self) -> Sent:

@@ -65,6 +65,33 @@ def test_a_broker_that_does_not_answer_delays_no_other() -> None:
     outbound.close()
 
 
+def test_records_that_come_while_a_broker_says_its_log_are_news_when_it_has() -> None:
+    class Asked(PretendedLog):
+        def __init__(self, log_id: str) -> None:
+            super().__init__(log_id)
+            self.goes_on = threading.Event()
+            self.goes_on.set()
+
+        def log_id(self) -> str:
+            assert self.goes_on.wait(WAIT_S)
+            return super().log_id()
+
+    slow, quick = Asked("slow"), PretendedLog("quick")
+    outbound = met(slow, quick)
+    outbound.brokers()
+    slow.goes_on.clear()
+    outbound._lines[0].ask()
+    outbound.send([command("d1", "slow")], seconds=0.0)
+    assert not outbound.has_news
+    slow.goes_on.set()
+    outbound.settle(WAIT_S)
+    assert outbound.has_news
+    outbound.send([command("d1", "slow")], seconds=WAIT_S)
+    assert [one.device_id for one in outbound.collected().places] == ["d1"]
+    assert not outbound.has_news
+    outbound.close()
+
+
 def test_records_without_a_log_go_to_the_first_broker_whichever_log_it_serves() -> None:
     first, second = PretendedLog("one"), PretendedLog("two")
     outbound = met(first, second)
