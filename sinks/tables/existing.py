@@ -7,6 +7,7 @@ columns that somebody else added stay, with their comments.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ from broker_edge.fields import ARROW, Field, FieldTable, column_sql, quoted
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+log = logging.getLogger(__name__)
 
 _ATTEMPTS = 10
 """Each failure means that another job has made progress."""
@@ -75,22 +78,42 @@ def update_in_spark(
 def describe_in_spark(
     spark: SparkSession, identifier: str, table: FieldTable, *, properties: Mapping[str, str] | None = None
 ) -> None:
-    """Sets comments and properties that differ, in one commit for the columns and one for the table. Adds no column."""
+    """Sets comments and properties that differ, in one commit for the columns and one for the table. Adds no column.
+
+    Only logs if that is not possible, such as without the right to change the table: no job depends on a comment.
+    """
+    from pyspark.errors import PySparkException
+
+    try:
+        _describe_columns(spark, identifier, table)
+        detail = spark.sql(f"DESCRIBE DETAIL {identifier}").select("description", "properties").collect()[0]
+        wanted = {name: value for name, value in (properties or {}).items() if detail["properties"].get(name) != value}
+        if detail["description"] != table.meaning:
+            wanted["comment"] = table.meaning
+        if wanted:
+            pairs = ", ".join(f"'{name}' = '{quoted(value)}'" for name, value in wanted.items())
+            spark.sql(f"ALTER TABLE {identifier} SET TBLPROPERTIES ({pairs})")
+    except PySparkException as error:
+        log.warning("the comments of %s are not set: %s", identifier, str(error).partition("\n")[0])
+
+
+def _describe_columns(spark: SparkSession, identifier: str, table: FieldTable) -> None:
+    from pyspark.errors import ParseException
+
     meanings = {column.name.lower(): column.meaning for column in table.fields}
     stale = [
         f"`{field.name}` COMMENT '{quoted(meaning)}'"
         for field in spark.table(identifier).schema.fields
         if (meaning := meanings.get(field.name.lower())) and field.metadata.get("comment") != meaning
     ]
-    if stale:
+    if not stale:
+        return
+    try:
         spark.sql(f"ALTER TABLE {identifier} ALTER COLUMN {', '.join(stale)}")
-    detail = spark.sql(f"DESCRIBE DETAIL {identifier}").select("description", "properties").collect()[0]
-    wanted = {name: value for name, value in (properties or {}).items() if detail["properties"].get(name) != value}
-    if detail["description"] != table.meaning:
-        wanted["comment"] = table.meaning
-    if wanted:
-        pairs = ", ".join(f"'{name}' = '{quoted(value)}'" for name, value in wanted.items())
-        spark.sql(f"ALTER TABLE {identifier} SET TBLPROPERTIES ({pairs})")
+    except ParseException:
+        # Spark before 4.0 and Databricks before 16.3 take one column per statement.
+        for one in stale:
+            spark.sql(f"ALTER TABLE {identifier} ALTER COLUMN {one}")
 
 
 def delta_field(column: Field) -> Any:
