@@ -188,10 +188,19 @@ def _report(error: BaseException) -> int:
             return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
         case typer.TyperException():
             return _report_usage(error)
+        case OSError() if (sentence := _of_store(error)) is not None:
+            say(f"headwater: {sentence}")
+            return 3
         case _:
             text = str(error).partition("\n")[0] or type(error).__name__
             say(f"headwater: failed: {text} (run it again with --debug to see where)")
             return 1
+
+
+def _of_store(error: OSError) -> str | None:
+    from sinks.store_errors import store_sentence  # `sinks` loads libraries that most commands do not need.
+
+    return store_sentence(error)
 
 
 def _report_usage(error: typer.TyperException) -> int:

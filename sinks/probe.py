@@ -32,8 +32,8 @@ def require_safe_commits(path: str, access: StoreAccess) -> None:
     try:
         is_safe = _second_put_fails(path, access)
     except (BaseError, OSError, ValueError) as error:
-        # The library adds its own values and a trace after the first lines.
-        reason = " ".join(str(error).split("Debug source")[0].split())[:300]
+        # The library adds the store's XML, its own values and a trace after the first lines.
+        reason = " ".join(str(error).split("Debug source")[0].partition("<?xml")[0].split())[:300].rstrip(": ")
         raise SinkError(
             f"cannot write to {path} ({reason}): check the bucket, its permissions and storage.options"
         ) from error

@@ -120,7 +120,7 @@ def test_a_store_that_ignores_the_header_is_refused_by_name(s3: S3Server) -> Non
 
 
 def test_a_missing_bucket_and_a_wrong_key_are_one_sentence(s3: S3Server, tmp_path: Path) -> None:
-    with pytest.raises(SinkError, match=r"cannot write to s3://nothing/here .*check the bucket"):
+    with pytest.raises(SinkError, match=r"cannot write to s3://nothing/here .*404 Not Found\): check the bucket"):
         require_safe_commits("s3://nothing/here", s3.access)
     wrong = tmp_path / "wrong"
     wrong.write_text("not-it")
