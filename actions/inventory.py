@@ -278,5 +278,8 @@ class Inventory:
         try:
             return DeltaTable(uri_of(self._root, name), storage_options=self._options)
         except DeltaError as error:
-            message = f"there is no table {name} under {self._root}: give the folder of the tables with --root"
+            message = (
+                f"there is no table {name} under {self._root}: give the folder of the tables with --root, or make them "
+                "with `headwater devices import FILE.csv --create`"
+            )
             raise SetupError(message) from error
