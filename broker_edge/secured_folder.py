@@ -1,6 +1,8 @@
 """The files of a secured broker in one folder: settings, users, rights, certificates, and settings of the jobs.
 
-`write` adds what is missing and overwrites nothing. It starts no broker and opens no connection.
+`write` adds what is missing and overwrites nothing. It starts no broker and opens no connection. A folder `beside`
+another one is for a further broker of the same fleet: it has the users, rights and authority of the other one, and no
+secret but the key of its own certificate.
 """
 
 from __future__ import annotations
@@ -52,13 +54,15 @@ pattern replay artifacts/#
 @dataclass(frozen=True, slots=True)
 class SecuredFolder:
     """`root` is absolute. `hosts` are the names and addresses in the broker's certificate; jobs call the first one.
-    MQTT over TLS, Flight and admin listen on `bind`; MQTT in clear on 127.0.0.1 only."""
+    MQTT over TLS, Flight and admin listen on `bind`; MQTT in clear on 127.0.0.1 only. With `beside`, the folder of a
+    first broker, `devices` counts for nothing."""
 
     root: Path
     devices: tuple[str, ...] = ("device-0001",)
     hosts: tuple[str, ...] = HOSTS
     bind: str = "127.0.0.1"
     ports: Mapping[str, int] = field(default_factory=lambda: PORTS)
+    beside: Path | None = None
 
     @property
     def broker(self) -> Path:
@@ -98,6 +102,8 @@ class SecuredFolder:
             raise ConfigError(f"cannot write {error.filename or self.root} ({error.strerror})") from error
 
     def _write(self) -> list[Path]:
+        if self.beside is not None:
+            return self._write_beside(self.beside)
         for folder, mode in ((self.root, 0o755), (self.root / "tls", 0o755), (self.root / "secrets", 0o700)):
             folder.mkdir(parents=True, exist_ok=True, mode=mode)
         # Silver of a new set-up has no schemas, and needs their folder.
@@ -113,9 +119,32 @@ class SecuredFolder:
                 made.append(path)
         return made
 
-    def _certificates(self) -> list[Path]:
+    def _write_beside(self, first: Path) -> list[Path]:
+        shared = (("users", 0o600), ("acl", 0o644), ("tls/ca.pem", 0o644))
+        for name in (*(name for name, _ in shared), "tls/ca.key"):
+            if not (first / name).is_file():
+                raise ConfigError(
+                    f"{first} has no {name}: name the folder that `headwater init` wrote for a first broker"
+                )
+        if (self.root / "tls/ca.pem").exists() and (self.root / "tls/ca.pem").read_bytes() != (
+            first / "tls/ca.pem"
+        ).read_bytes():
+            raise ConfigError(f"{self.root} has another authority than {first}: name a new folder")
+        (self.root / "tls").mkdir(parents=True, exist_ok=True, mode=0o755)
+        made = []
+        for name, mode in shared:
+            if not (self.root / name).exists():
+                _new(self.root / name, (first / name).read_bytes(), mode=mode)
+                made.append(self.root / name)
+        made += self._certificates(ca_key=first / "tls/ca.key")
+        if not self.broker.exists():
+            _new(self.broker, self._broker_yaml().encode(), mode=0o644)
+            made.append(self.broker)
+        return made
+
+    def _certificates(self, *, ca_key: Path | None = None) -> list[Path]:
         tls = self.root / "tls"
-        ca_key, cert, key = tls / "ca.key", tls / "broker.pem", tls / "broker.key"
+        ca_key, cert, key = ca_key or tls / "ca.key", tls / "broker.pem", tls / "broker.key"
         made: list[Path] = []
         if not self.ca.exists():
             if ca_key.exists() or cert.exists() or key.exists():

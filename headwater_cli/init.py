@@ -36,6 +36,14 @@ def init(
         list[str] | None,
         typer.Option("--device", metavar="ID", help="A device, which gets a user; repeatable (default: device-0001)."),
     ] = None,
+    beside: Annotated[
+        Path | None,
+        typer.Option(
+            "--beside",
+            metavar="FIRST",
+            help="Folder of a first broker: write another broker with its users, rights and authority.",
+        ),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Add what is missing to a folder with files; overwrites nothing.")
     ] = False,
@@ -45,34 +53,46 @@ def init(
     root = folder.absolute()
     if root.exists() and not force and (not root.is_dir() or any(root.iterdir())):
         raise ConfigError(f"{folder} is not empty: name a new folder, or add what is missing to it with --force")
+    if beside is not None and device:
+        raise ConfigError(
+            f"the devices of a broker beside {beside} are those of {beside}: add them there, with "
+            f"headwater init {beside} --force --device …, and copy its file `users`"
+        )
     secured = SecuredFolder(
         root,
         devices=tuple(dict.fromkeys(device or ["device-0001"])),
         hosts=tuple(dict.fromkeys([*(host or []), *HOSTS])),
         bind=bind,
         ports=_ports(port or []),
+        beside=None if beside is None else beside.absolute(),
     )
     made = secured.write()
     commands = next_commands(secured)
+    entry = f'- {{server: "{secured.server()}", name: {root.name}}}'
     if json:
-        put_json({"files": [str(path) for path in made], "commands": commands})
+        put_json({"files": [str(path) for path in made], "commands": commands, "broker": entry})
         return
     say(f"wrote {len(made)} files into {root}; keys and passwords can be read by this user only")
     say("the certificate of the broker is valid for a year, and its authority for ten")
     say(f"to renew it, remove {root}/tls/broker.pem and broker.key, run init again with --force, send SIGHUP")
+    if secured.beside is not None:
+        say(f"add to `brokers` of {secured.beside}/pipelines.yaml: {entry}")
     say("next:")
     for command in commands:
         put(command)
 
 
 def next_commands(secured: SecuredFolder) -> list[str]:
-    """A broker, a message of a device, and the table that it becomes."""
+    """A broker, and for a first one a message of a device and the table that it becomes."""
+    broker = ["headwater", "broker", "--config", str(secured.broker)]
+    if secured.beside is not None:
+        return [shlex.join(broker)]
     device = secured.devices[0]
     publish = ["headwater", "pub", f"devices/{device}/telemetry", '{"celsius": 20.5}', "--id", device]
     publish += ["--mqtt", secured.mqtts(), "--tls-ca", str(secured.ca)]
     publish += ["--user", device, "--password-from", f"file:{secured.password(device)}"]
     jobs = ["headwater", "jobs", "run", "telemetry", "--available-now", "--config", str(secured.pipelines)]
-    return [shlex.join(words) for words in (["headwater", "broker", "--config", str(secured.broker)], publish, jobs)]
+    return [shlex.join(words) for words in (broker, publish, jobs)]
 
 
 def _ports(texts: list[str]) -> dict[str, int]:

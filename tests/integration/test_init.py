@@ -136,6 +136,57 @@ def test_a_folder_with_files_is_refused_and_force_only_adds(tmp_path: Path, caps
         assert after[name].startswith(before[name])
 
 
+def test_a_second_broker_has_the_users_and_the_authority_of_the_first(tmp_path: Path) -> None:
+    """And nothing else that is secret. A device of the first one publishes at the second one."""
+    first, second = tmp_path / "north", tmp_path / "south"
+    assert headwater("init", str(first), *ports(), "--device", "pump-1").code == 0
+    done = headwater("init", str(second), "--beside", str(first), *ports())
+    assert done.code == 0, done.err
+    flight = load_broker(second)["listeners"]["flight"]["bind"].rpartition(":")[2]
+    entry = f'- {{server: "grpc+tls://localhost:{flight}", name: south}}'
+    assert f"add to `brokers` of {first}/pipelines.yaml: {entry}" in done.err
+    names = {"users", "acl", "tls/ca.pem", "tls/broker.pem", "tls/broker.key", "broker.yaml"}
+    assert set(contents(second)) == names
+    for name in ("users", "acl", "tls/ca.pem"):
+        assert contents(second)[name] == contents(first)[name]
+    assert {name for name in names if stat.S_IMODE((second / name).stat().st_mode) == 0o600} == {
+        "users",
+        "tls/broker.key",
+    }
+    (command,) = done.lines
+    process = subprocess.Popen(
+        [headwaterd(), *shlex.split(command)[2:]], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ready mqtt=")
+        port = load_broker(second)["listeners"]["mqtts"]["bind"].rpartition(":")[2]
+        ended = headwater(
+            *("pub", "devices/pump-1/telemetry", "x", "--ack", "--id", "pump-1", "--user", "pump-1"),
+            *("--mqtt", f"mqtts://localhost:{port}", "--tls-ca", str(first / "tls/ca.pem")),
+            *("--password-from", f"file:{first}/secrets/pump-1.password"),
+        )
+        assert (ended.code, ended.lines[0].split()[1]) == (0, "synced"), ended.err
+    finally:
+        process.terminate()
+        process.wait(WAIT_S)
+
+
+def test_what_cannot_be_beside_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, other, second = (str(tmp_path / name) for name in ("first", "other", "second"))
+    refused = init(capsys, second, "--beside", first)
+    assert (refused.code, f"{first} has no users: name the folder" in refused.err) == (5, True)
+    assert not Path(second).exists()
+    assert init(capsys, first).code == init(capsys, other).code == 0
+    refused = init(capsys, second, "--beside", first, "--device", "late")
+    assert (refused.code, f"headwater init {first} --force --device" in refused.err) == (5, True)
+    assert init(capsys, second, "--beside", first).code == 0
+    before = contents(Path(second))
+    refused = init(capsys, second, "--beside", other, "--force")
+    assert (refused.code, f"{second} has another authority than {other}" in refused.err) == (5, True)
+    assert contents(Path(second)) == before
+
+
 def test_a_removed_certificate_is_renewed_by_the_same_authority(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
