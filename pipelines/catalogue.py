@@ -92,6 +92,7 @@ def _start_status(spark: SparkSession, settings: Settings, available_now: bool) 
         fail_on_data_loss=settings.status.fail_on_data_loss,
         uplink_topic=settings.status.uplink_topic,
         access=settings.storage.access(),
+        sync=settings.bronze.sync,
     )
     return start_status(spark, chosen, available_now=available_now)
 

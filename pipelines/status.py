@@ -24,7 +24,8 @@ from actions.status_batch import StatusBatches
 from actions.status_rows import RECEIPTS, STATUS_FILTER
 from actions.uplink_status import UplinkTopic
 from broker_edge.access import BrokerAccess
-from pipelines.checkpoint import has_finished_a_batch
+from broker_edge.sync import sync_checkpoint, sync_file_system
+from pipelines.checkpoint import has_finished_a_batch, synced_checkpoint
 from pipelines.jobs.kinds import StreamJob
 from pipelines.jobs.process import StopSignal, mute_query_traces, run_job
 from pipelines.jobs.runner import run_alone
@@ -35,6 +36,7 @@ from pipelines.spark.jvm_end import jvm_may_end
 from pipelines.spark.pools import pool
 from pipelines.spark.session import open_session
 from pipelines.spark.stores import reach_stores
+from sinks.folder import TableFolder
 from sinks.probe import require_safe_commits
 from sinks.rows import now_us, rows_of
 from sinks.store import StoreAccess
@@ -67,10 +69,17 @@ class StatusSettings:
     fail_on_data_loss: bool = True
     uplink_topic: str | None = None
     access: StoreAccess = field(default_factory=StoreAccess)
+    sync: bool | None = None
+    """Whether a batch is on disk before its offsets count as finished; None: if `root` is a local folder."""
 
 
 def start_status(spark: SparkSession, settings: StatusSettings, *, available_now: bool = False) -> StreamingQuery:
     """Starts the query. With an empty checkpoint it resumes after the newest records in `action_events`."""
+    folder = TableFolder.of(settings.root, settings.access).local
+    syncs = folder is not None if settings.sync is None else settings.sync
+    if not syncs:
+        folder = None
+    checkpoint = TableFolder.of(settings.checkpoint, settings.access).local if syncs else None
     reach_stores(spark, settings.access, [settings.checkpoint])
     require_safe_commits(settings.root, settings.access)
     log = EventLog(settings.root, storage_options=settings.access.deltalake())
@@ -83,14 +92,19 @@ def start_status(spark: SparkSession, settings: StatusSettings, *, available_now
         places={} if has_finished_a_batch(settings.checkpoint, settings.access) else log.places(),
         max_offsets_per_trigger=settings.max_offsets_per_trigger,
         fail_on_data_loss=settings.fail_on_data_loss,
-        options={"maxBytesPerTrigger": str(_BATCH_BYTES)},
+        options={"maxBytesPerTrigger": str(_BATCH_BYTES)} | (synced_checkpoint(settings.checkpoint) if syncs else {}),
     )
     batches = StatusBatches(log, tenant=settings.tenant, uplink=uplink)
     query_id: Future[str] = Future()
 
     def write(batch: DataFrame, batch_id: int) -> None:
         records = list(rows_of(batch.select(*_COLUMNS).toArrow()))
+        if checkpoint is not None:
+            sync_checkpoint(checkpoint, batch_id)
         batches.write(records, recorded_us=now_us(), query_id=query_id.result(_START_S), batch_id=batch_id)
+        if folder is not None:
+            # All of it: the engine appends to the same table, and later versions are unreadable without its files.
+            sync_file_system(folder)
 
     writer = records.writeStream.queryName(QUERY_NAME).option("checkpointLocation", settings.checkpoint)
     writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=settings.trigger)
@@ -125,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             fail_on_data_loss=file.status.fail_on_data_loss,
             uplink_topic=file.status.uplink_topic,
             access=file.storage.access(),
+            sync=file.bronze.sync,
         )
         session = open_session(QUERY_NAME, file.spark)
         mute_query_traces(session.spark)

@@ -46,11 +46,10 @@ class BronzeCommits:
 
     def has(self, query_id: str, batch_id: int) -> bool:
         """Whether the newest version of the table contains the batch."""
-        table = self._latest()
-        version = table.transaction_version(query_id)
+        version = self._latest().transaction_version(query_id)
         if version is None or version < batch_id:
             return False
-        self._sync(table)
+        self._sync()
         return True
 
     def commit(self, files: Iterable[AddedFile], *, query_id: str, batch_id: int, began_s: float) -> None:
@@ -78,7 +77,7 @@ class BronzeCommits:
                     partition_by=[PARTITION_COLUMN],
                     commit_properties=CommitProperties(app_transactions=[Transaction(query_id, batch_id)]),
                 )
-                self._sync(table)
+                self._sync()
                 return
             except CommitFailedError as error:
                 _LOGGER.warning("commit of batch %d to %s failed: %s", batch_id, self._folder.uri, error)
@@ -90,9 +89,10 @@ class BronzeCommits:
                 ) from error
         raise SinkError(f"batch {batch_id} could not be committed to {self._folder.uri}: {failure}") from failure
 
-    def _sync(self, table: DeltaTable) -> None:
+    def _sync(self) -> None:
         if self._synced is not None:
-            self._synced.after_commit(table.version())
+            # A commit does not move the open table to its version.
+            self._synced.after_commit(self._latest().version())
 
     def _known(self) -> DeltaTable:
         if self._table is None:

@@ -129,8 +129,9 @@ def _mount(file: Path, mount_point: Path) -> None:
     _run("mount", "-o", "loop", str(file), str(mount_point))
 
 
-def _unmount(mount_point: Path, *, seconds: float = 10.0) -> None:
-    """Waits while the file system is busy: a killed process closes its files a little after its end."""
+def _unmount(mount_point: Path, *, seconds: float = 60.0) -> None:
+    """Waits while the file system is busy: a killed process closes its files a little after its end, on a busy machine
+    seconds later."""
     deadline = time.monotonic() + seconds
     while True:
         try:
