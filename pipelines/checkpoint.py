@@ -1,12 +1,16 @@
-"""The checkpoint of a streaming query, in a local folder or an object store. Spark writes it, nothing here does."""
+"""The checkpoint of a streaming query, in a local folder or an object store. Spark writes it."""
 
 from __future__ import annotations
+
+import logging
 
 import pyarrow as pa
 
 from broker_edge.errors import SinkError
 from sinks.folder import TableFolder
 from sinks.store import StoreAccess
+
+log = logging.getLogger(__name__)
 
 
 def has_finished_a_batch(checkpoint: str, access: StoreAccess) -> bool:
@@ -15,6 +19,25 @@ def has_finished_a_batch(checkpoint: str, access: StoreAccess) -> bool:
         return any(name.isdigit() for name in TableFolder.of(checkpoint, access).names("commits"))
     except (SinkError, OSError, pa.ArrowException):
         return False
+
+
+def repair_checkpoint(checkpoint: str) -> None:
+    """Removes the newest file of offsets and of commits if a power cut has left it empty, because Spark would refuse to
+    start. Such a batch is planned again: with offsets that are not on disk it is in no table, as jobs sync them first.
+    """
+    try:
+        folder = TableFolder.of(checkpoint).local
+    except SinkError:
+        return
+    for kind in ("offsets", "commits"):
+        numbers = [int(one.name) for one in (folder / kind).glob("[0-9]*") if one.name.isdigit()] if folder else []
+        if not numbers or folder is None:
+            continue
+        newest = folder / kind / str(max(numbers))
+        if newest.stat().st_size == 0:
+            log.warning("%s is empty after a power cut and is removed: the batch is planned again", newest)
+            newest.unlink()
+            newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
 
 
 def synced_checkpoint(checkpoint: str) -> dict[str, str]:

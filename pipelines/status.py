@@ -25,7 +25,7 @@ from actions.status_rows import RECEIPTS, STATUS_FILTER
 from actions.uplink_status import UplinkTopic
 from broker_edge.access import BrokerAccess
 from broker_edge.sync import sync_checkpoint, sync_file_system
-from pipelines.checkpoint import has_finished_a_batch, synced_checkpoint
+from pipelines.checkpoint import has_finished_a_batch, repair_checkpoint, synced_checkpoint
 from pipelines.jobs.kinds import StreamJob
 from pipelines.jobs.process import StopSignal, mute_query_traces, run_job
 from pipelines.jobs.runner import run_alone
@@ -80,6 +80,8 @@ def start_status(spark: SparkSession, settings: StatusSettings, *, available_now
     if not syncs:
         folder = None
     checkpoint = TableFolder.of(settings.checkpoint, settings.access).local if syncs else None
+    if syncs:
+        repair_checkpoint(settings.checkpoint)
     reach_stores(spark, settings.access, [settings.checkpoint])
     require_safe_commits(settings.root, settings.access)
     log = EventLog(settings.root, storage_options=settings.access.deltalake())

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from broker_edge.errors import SettingsError
-from pipelines.checkpoint import has_finished_a_batch, synced_checkpoint
+from pipelines.checkpoint import has_finished_a_batch, repair_checkpoint, synced_checkpoint
 from pipelines.jobs.process import run_job, run_query
 from pipelines.settings import BronzeSettings, Settings, load_settings
 from pipelines.settings.job_options import add_broker_options, with_brokers
@@ -39,6 +39,8 @@ def start_telemetry(spark: SparkSession, settings: Settings, *, available_now: b
     table = (
         Table.named(telemetry.table) if telemetry.table is not None else Table.at(telemetry.table_path or "", access)
     )
+    if _syncs(settings, table):
+        repair_checkpoint(telemetry.checkpoint)
     reach_stores(spark, access, [table.path, telemetry.checkpoint])
     # The first batch may be planned and not finished. Spark then asks for the same start again, and the table gives
     # it, because the table has either the whole batch or nothing of it.

@@ -42,6 +42,7 @@ class LoopImage:
     """A file system of `size_bytes` on `mount_point`, removed at the end of the `with` block in any case."""
 
     def __init__(self, folder: Path, *, size_bytes: int) -> None:
+        self._folder = folder
         self.mount_point = folder / "mnt"
         self._outer_mount_point = folder / "cache"
         self._outer = folder / "outer.img"
@@ -50,6 +51,10 @@ class LoopImage:
 
     def __enter__(self) -> LoopImage:
         self.mount_point.mkdir(parents=True)
+        # Shared, so that an unmount also reaches the copies in mount namespaces that others make meanwhile (`ip netns
+        # exec`). Such a copy would keep the disk busy.
+        _run("mount", "--bind", str(self._folder), str(self._folder))
+        _run("mount", "--make-shared", str(self._folder))
         self._outer_mount_point.mkdir()
         with self._outer.open("wb") as outer:
             outer.truncate(self._size_bytes + self._size_bytes // 8 + (16 << 20))
@@ -66,10 +71,11 @@ class LoopImage:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for mount_point in (self.mount_point, self._outer_mount_point):
-            if mount_point.is_mount():
-                with contextlib.suppress(subprocess.CalledProcessError):
-                    _run("umount", "-l", str(mount_point))
+        # The last one is a bind mount, of which Python does not know that it is one.
+        for mount_point in (self.mount_point, self._outer_mount_point, self._folder):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _run("umount", "-l", str(mount_point))
+        # It is below the bind mount, which hides nothing.
         self._outer.unlink(missing_ok=True)
 
     def cut_power(self) -> None:
@@ -129,7 +135,7 @@ def _mount(file: Path, mount_point: Path) -> None:
     _run("mount", "-o", "loop", str(file), str(mount_point))
 
 
-def _unmount(mount_point: Path, *, seconds: float = 60.0) -> None:
+def _unmount(mount_point: Path, *, seconds: float = 20.0) -> None:
     """Waits while the file system is busy: a killed process closes its files a little after its end, on a busy machine
     seconds later."""
     deadline = time.monotonic() + seconds
