@@ -73,6 +73,7 @@ def _cancel(work: Work, request: Request, row: ActionState, action: Action) -> s
             counts["already ended"] += 1
         else:
             counts["ended at once" if after.final else "asked to stop"] += 1
+        work.called_off.add(target.key)
         work.put(target, after)
     if request.device_id is None and not row.phase.over:
         work.stop(row, reason)

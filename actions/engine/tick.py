@@ -131,13 +131,19 @@ def _soonest_us(action: Action, limits: Limits) -> int:
 
 
 def _try_again(work: Work) -> None:
-    """Starts the next attempt of targets that have just ended in error, if the action allows one and still runs."""
+    """Starts the next attempt of targets that have just ended in error, if the action allows one and still runs.
+
+    Not of a target that was being cancelled: whoever cancelled it does not want another attempt.
+    """
     for action_id, changed in work.changed.items():
         action, row = work.actions.get(action_id), work.row(action_id)
         if action is None or row is None or row.stopped is not None or not action.rollout.retries:
             continue
         for target in list(changed.values()):
-            work.put(target, retried(target, action, work.now_us))
+            before = work.state.targets.get(action_id, {}).get(target.device_id)
+            ending = before is not None and before.state is TargetState.CANCELLING
+            if not (ending or target.leaving or target.key in work.called_off):
+                work.put(target, retried(target, action, work.now_us))
 
 
 def _judge(work: Work) -> None:

@@ -1,0 +1,108 @@
+"""Commands that nobody wants any more: no attempt follows a cancel, and each log that has one gets its cancel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.engine import Engine, action_of, devices_of
+
+from actions.engine import Action, Artifact, Limits, Logs, Ota, Rollout, Selector, Served, TargetState, Timeouts
+
+S = TargetState
+ROOF, YARD = Served("roof", "log-roof"), Served("yard", "log-yard")
+BOTH, ONE = Logs((ROOF, YARD)), Logs((ROOF,))
+ROOF_AWAY = Logs((replace(ROOF, away=True), YARD))
+
+
+def once_more(*, backoff_s: int = 0, queued_s: int = 10) -> Action:
+    return action_of(
+        selector=Selector(device_ids=("d1",)),
+        rollout=Rollout(retries=1, retry_backoff_s=backoff_s),
+        timeouts=Timeouts(queued_s=queued_s),
+    )
+
+
+def engine_of(*, logs: Logs = BOTH, action: Action | None = None) -> Engine:
+    engine = Engine(devices=devices_of("d1"), logs=logs, limits=Limits(allow_unsigned=True))
+    engine.actions.append(action or action_of())
+    return engine
+
+
+def online(engine: Engine, log_id: str, offset: int, **fields: object) -> None:
+    about = {"action_id": "", "attempt": 0, "log_id": log_id, "boot": f"b{offset}"}
+    engine.tick(engine.report("ONLINE", offset, **{**about, **fields}))
+
+
+def in_log(engine: Engine, log_id: str) -> list[str]:
+    return sorted(engine.contents.get(log_id, {}))
+
+
+def test_a_cancel_that_times_out_starts_no_further_attempt() -> None:
+    engine = engine_of(logs=ONE, action=once_more())
+    engine.tick()
+    engine.cancel(device_id="d1")
+    engine.tick()
+    assert engine.target().state is S.CANCELLING
+    engine.tick(after_s=11)
+    engine.tick()
+    assert (engine.target().state, engine.target().attempt) == (S.TIMED_OUT, 1)
+    assert in_log(engine, "log-roof") == ["a1/d1/1", "a1/d1/1/cancel"]
+    assert engine.phase() == "ENDED"
+
+
+def test_control_without_a_cancel_the_next_attempt_starts() -> None:
+    engine = engine_of(logs=ONE, action=once_more())
+    engine.tick()
+    engine.tick(after_s=11)
+    engine.tick()
+    assert (engine.target().state, engine.target().attempt) == (S.QUEUED, 2)
+
+
+@pytest.mark.parametrize("same_tick", [False, True])
+def test_a_device_that_answers_its_cancel_with_a_failure_gets_no_further_attempt(same_tick: bool) -> None:
+    engine = engine_of(logs=ONE, action=once_more())
+    engine.tick()
+    engine.cancel(device_id="d1")
+    if not same_tick:
+        engine.tick()
+    engine.tick(engine.report("FAILED", 3, log_id="log-roof"))
+    engine.tick(after_s=5)
+    assert (engine.target().state, engine.target().attempt) == (S.FAILED, 1)
+
+
+def test_a_device_that_has_left_gets_no_further_attempt() -> None:
+    engine = engine_of(logs=ONE, action=once_more())
+    engine.tick()
+    engine.broker_up, engine.devices = False, {}
+    engine.tick()
+    assert engine.target().leaving
+    engine.tick(engine.report("FAILED", 3, log_id="log-roof"))
+    assert (engine.target().state, engine.target().attempt) == (S.FAILED, 1)
+    engine.tick()
+    assert engine.phase() == "ENDED"
+
+
+def test_a_superseded_installation_does_not_come_back_behind_the_newer_one() -> None:
+    def update(id_: str, version: str, *, queued_s: int, **fields: object) -> Action:
+        ota = Ota(artifact_name="fw", artifact_version=version, supersede=id_ == "a2")
+        chosen = Selector(device_ids=("d1",))
+        times = Timeouts(queued_s=queued_s)
+        return action_of(
+            id_, type="ota", name="update", params="{}", selector=chosen, ota=ota, timeouts=times, **fields
+        )
+
+    again = Rollout(retries=1, retry_backoff_s=0)
+    engine = engine_of(logs=ONE, action=update("a1", "1", queued_s=10, rollout=again))
+    known = [Artifact("fw", version, "default", version * 64, 10, "b" * 128, "k1") for version in "12"]
+    engine.artifacts = {one.key: one for one in known}
+    online(engine, "log-roof", 1, version="0")
+    engine.tick()
+    engine.actions.append(update("a2", "2", queued_s=10_000))
+    engine.tick()
+    for _ in range(4):
+        engine.tick(after_s=12)
+    engine.tick(engine.report("SUCCEEDED", 9, log_id="log-roof", action_id="a2", version="2"))
+    engine.tick(after_s=12)
+    assert engine.published == ["a1/d1/1", "a1/d1/1/cancel", "a2/d1/1"]
+    assert engine.target(action_id="a1").attempt == 1
