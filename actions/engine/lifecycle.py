@@ -79,6 +79,9 @@ def with_status(target: Target, report: Report, now_us: int, *, proof: str | Non
         marks["begun_us"] = now_us
     if state in _RANK:
         return _advanced(target, state, report.at_us, marks)
+    if state is S.CANCELLED and target.outbox == "cancel":
+        # The device has answered before the broker has: nobody knows which logs have the cancel.
+        marks["copies"] = _left_behind(target, None, None)
     return _finished(target, state, report.at_us, **marks)
 
 
@@ -182,16 +185,18 @@ def owing(
     )
 
 
-def with_place(target: Target, publish: Publish, place: Place, now_us: int) -> Target:
-    """The target when the log has the owed record."""
+def with_place(target: Target, publish: Publish, place: Place, now_us: int, first: str | None = None) -> Target:
+    """The target when the log has the owed record. `first` is the log of the first broker."""
     if publish.kind == "withdraw":
         return _without_copy(target, publish)
     if not _is_owed(target, publish):
         return target
     if publish.kind == "cancel":
+        copies = _left_behind(target, place.log_id, first)
+        marks: dict[str, Any] = {"cancel_log_id": place.log_id, "copies": copies, "updated_us": now_us}
         if target.leaving:
-            return _finished(target, S.REMOVED, now_us, message=target.message, updated_us=now_us)
-        return replace(target, outbox=None, cancel_log_id=place.log_id, since_us=now_us, updated_us=now_us)
+            return _finished(target, S.REMOVED, now_us, message=target.message, **marks)
+        return replace(target, outbox=None, since_us=now_us, **marks)
     if publish.kind == "force":
         return replace(target, outbox=None, mode="forced", updated_us=now_us)
     sent_us = target.sent_us
@@ -204,6 +209,16 @@ def with_place(target: Target, publish: Publish, place: Place, now_us: int) -> T
     }
     placed |= {"sent_us": sent_us, "since_us": now_us, "updated_us": now_us}
     return replace(_advanced(target, S.QUEUED, now_us, placed), outbox=_still_owed(target))
+
+
+def _left_behind(target: Target, cancel_log_id: str | None, first: str | None) -> tuple[str, ...]:
+    """The copies of a target whose cancel is in this log: the command may wait for its device in another one, where it
+    has no cancel behind it."""
+    kept = tuple(copy for copy in target.copies if copy != f"{target.attempt}/{cancel_log_id}")
+    there = target.log_id or first
+    if target.delivered_us is not None or there is None or there in (cancel_log_id, target.cancel_log_id):
+        return kept
+    return tuple(dict.fromkeys([*kept, f"{target.attempt}/{there}"]))
 
 
 def _is_owed(target: Target, publish: Publish) -> bool:

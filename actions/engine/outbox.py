@@ -95,11 +95,12 @@ def record_places(
         if ended is not target:
             updates.setdefault(publish.action_id, {})[publish.device_id] = ended
     overdue: Counter[str] = Counter()
+    first = state.logs.first if state.logs is not None else None
     for publish, place in places.items():
         target = _latest(state, updates, publish)
         if target is None:
             continue  # Its action has been forgotten since.
-        moved = with_place(target, publish, place, now_us)
+        moved = with_place(target, publish, place, now_us, first)
         if moved is target:
             continue
         updates.setdefault(publish.action_id, {})[publish.device_id] = moved

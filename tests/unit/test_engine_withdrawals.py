@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support.engine import Engine, action_of, devices_of
 
-from actions.engine import Action, Artifact, Limits, Logs, Ota, Rollout, Selector, Served, TargetState, Timeouts
+from actions.engine import Action, Artifact, Device, Limits, Logs, Ota, Rollout, Selector, Served, TargetState, Timeouts
 
 S = TargetState
 ROOF, YARD = Served("roof", "log-roof"), Served("yard", "log-yard")
@@ -106,3 +106,67 @@ def test_a_superseded_installation_does_not_come_back_behind_the_newer_one() -> 
     engine.tick(after_s=12)
     assert engine.published == ["a1/d1/1", "a1/d1/1/cancel", "a2/d1/1"]
     assert engine.target(action_id="a1").attempt == 1
+
+
+WITH_CANCEL = ["a1/d1/1", "a1/d1/1/cancel"]
+
+
+def test_a_cancel_that_waited_for_its_broker_also_reaches_the_log_that_the_device_left() -> None:
+    engine = engine_of()
+    online(engine, "log-roof", 1)
+    engine.logs = ROOF_AWAY
+    engine.cancel()
+    engine.tick()
+    online(engine, "log-yard", 2)
+    assert (engine.target().state, engine.target().copies) == (S.CANCELLING, ("1/log-roof",))
+    engine.logs = BOTH
+    engine.tick()
+    assert (in_log(engine, "log-roof"), in_log(engine, "log-yard")) == (WITH_CANCEL, ["a1/d1/1/cancel"])
+    engine.tick(engine.report("CANCELLED", 3, log_id="log-yard"))
+    assert (engine.target().state, engine.target().copies) == (S.CANCELLED, ())
+
+
+def test_a_cancel_in_the_tick_of_a_move_also_reaches_the_log_that_the_device_left() -> None:
+    engine = engine_of()
+    online(engine, "log-roof", 1)
+    engine.cancel()
+    online(engine, "log-yard", 1)
+    engine.tick()
+    assert (in_log(engine, "log-roof"), in_log(engine, "log-yard")) == (WITH_CANCEL, ["a1/d1/1/cancel"])
+
+
+def test_a_device_that_leaves_while_its_broker_is_away_does_not_find_its_command_there() -> None:
+    engine = engine_of()
+    online(engine, "log-roof", 1)
+    engine.logs = ROOF_AWAY
+    engine.devices = {"d1": Device("d1", "default", log="yard")}
+    engine.cancel()
+    engine.tick()
+    engine.devices = {}
+    engine.tick()
+    assert (engine.target().state, engine.target().copies) == (S.REMOVED, ("1/log-roof",))
+    engine.logs = BOTH
+    engine.tick()
+    assert (in_log(engine, "log-roof"), engine.target().copies) == (WITH_CANCEL, ())
+
+
+def test_a_delivered_command_needs_no_cancel_in_the_log_that_the_device_left() -> None:
+    engine = engine_of()
+    online(engine, "log-roof", 1)
+    engine.tick(engine.report("IN_PROGRESS", 2, log_id="log-roof"))
+    engine.cancel()
+    online(engine, "log-yard", 1)
+    assert (in_log(engine, "log-roof"), in_log(engine, "log-yard")) == (["a1/d1/1"], ["a1/d1/1/cancel"])
+    assert engine.target().copies == ()
+
+
+def test_a_device_that_answers_before_the_broker_of_its_cancel_does_not_hide_the_log_that_it_left() -> None:
+    engine = engine_of()
+    online(engine, "log-roof", 1)
+    engine.cancel()
+    engine.broker_up = False
+    online(engine, "log-yard", 1)
+    assert [publish.log_id for publish in engine.last.publishes] == ["log-yard"]
+    engine.broker_up = True
+    engine.tick(engine.report("CANCELLED", 3, log_id="log-yard"))
+    assert (engine.target().state, in_log(engine, "log-roof")) == (S.CANCELLED, WITH_CANCEL)
