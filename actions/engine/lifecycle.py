@@ -119,6 +119,7 @@ def settled_by_earlier(
         report_log_id=report.log_id,
         report_partition=report.partition,
         report_offset=report.offset,
+        copies=tuple(copy for copy in target.copies if copy != f"{report.attempt}/{report.log_id}"),
         retry_us=None,
         updated_us=now_us,
     )
@@ -211,12 +212,15 @@ def with_place(target: Target, publish: Publish, place: Place, now_us: int, firs
     return replace(_advanced(target, S.QUEUED, now_us, placed), outbox=_still_owed(target))
 
 
-def _left_behind(target: Target, cancel_log_id: str | None, first: str | None) -> tuple[str, ...]:
+def _left_behind(
+    target: Target, cancel_log_id: str | None, first: str | None, *, taken: bool = False
+) -> tuple[str, ...]:
     """The copies of a target whose cancel is in this log: the command may wait for its device in another one, where it
-    has no cancel behind it."""
+    has no cancel behind it. `taken`: also if the device has taken it."""
     kept = tuple(copy for copy in target.copies if copy != f"{target.attempt}/{cancel_log_id}")
     there = target.log_id or first
-    if target.delivered_us is not None or there is None or there in (cancel_log_id, target.cancel_log_id):
+    settled = target.delivered_us is not None and not taken
+    if settled or there is None or there in (cancel_log_id, target.cancel_log_id):
         return kept
     return tuple(dict.fromkeys([*kept, f"{target.attempt}/{there}"]))
 
@@ -286,8 +290,11 @@ def forced(target: Target, reason: str, now_us: int) -> Target:
     return replace(after, outbox="force") if after.outbox is None and _is_milder(after) else after
 
 
-def next_attempt(target: Target, *, pause_s: int, reason: str, now_us: int) -> Target:
-    """The target before another attempt. The results of the previous one are in `action_events`."""
+def next_attempt(target: Target, *, pause_s: int, reason: str, now_us: int, first: str | None = None) -> Target:
+    """The target before another attempt. The results of the previous one are in `action_events`. If the device has not
+    answered it, its command counts as a copy, so that it is withdrawn. `first` is the log of the first broker."""
+    # Any other state is an answer, or nothing was sent, or the cancel is in the log.
+    copies = _left_behind(target, None, first, taken=True) if target.state is S.TIMED_OUT else target.copies
     return Target(
         action_id=target.action_id,
         tenant=target.tenant,
@@ -299,13 +306,13 @@ def next_attempt(target: Target, *, pause_s: int, reason: str, now_us: int) -> T
         attempt=target.attempt + 1,
         wave=target.wave,
         forced=target.forced,
-        copies=target.copies,
+        copies=copies,
         retry_us=now_us + pause_s * SECOND_US,
         message=reason,
     )
 
 
-def retried(target: Target, action: Action, now_us: int) -> Target:
+def retried(target: Target, action: Action, now_us: int, first: str | None = None) -> Target:
     """The target that has just FAILED or TIMED_OUT, or its next attempt if there is one left."""
     rollout = action.rollout
     if target.state not in (S.FAILED, S.TIMED_OUT) or target.attempt > rollout.retries:
@@ -315,7 +322,7 @@ def retried(target: Target, action: Action, now_us: int) -> Target:
         return target
     said = f": {target.message}" if target.message else ""
     reason = f"attempt {target.attempt} of {rollout.retries + 1} ended {target.state}{said}; the next in {pause_s} s"
-    return next_attempt(target, pause_s=pause_s, reason=reason, now_us=now_us)
+    return next_attempt(target, pause_s=pause_s, reason=reason, now_us=now_us, first=first)
 
 
 def timed_out(target: Target, action: Action, limits: Limits, now_us: int) -> Target:

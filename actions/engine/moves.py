@@ -38,7 +38,8 @@ def follow_routes(work: Work) -> None:
             work.put(target, rerouted(target, work.route(target.device_id), work.logs, work.now_us))
     for key in before.copied:
         copied = work.target(*key)
-        if copied is not None and work.now_us - copied.updated_us >= work.limits.withdraw_s * SECOND_US:
+        is_unwanted = copied is not None and any(unwanted(copied))
+        if copied is not None and is_unwanted and work.now_us - copied.updated_us >= work.limits.withdraw_s * SECOND_US:
             work.put(copied, replace(copied, copies=()))
 
 
@@ -75,9 +76,10 @@ def with_copy(target: Target, log_id: str, *, without: str) -> tuple[str, ...]:
 
 
 def unwanted(target: Target) -> Iterator[tuple[int, str]]:
-    """(attempt, log id) of the copies that nobody wants any more: the attempt is over or being cancelled."""
+    """(attempt, log id) of the copies that nobody wants any more: the target is over or being cancelled, or a later
+    attempt has been sent. Until then the success of an earlier one still counts."""
     for copy in target.copies:
         attempt, _, log_id = copy.partition("/")
         is_over = target.final or target.state is TargetState.CANCELLING
-        if is_over or int(attempt) < target.attempt:
+        if is_over or (int(attempt) < target.attempt and not target.unsent):
             yield int(attempt), log_id

@@ -118,7 +118,7 @@ def _retry(work: Work, request: Request, row: ActionState, action: Action) -> st
         raise _Refused("no device ended in error" if request.device_id is None else "this device did not end in error")
     for target in chosen:
         reason = f"attempt {target.attempt} ended {target.state}; retried by {request.who}"
-        work.put(target, next_attempt(target, pause_s=0, reason=reason, now_us=work.now_us))
+        work.put(target, next_attempt(target, pause_s=0, reason=reason, now_us=work.now_us, first=work.logs.first))
     return f"{len(chosen)} devices get a new attempt"
 
 

@@ -143,7 +143,7 @@ def _try_again(work: Work) -> None:
             before = work.state.targets.get(action_id, {}).get(target.device_id)
             ending = before is not None and before.state is TargetState.CANCELLING
             if not (ending or target.leaving or target.key in work.called_off):
-                work.put(target, retried(target, action, work.now_us))
+                work.put(target, retried(target, action, work.now_us, work.logs.first))
 
 
 def _judge(work: Work) -> None:

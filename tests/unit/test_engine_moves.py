@@ -131,7 +131,8 @@ class Roaming:
             for key in log:
                 _, id_, attempt, *rest = key.split("/")
                 target = self.engine.state.targets["a1"][id_]
-                if not rest and (target.final or int(attempt) < target.attempt) and f"{key}/cancel" not in log:
+                is_over = target.final or (int(attempt) < target.attempt and not target.unsent)
+                if not rest and is_over and f"{key}/cancel" not in log:
                     found[id_, int(attempt)].append(log_id)
         return found
 

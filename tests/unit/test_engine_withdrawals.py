@@ -170,3 +170,71 @@ def test_a_device_that_answers_before_the_broker_of_its_cancel_does_not_hide_the
     engine.broker_up = True
     engine.tick(engine.report("CANCELLED", 3, log_id="log-yard"))
     assert (engine.target().state, in_log(engine, "log-roof")) == (S.CANCELLED, WITH_CANCEL)
+
+
+def test_an_attempt_that_timed_out_is_withdrawn_from_the_log_that_its_device_left() -> None:
+    engine = engine_of(action=once_more())
+    online(engine, "log-roof", 1)
+    engine.logs = ROOF_AWAY
+    engine.tick(after_s=12)
+    online(engine, "log-yard", 1)
+    engine.tick(engine.report("SUCCEEDED", 2, log_id="log-yard", attempt=2))
+    assert (engine.target().state, engine.target().copies, engine.phase()) == (S.SUCCEEDED, ("1/log-roof",), "ENDED")
+    engine.logs = BOTH
+    engine.tick()
+    assert (in_log(engine, "log-roof"), in_log(engine, "log-yard")) == (WITH_CANCEL, ["a1/d1/2"])
+    assert engine.target().copies == ()
+
+
+def test_with_one_broker_the_cancel_of_an_attempt_is_in_the_log_before_the_next_one() -> None:
+    engine = engine_of(logs=ONE, action=once_more(backoff_s=5))
+    engine.tick()
+    engine.tick(after_s=11)
+    engine.tick()
+    assert engine.published == ["a1/d1/1"], "its success still counts"
+    engine.tick(after_s=5)
+    assert engine.published == ["a1/d1/1", "a1/d1/1/cancel", "a1/d1/2"]
+    assert engine.target().copies == ()
+
+
+def test_a_cancel_during_the_pause_before_an_attempt_reaches_the_one_that_timed_out() -> None:
+    engine = engine_of(logs=ONE, action=once_more(backoff_s=300))
+    engine.tick()
+    engine.tick(after_s=11)
+    engine.cancel()
+    engine.tick()
+    engine.tick()
+    assert (engine.target().state, in_log(engine, "log-roof")) == (S.CANCELLED, WITH_CANCEL)
+
+
+def test_a_success_of_an_attempt_that_timed_out_needs_no_cancel() -> None:
+    engine = engine_of(logs=ONE, action=once_more(backoff_s=300))
+    engine.tick()
+    engine.tick(after_s=11)
+    engine.tick(engine.report("SUCCEEDED", 3, log_id="log-roof"))
+    engine.tick()
+    assert (engine.target().state, engine.target().late, engine.published) == (S.SUCCEEDED, True, ["a1/d1/1"])
+
+
+def test_a_retry_by_a_user_withdraws_the_attempt_that_timed_out_before() -> None:
+    engine = engine_of(logs=ONE, action=action_of(timeouts=Timeouts(queued_s=10)))
+    engine.tick()
+    engine.tick(after_s=11)
+    engine.ask("retry")
+    engine.tick()
+    engine.tick()
+    assert engine.published == ["a1/d1/1", "a1/d1/1/cancel", "a1/d1/2"]
+
+
+def test_a_copy_that_is_still_wanted_is_not_given_up() -> None:
+    engine = engine_of(action=once_more(queued_s=10))
+    online(engine, "log-roof", 1)
+    engine.devices = {"d1": Device("d1", "default", log="nowhere")}
+    engine.tick(after_s=11)
+    assert (engine.target().state, engine.target().copies) == (S.PENDING, ("1/log-roof",))
+    engine.tick(after_s=31 * 24 * 3600)
+    engine.tick()
+    assert engine.target().copies == ("1/log-roof",)
+    engine.cancel()
+    engine.tick()
+    assert in_log(engine, "log-roof") == WITH_CANCEL
