@@ -14,7 +14,8 @@ def with_report(known: DeviceState | None, report: Report, now_us: int) -> Devic
     """The row after a status, or None if the status is not newer.
 
     Within a partition the offset decides. If a device has moved to another broker or partition, offsets cannot be
-    compared, and the time of the record in the log decides.
+    compared, and the time of the record in the log decides, but no later than the time at which the status job recorded
+    it: the clock of a broker that is ahead must not hold the device there.
     """
     if known is not None and not _newer(known, report):
         return None
@@ -22,7 +23,7 @@ def with_report(known: DeviceState | None, report: Report, now_us: int) -> Devic
     before = known or DeviceState(report.device_id, report.tenant, 0, "", 0, 0)
     return replace(
         before,
-        last_seen_us=report.at_us,
+        last_seen_us=_seen_us(report),
         log_id=report.log_id,
         partition=report.partition,
         offset=report.offset,
@@ -37,4 +38,9 @@ def with_report(known: DeviceState | None, report: Report, now_us: int) -> Devic
 def _newer(known: DeviceState, report: Report) -> bool:
     if (known.log_id, known.partition) == (report.log_id, report.partition):
         return report.offset > known.offset
-    return report.at_us > known.last_seen_us
+    # Rows of older versions may have a time that was ahead; `updated_us` is the engine's own.
+    return _seen_us(report) > min(known.last_seen_us, known.updated_us)
+
+
+def _seen_us(report: Report) -> int:
+    return min(report.at_us, report.recorded_us)

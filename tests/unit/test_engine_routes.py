@@ -302,3 +302,26 @@ def test_a_place_of_another_attempt_or_a_forgotten_action_changes_nothing() -> N
     other = {replace(publish, attempt=2): Place(2, 1, "log-roof"), replace(publish, action_id="a9"): Place(2, 2)}
     assert record_places(engine.state, other, engine.now_us).target_updates == ()
     assert apply(EngineState(), record_places(EngineState(), other, engine.now_us)).targets == {}
+
+
+def test_the_clock_of_a_broker_that_is_ahead_does_not_hold_its_devices() -> None:
+    engine = engine_of("d1")
+    ahead = engine.report("ONLINE", 1, action_id="", attempt=0, log_id="log-roof", at_us=engine.now_us + 10**15)
+    engine.tick(ahead)
+    fact = engine.state.facts["d1"]
+    assert fact.last_seen_us == ahead.recorded_us
+    stored = replace(fact, last_seen_us=ahead.at_us)  # As an older version wrote it.
+    engine.state = replace(engine.state, facts={"d1": stored})
+    engine.tick()
+    online(engine, "d1", "log-yard", 2)
+    assert engine.state.facts["d1"].log_id == "log-yard"
+    assert (engine.target().log_id, engine.target().copies) == ("log-yard", ("1/log-roof",))
+
+
+def test_a_status_that_was_read_late_does_not_bring_a_device_back() -> None:
+    """Its broker was cut off; the device has reported somewhere else since."""
+    engine = engine_of("d1")
+    early = engine.now_us
+    online(engine, "d1", "log-yard", 1)
+    engine.tick(engine.report("ONLINE", 1, action_id="", attempt=0, log_id="log-roof", at_us=early, boot="b0"))
+    assert engine.state.facts["d1"].log_id == "log-yard"
