@@ -137,30 +137,31 @@ def runs_it_already(target: Target, action: Action, fact: DeviceState | None, no
 
 
 def with_receipt(target: Target, report: Report, now_us: int) -> Target:
-    """The target after the broker's receipt for its command: the record has reached the device."""
-    if target.final:
-        return target
-    moved = _advanced(target, S.DELIVERED, report.at_us)
-    if moved is target:
-        return target
+    """The target after the broker's receipt for its command: the record has reached the device. The receipt may name
+    the copy that the device got before it moved, also after a status has said more."""
+    moved = target if target.final else _advanced(target, S.DELIVERED, report.at_us)
+    since_us = target.since_us if moved is target else now_us
     other = target.log_id is not None and report.log_id != target.log_id
-    if report.command_offset is not None and (moved.offset is None or other):
-        # The receipt is in the log of the command. It may name the copy that the device got before it moved.
+    first = target.receipt_log_id is None
+    if report.command_offset is not None and first and (other or (moved is not target and moved.offset is None)):
+        # The receipt is in the log of the command. A device also acknowledges a second copy, which it drops.
         place: dict[str, Any] = {
             "partition": report.command_partition,
             "offset": report.command_offset,
             "log_id": report.log_id,
         }
         moved = replace(moved, **place, copies=_swapped(target, report.log_id))
-    return replace(moved, since_us=now_us, updated_us=now_us)
+    if first and not (target.final and moved is target):
+        moved = replace(moved, receipt_log_id=report.log_id)
+    return target if moved is target else replace(moved, since_us=since_us, updated_us=now_us)
 
 
 def _swapped(target: Target, log_id: str) -> tuple[str, ...]:
-    """The copies of the target whose device took the one in this log."""
-    here = f"{target.attempt}/{log_id}"
-    if here not in target.copies or target.log_id is None:
+    """The copies of the target whose device took the one in this log: the other one stays behind."""
+    if target.log_id in (None, log_id):
         return target.copies
-    return tuple(f"{target.attempt}/{target.log_id}" if copy == here else copy for copy in target.copies)
+    kept = [copy for copy in target.copies if copy != f"{target.attempt}/{log_id}"]
+    return tuple(dict.fromkeys([*kept, f"{target.attempt}/{target.log_id}"]))
 
 
 def owing(

@@ -100,6 +100,8 @@ ACTION_TARGETS = FieldTable(
         Field("partition", "int", "partition of the command in the log"),
         Field("offset", "bigint", "offset of the command in the log"),
         Field("cancel_log_id", "string", "log of the cancel"),
+        Field("receipt_log_id", "string", "log of the first receipt, from which the device took the command"),
+        Field("force_log_id", "string", "log of the force record"),
         Field("copies", "array<string>", "<attempt>/<log id> of old logs that have the command, until it is withdrawn"),
         Field("created_at", "timestamp", "when the engine made the row"),
         Field("queued_at", "timestamp", "when the command was in the log"),

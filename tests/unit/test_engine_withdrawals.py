@@ -238,3 +238,27 @@ def test_a_copy_that_is_still_wanted_is_not_given_up() -> None:
     engine.cancel()
     engine.tick()
     assert in_log(engine, "log-roof") == WITH_CANCEL
+
+
+@pytest.mark.parametrize("states", [["ACCEPTED"], ["ACCEPTED", "SUCCEEDED"]])
+def test_a_receipt_that_is_read_after_a_status_still_names_the_copy_that_was_taken(states: list[str]) -> None:
+    engine = engine_of()
+    online(engine, "log-roof", 1)
+    place = engine.target().offset
+    online(engine, "log-yard", 1)
+    engine.logs = Logs((replace(ROOF, away=True), replace(YARD, away=True)))
+    for offset, state in enumerate(states):
+        engine.tick(engine.report(state, offset + 2, log_id="log-roof"))
+    before = engine.target()
+    receipt = engine.receipt(50, log_id="log-roof", command_partition=2, command_offset=place)
+    engine.tick(receipt)
+    taken = engine.target()
+    assert (taken.state, taken.since_us) == (before.state, before.since_us)
+    assert (taken.log_id, taken.offset, taken.copies) == ("log-roof", place, ("1/log-yard",))
+    engine.tick(receipt)
+    assert engine.target() == taken, "a repeated receipt changes nothing"
+    engine.logs = BOTH
+    if states[-1] != "SUCCEEDED":
+        engine.tick(engine.report("SUCCEEDED", 9, log_id="log-roof"))
+    engine.tick()
+    assert (in_log(engine, "log-roof"), in_log(engine, "log-yard")) == (["a1/d1/1"], WITH_CANCEL)
