@@ -31,6 +31,7 @@ OnMessage = Callable[[str, bytes], Awaitable[None]]
 _PACKET_IDS = 65_535
 _REFUSED_FROM = 0x80
 _SESSION_EXPIRY_S = 7 * 24 * 3600
+_GOODBYE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,12 +223,18 @@ class Link:
             self._unwanted.add(topic)
 
     async def close(self, *, drain_s: float = 5.0) -> int:
-        """Wait up to `drain_s` for outstanding PUBACKs, then disconnect. Returns the number of missing PUBACKs."""
+        """Wait up to `drain_s` for outstanding PUBACKs, then disconnect. Returns the number of missing PUBACKs.
+
+        A broker that does not take the DISCONNECT within 2 s is cut off.
+        """
         if self._waiting and drain_s > 0:
             await asyncio.wait(list(self._waiting.values()), timeout=drain_s)
         self._closing = True
-        with contextlib.suppress(OSError):
-            await self._client.disconnect()
+        try:
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(self._client.disconnect(), _GOODBYE_S)
+        finally:
+            self._client.end()
         left = len(self._waiting)
         for future in self._waiting.values():
             if not future.done():
@@ -247,10 +254,7 @@ class Link:
         """End as in a power cut: no DISCONNECT, nothing more is sent, and waiting callers get a LinkError."""
         self._closing = True
         self._up.clear()
-        self._client._is_active = False
-        connection = self._client._connection
-        if connection is not None:
-            connection._transport.abort()
+        self._client.end()
         self._lose_answers()
         for future in self._waiting.values():
             if not future.done():
@@ -335,7 +339,7 @@ class Link:
             connecting.cancel()
 
     async def _connect_until_up(self) -> None:
-        while True:
+        while not self._closing:
             try:
                 await self._client.connect(
                     self._at.host, self._at.port, keepalive=self._keepalive_s, version=self._version
@@ -348,6 +352,7 @@ class Link:
                     raise LinkError(f"the broker refuses device {self._client_id}: {error}") from error
                 await self._up.wait()  # The broker is busy: gmqtt keeps trying.
                 return
+        raise LinkClosed(f"device {self._client_id} is closing its connection")
 
     def _connected(self, client: Any, flags: int, rc: int, properties: Any) -> None:
         # gmqtt uses the broker's Receive Maximum as the number of packet ids, including those of SUBSCRIBE.

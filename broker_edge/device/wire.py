@@ -29,11 +29,23 @@ class WireClient(Client):  # type: ignore[misc]
         self.refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.answered = False
         """Whether the broker has sent anything in any connection."""
+        self._is_ended = False
+
+    def end(self) -> None:
+        """Makes no further connection, and cuts the one that there is.
+
+        An attempt of gmqtt to reconnect would go on after `disconnect`: the broker would then deliver to nobody.
+        """
+        self._is_ended = True
+        self._is_active = False
+        if self._connection is not None:
+            self._connection._transport.abort()
 
     async def _create_connection(
         self, host: str, port: int, ssl: object, clean_session: bool, keepalive: int
     ) -> MQTTConnection:
         # What gmqtt does here, with other transports.
+        self._refuse_if_ended()
         self._exit_reconnecting_state()
         self._package_handler.clear_topics_aliases()
         self._connack_received.clear()
@@ -42,9 +54,18 @@ class WireClient(Client):  # type: ignore[misc]
             self, connection_state=self._connection_state, id_generator=self._package_handler.id_generator
         )
         transport = await self._opened(protocol)
-        return MQTTConnection(
+        connection = MQTTConnection(
             transport, protocol, clean_session, keepalive, package_handler=self._package_handler, logger=self._logger
         )
+        if self._is_ended:
+            transport.abort()
+        self._refuse_if_ended()
+        return connection
+
+    def _refuse_if_ended(self) -> None:
+        if self._is_ended:
+            # An OSError is what gmqtt expects here; it does not try again, because the client is not active.
+            raise ConnectionAbortedError("this end has closed the link")
 
     async def _opened(self, protocol: MQTTProtocol) -> asyncio.Transport:
         try:
