@@ -186,7 +186,8 @@ class ActionJob:
         return self._outbound.has_news or (self._stock is not None and self._stock.known() != self._logs.stock)
 
     def _nothing(self) -> Decision:
-        return Decision(waiting=self._state.waiting, devices=self._state.devices, logs=self._state.logs)
+        state = self._state
+        return Decision(waiting=state.waiting, devices=state.devices, logs=state.logs, moving=state.moving)
 
     def _look_at_brokers(self) -> None:
         """What the brokers answered since the last turn. A change is news: routes depend on it."""
@@ -267,7 +268,8 @@ class ActionJob:
         decision = Decision(target_updates=loaded.targets, state_updates=loaded.states, waiting=self._state.waiting)
         state = apply(self._state, decision)
         before = self._state
-        self._state = replace(state, said=state.said | loaded.said, devices=before.devices, logs=before.logs)
+        said = state.said | loaded.said
+        self._state = replace(state, said=said, devices=before.devices, logs=before.logs, moving=before.moving)
 
     def _settle(self, decision: Decision) -> None:
         """Drops the requests that this decision handles, and the versions of reports that no longer wait."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from .action import Action
 from .lifecycle import cancelled, owing, skipped
 from .model import ActionState, Target
-from .moves import destination
+from .moves import destination, rerouted
 from .routes import hindrance, is_wait, lacks_artifact, waiting
 from .sending import SENDING, Around, Verdict, candidates, counted, room, under_way, verdict
 from .work import Work
@@ -24,7 +24,8 @@ def fill_outbox(work: Work) -> None:
     actions = list(work.open_actions())
     used: Counter[str | None] = Counter()
     for action, _ in actions:
-        used.update(destination(one, work) for one in work.targets(action.action_id) if one.outbox is not None)
+        owed = [one for one in work.targets(action.action_id) if one.outbox is not None]
+        used.update(destination(one, work) or work.logs.first for one in owed)
     actions.sort(key=lambda pair: (-pair[0].rollout.priority, pair[1].started_us, pair[0].action_id))
     _Round(work, actions, used).send()
 
@@ -32,6 +33,11 @@ def fill_outbox(work: Work) -> None:
 _BYTES_MAX = 64 * 1024 * 1024
 """Approximate bytes of one action that may become owed in a tick: all of them are built at once for publishing."""
 _RECORD_BYTES = 512
+
+
+def _free(action: Action) -> int:
+    """How many commands of the action may become owed in a tick."""
+    return max(1, _BYTES_MAX // (_RECORD_BYTES + len(action.params)))
 
 
 class _Round:
@@ -61,21 +67,53 @@ class _Round:
     def send(self) -> None:
         for action, row in self._actions:
             self._want(action, row)
+            moved = self._move_for(action)
             not_before_us = action.rollout.not_before_us
             if row.phase not in SENDING or (not_before_us is not None and self._work.now_us < not_before_us):
                 continue
-            sent = self._send_for(action, row)
+            sent = self._send_for(action, row, moved)
             if sent and action.rollout.rate_per_minute is not None:
                 row = self._work.row(action.action_id) or row
                 self._work.put_row(replace(row, sent=counted(row.sent, sent, self._work.now_us)))
 
-    def _send_for(self, action: Action, row: ActionState) -> int:
+    def _move_for(self, action: Action) -> int:
+        """Makes queued commands owed to the logs to which their devices have moved, if those have room and what the
+        command needs. They have counted for the rate already, and a pause does not hold them."""
+        work, moved = self._work, 0
+        free, left = _free(action), work.moving.get(action.action_id, set())
+        for device_id in sorted(left):
+            target = work.target(action.action_id, device_id)
+            if target is None:
+                continue
+            after = rerouted(target, work.route(device_id), work.logs, work.now_us)
+            if after is target or after.outbox != "command":
+                left.discard(device_id)
+                continue
+            reason = self._lacks(action, after.log_id)
+            if reason is not None:
+                work.put(target, waiting(target, reason, work.now_us))
+            elif moved < free and self._used[after.log_id] < work.limits.publish_max:
+                if target.outbox is not None:
+                    self._used[target.log_id or work.logs.first] -= 1
+                self._used[after.log_id] += 1
+                work.put(target, after)
+                left.discard(device_id)
+                moved += 1
+        return moved
+
+    def _lacks(self, action: Action, log_id: str | None) -> str | None:
+        if not action.is_ota:
+            return None
+        name, version = action.ota.artifact_name or "", action.ota.artifact_version or ""
+        return lacks_artifact(log_id, name, version, self._work.logs)
+
+    def _send_for(self, action: Action, row: ActionState, moved: int) -> int:
         work = self._work
         waiting = candidates(row, work.targets(action.action_id), work.now_us)
         if not waiting:
             return 0
         own = room(action, row, work.targets(action.action_id), work.now_us)
-        free = max(1, _BYTES_MAX // (_RECORD_BYTES + len(action.params)))
+        free = max(0 if moved else 1, _free(action) - moved)
         free = free if own is None else min(free, own)
         sent = 0
         for target in waiting:
@@ -96,17 +134,17 @@ class _Round:
         """Makes the command owed, if its log is known, has room, and has what the command needs."""
         work, way = self._work, self._work.route(target.device_id)
         reason = way.waits or hindrance(way.log_id, work.logs)
-        if reason is None and action.is_ota:
-            name, version = action.ota.artifact_name or "", action.ota.artifact_version or ""
-            reason = lacks_artifact(way.log_id, name, version, work.logs)
+        if reason is None:
+            reason = self._lacks(action, way.log_id)
         if reason is not None:
             work.put(target, waiting(target, reason, work.now_us))
             return False
-        if self._used[way.log_id] >= work.limits.publish_max or not self._is_free(target, action, row):
+        log_id = way.log_id or work.logs.first
+        if self._used[log_id] >= work.limits.publish_max or not self._is_free(target, action, row):
             return False
         said = None if is_wait(target.message) else target.message
         work.put(target, owing(target, action, forced=row.forced, now_us=work.now_us, log_id=way.log_id, message=said))
-        self._used[way.log_id] += 1
+        self._used[log_id] += 1
         return True
 
     def _want(self, action: Action, row: ActionState) -> None:

@@ -323,6 +323,9 @@ class EngineState:
     """The mapping given to the last tick. If it is the same object again, no device was added or removed."""
     logs: Logs | None = field(default=None, compare=False)
     """The logs given to the last tick."""
+    moving: Mapping[str, frozenset[str]] = field(default_factory=dict, compare=False)
+    """action_id → devices whose queued command waits for room in the log to which they have moved. Not stored: the
+    first tick looks at all targets."""
     copied: frozenset[tuple[str, str]] = field(default=frozenset(), compare=False)
     """The keys of targets with copies in other logs."""
 
@@ -341,6 +344,7 @@ class Decision:
     device_updates: tuple[DeviceState, ...] = ()
     devices: Mapping[str, Device] | None = field(default=None, compare=False)
     logs: Logs | None = field(default=None, compare=False)
+    moving: Mapping[str, frozenset[str]] = field(default_factory=dict, compare=False)
     wanted: frozenset[tuple[str, str, str, str]] = frozenset()
     """(log id, name, version, sha256) of artifacts that targets of this wave or the next one need there."""
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from .logs import Logs
 from .model import SECOND_US, Target, TargetState
-from .routes import Route
+from .routes import Route, is_wait
 from .work import Work
 
 
@@ -25,7 +25,8 @@ def destination(target: Target, work: Work) -> str | None:
 
 
 def follow_routes(work: Work) -> None:
-    """Sends queued commands and cancels after devices that have moved, and gives up withdrawals that are too old."""
+    """Sends cancels after devices that have moved, notes the queued commands that must follow (`dispatch` makes them
+    owed as far as there is room), and gives up withdrawals that are too old."""
     before = work.state
     everyone = before.devices is not work.devices or before.logs != work.logs
     moved = None if everyone else work.facts.keys()
@@ -34,8 +35,15 @@ def follow_routes(work: Work) -> None:
             found = list(work.targets(action.action_id))
         else:
             found = [one for id_ in moved if (one := work.target(action.action_id, id_)) is not None]
+        found += [one for id_ in before.moving.get(action.action_id, ()) if (one := work.target(action.action_id, id_))]
         for target in found:
-            work.put(target, rerouted(target, work.route(target.device_id), work.logs, work.now_us))
+            after = rerouted(target, work.route(target.device_id), work.logs, work.now_us)
+            if after is not target and after.outbox == "command":
+                work.moving.setdefault(action.action_id, set()).add(target.device_id)
+                continue
+            if after is target and target.state is TargetState.QUEUED and is_wait(target.message):
+                after = replace(target, message=None, updated_us=work.now_us)
+            work.put(target, after)
     for key in before.copied:
         copied = work.target(*key)
         is_unwanted = copied is not None and any(unwanted(copied))

@@ -123,6 +123,7 @@ def record_places(
         waiting=state.waiting,
         devices=state.devices,
         logs=state.logs,
+        moving=state.moving,
     )
 
 

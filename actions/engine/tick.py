@@ -99,6 +99,7 @@ def apply(state: EngineState, decision: Decision) -> EngineState:
         facts=facts,
         devices=decision.devices,
         logs=decision.logs,
+        moving=decision.moving,
         copied=copied,
     )
 
@@ -211,6 +212,7 @@ def _decision(work: Work) -> Decision:
         device_updates=tuple(work.facts.values()),
         devices=work.devices,
         logs=work.logs,
+        moving={action_id: frozenset(ids) for action_id, ids in work.moving.items() if ids},
         wanted=frozenset(work.wanted),
     )
 

@@ -62,6 +62,8 @@ class Work:
         self.quarantine: list[Quarantined] = []
         self.late: Counter[str] = Counter()
         """By action: commands that were owed for a long time and no longer are, so that they count for the rate now."""
+        self.moving: dict[str, set[str]] = {}
+        """By action: the devices whose queued command must follow them to another log."""
         self.called_off: set[tuple[str, str]] = set()
         """The keys of targets that a user cancels in this tick, also of those that have just ended by themselves."""
         self.wanted: set[tuple[str, str, str, str]] = set()
