@@ -53,7 +53,17 @@ _CHANNEL_OPTIONS = [
 
 
 def parse_server(text: str) -> str:
-    """`host`, `host:port`, `grpc://host:port` or `grpc+tls://…` as a Flight location; raises ConfigError."""
+    """`host`, `host:port`, `grpc://host:port` or `grpc+tls://…` as a Flight location; raises ConfigError.
+
+    Two spellings of one address give one location. Credentials do not belong into an address, and errors do not repeat
+    what stands before an `@`.
+    """
+    if "@" in text:
+        # Before it is parsed: a password may hold a character that ends the host.
+        raise ConfigError(
+            "a server address has a user or a password in it: write grpc://HOST:PORT, and give the credentials apart "
+            "(settings user and password, or HEADWATER_USER and HEADWATER_PASSWORD_FROM)"
+        )
     parts = urlsplit(text if "://" in text else f"grpc://{text}")
     try:
         port = parts.port

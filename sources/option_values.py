@@ -28,6 +28,8 @@ def servers_value(value: str | None) -> tuple[str, ...]:
         raise OptionError(
             "option servers is missing: give the Flight address of a broker, such as grpc://127.0.0.1:8815"
         )
+    if "@" in "".join(servers):
+        raise OptionError("option servers has a user or a password in it: write grpc://host:port, see docs/security.md")
     for server in servers:
         scheme, _, place = server.partition("://")
         host, _, port = place.rpartition(":")

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from actions.uplink_status import TOPIC, UplinkTopic
 from broker_edge.access import BrokerAccess
 from broker_edge.errors import ConfigError
+from broker_edge.flight import parse_server
 from pipelines.settings.brokers import AccessSection, BrokerSection, fleet_of
 from pipelines.settings.yaml_file import Section, read_yaml
 from sinks.store import StoreAccess
@@ -187,7 +188,7 @@ class Settings(Section):
         if self.brokers and self.servers != _SERVERS:
             raise ValueError("give either servers or brokers")
         names = [broker.name for broker in self.brokers if broker.name is not None]
-        for known in ([broker.server for broker in self.brokers], names):
+        for known in ([_address(broker.server) for broker in self.brokers], names):
             twice = next((one for one in known if known.count(one) > 1), None)
             if twice is not None:
                 raise ValueError(f"brokers: {twice} is there twice")
@@ -202,10 +203,18 @@ class Settings(Section):
         entry may be several addresses with commas between them, for platforms that pass a list as one text."""
         if servers is None:
             return self
-        known = {broker.server: broker for broker in self.brokers}
+        known = {_address(broker.server): broker for broker in self.brokers}
         named = [one.strip() for text in servers for one in text.split(",") if one.strip()]
-        chosen = [known.get(one) or BrokerSection(server=one) for one in named]
+        chosen = [known.get(_address(one)) or BrokerSection(server=one) for one in named]
         return self.model_copy(update={"servers": _SERVERS, "brokers": chosen})
+
+
+def _address(server: str) -> str:
+    """One text for all spellings of an address. One that is no address stays as it is: `fleet` refuses it."""
+    try:
+        return parse_server(server)
+    except ConfigError:
+        return server
 
 
 def load_settings(path: Path | None) -> Settings:

@@ -6,6 +6,7 @@ It knows no particular file: `settings`, `silver.schema` and `silver.rules` hold
 from __future__ import annotations
 
 import difflib
+import re
 import typing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from broker_edge.errors import SettingsError
 
 Model = TypeVar("Model", bound=BaseModel)
+# In the problems that repeat text of the file; others name a token only.
+_REPEATED = re.compile(r"(alias|anchor|tag|handle) (['\"]).*\2")
 
 
 class Section(BaseModel):
@@ -36,7 +39,7 @@ def read_yaml(path: Path, model: type[Model], *, what: str = "settings") -> Mode
         value = yaml.safe_load(text)
         root = yaml.compose(text)
     except yaml.YAMLError as error:
-        raise SettingsError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        raise SettingsError(f"{path}{_why(error)}") from None
     try:
         return model.model_validate({} if value is None else value)
     except ValidationError as error:
@@ -48,6 +51,14 @@ def yaml_files(folder: Path, *, what: str) -> list[Path]:
     if not folder.is_dir():
         raise SettingsError(f"there is no folder {folder} with {what}: name an existing one")
     return sorted(folder.glob("*.yaml"))
+
+
+def _why(error: yaml.YAMLError) -> str:
+    """Place and problem. The text of the error itself quotes the line, which may hold a secret."""
+    mark = getattr(error, "problem_mark", None)
+    problem = str(getattr(error, "problem", None) or "a character that YAML does not allow")
+    place = "" if mark is None else f":{mark.line + 1}:{mark.column + 1}"
+    return f"{place} is not YAML: " + _REPEATED.sub(r"\1", problem)
 
 
 def _sentence(path: Path, root: yaml.Node | None, error: ValidationError, model: type[BaseModel], what: str) -> str:

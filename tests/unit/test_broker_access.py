@@ -9,10 +9,11 @@ import pytest
 
 from broker_edge.access import BrokerAccess, accesses
 from broker_edge.credentials import Credentials
-from broker_edge.errors import ConfigError, SettingsError
+from broker_edge.errors import ConfigError, OptionError, SettingsError
 from broker_edge.tls import TlsReferences
 from pipelines.settings import Settings, load_settings
 from pipelines.settings.job_options import add_broker_options, with_brokers
+from sources.option_values import servers_value
 
 VARIABLES = ("USER", "PASSWORD_FROM", "TOKEN_FROM", "TLS_CA", "TLS_CERT", "TLS_KEY")
 
@@ -74,7 +75,12 @@ def test_the_environment_says_what_the_settings_leave_open(monkeypatch: pytest.M
         ("access: {user: a}", "a user and a password belong together"),
         ('access: {tls: {cert: "file:c"}}', "a certificate and its key belong together"),
         ('brokers: [{server: "grpc+tls://a", token: hunter2}]', "never the secret itself"),
-        ("brokers: [{server: a}, {server: a}]", "brokers: a is there twice"),
+        ("access:\n  user: a\n  password: hunter2: x\n", ":3:20 is not YAML: mapping values are not allowed here"),
+        ("access:\n  password: *hunter2\n", ":2:13 is not YAML: found undefined alias"),
+        ("access:\n  password: !hunter2 x\n", ":2:13 is not YAML: could not determine a constructor for the tag"),
+        ("access:\n  password: !hunter2!a x\n", ":2:13 is not YAML: found undefined tag handle"),
+        ("brokers: [{server: a}, {server: a}]", "brokers: grpc://a:8815 is there twice"),
+        ('brokers: [{server: "GRPC://A:1/"}, {server: "grpc://a:1"}]', "brokers: grpc://a:1 is there twice"),
         ("brokers: [{server: a, name: x}, {server: b, name: x}]", "brokers: x is there twice"),
         ("servers: [a]\nbrokers: [{server: b}]", "give either servers or brokers"),
     ],
@@ -93,6 +99,15 @@ def test_certificates_need_a_server_with_tls(tmp_path: Path) -> None:
         Settings().with_servers(["http://a"]).fleet()
     with pytest.raises(ConfigError, match="is not a server address"):
         BrokerAccess("grpc://a:99999")
+
+
+def test_an_address_with_a_password_is_refused_without_repeating_it(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="brokers: a server address has a user or a password in it") as refused:
+        settings(tmp_path, 'brokers: [{server: "grpc://a:hunter2@h:1"}]').fleet()
+    assert "hunter2" not in str(refused.value)
+    with pytest.raises(OptionError, match="option servers has a user or a password in it") as option:
+        servers_value("grpc://h:1,grpc://a:hunter2@h:1")
+    assert "hunter2" not in str(option.value)
 
 
 def test_options_of_a_job_hold_for_every_broker(tmp_path: Path) -> None:

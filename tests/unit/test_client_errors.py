@@ -176,6 +176,13 @@ def test_a_bad_address_is_refused_before_anything_is_opened(text: str) -> None:
         Client(text)
 
 
+@pytest.mark.parametrize("text", ["grpc://a:hunter2@h:1", "a:hunter2@h", "grpc://a:hunt/hunter2@h", "http://hunter2@h"])
+def test_an_address_with_a_password_is_refused_without_repeating_it(text: str) -> None:
+    with pytest.raises(ConfigError, match="has a user or a password in it: write grpc://HOST:PORT") as refused:
+        Client(text)
+    assert "hunt" not in str(refused.value)
+
+
 def test_addresses_may_be_short(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Client("edge-7").server == "grpc://edge-7:8815"
     assert Client("[::1]:99").server == "grpc://[::1]:99"

@@ -110,7 +110,8 @@ def test_the_settings_file_states_the_defaults() -> None:
         ("telemetry:\n  table: a.b.c\n", ":1: telemetry: Value error, give either table or table_path"),
         ("bronze: {writer: csv}\n", ":1: bronze.writer: Input should be 'auto', 'spark' or 'files'"),
         ("- a\n", ":1: settings: Input should be"),
-        ("a: [\n", "is not YAML"),
+        ("a: [\n", ":2:1 is not YAML: expected the node content, but found '<stream end>'"),
+        ("a: \0\n", "is not YAML: a character that YAML does not allow"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_line(tmp_path: Path, text: str, says: str) -> None:
