@@ -81,7 +81,7 @@ class Outbound:
             if mine and seconds is None:
                 line.done.wait()  # It may be asking for its log.
             if mine and line.is_idle and time.monotonic() >= line.send_from:
-                if seconds is None or not line.failures:
+                if seconds is None or not line.is_failing:
                     given.append(line)
                 line.send(mine)
             elif mine:
@@ -129,16 +129,25 @@ class _Line:
         self.done.set()
         self.log_id: str | None = None
         self.failures = 0
+        """Attempts in a row that failed: the broker is away until it says its log."""
+        self.failed_batches = 0
+        """Batches in a row that failed although the broker had said its log. A batch that succeeds ends the row."""
         self.send_from = 0.0
         self.ask_from = 0.0
         self.is_wanted = False
         """Records came while it was asking for its log, or in a pause after a failure."""
         self._changed = False
+        self._has_records = False
+        """Whether the work on its way has records."""
 
     @property
     def is_idle(self) -> bool:
         """Whether it takes a batch: a finished one must be collected first, or it would be sent again."""
         return self.done.is_set() and self._sent is None and self._error is None
+
+    @property
+    def is_failing(self) -> bool:
+        return self.failures > 0 or self.failed_batches > 0
 
     @property
     def has_news(self) -> bool:
@@ -150,10 +159,11 @@ class _Line:
         return Served(self._publisher.name, self.log_id, away=self.failures > 0)
 
     def ask(self) -> None:
+        self._has_records = False
         self._start(self._ask)
 
     def send(self, publishes: Sequence[Publish]) -> None:
-        self.is_wanted = False
+        self.is_wanted, self._has_records = False, True
         self._start(lambda: self._send(publishes))
 
     def collect(self) -> Sent:
@@ -181,7 +191,9 @@ class _Line:
             before = (self.log_id, self.failures > 0)
             try:
                 work()
-                self.failures, self.send_from = 0, 0.0
+                self.failures = 0
+                if not self.failed_batches:
+                    self.send_from = 0.0
             except HeadwaterError as error:
                 self._failed(error)
             except BaseException as error:  # Raised again where the results are collected.
@@ -193,10 +205,11 @@ class _Line:
 
     def _failed(self, error: HeadwaterError) -> None:
         self.failures += 1
-        wait_s = min(_BACKOFF_MAX_S, 0.5 * 2 ** min(self.failures, 10))
+        wait_s = min(_BACKOFF_MAX_S, 0.5 * 2 ** min(max(self.failures, self.failed_batches), 10))
         self.send_from = time.monotonic() + wait_s
         who = self._publisher.name or self.log_id or "the broker"
-        log.warning("records for devices of %s are waiting, next attempt in %.1f s: %s", who, wait_s, error)
+        what = f"records for devices of {who} are waiting" if self._has_records else f"{who} did not say its log"
+        log.warning("%s, next attempt in %.1f s: %s", what, wait_s, error)
 
     def _ask(self) -> None:
         self.log_id = self._publisher.log_id()
@@ -205,6 +218,7 @@ class _Line:
         """Publishes, if the broker still serves the log that the records are for."""
         before = self.log_id
         self._ask()
+        self.failed_batches += 1  # Until it has succeeded.
         if before is not None and before != self.log_id:
             log.warning("%s now serves the log %s, not %s", self._publisher.name or "the broker", self.log_id, before)
         sent = Sent()
@@ -222,6 +236,7 @@ class _Line:
             self._sent = sent  # Otherwise the places may be those of the other log, and all records are sent again.
         if failed is not None:
             raise failed
+        self.failed_batches = 0
 
     def _place(self, publishes: Sequence[Publish], sent: Sent) -> None:
         """Publishes. If the broker refuses a record because of its content, finds that record and publishes the others.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from support.engine_world import EngineWorld, PretendedLog
 from actions.engine import Publish
 from actions.outbound import Outbound
 from actions.rows import action_of
-from broker_edge import Place, Row
+from broker_edge import BrokerError, Place, Row
 from sinks import tables
 from sinks.rows import arrow_of
 
@@ -115,6 +116,51 @@ def test_each_broker_has_its_own_pause_after_a_failure(caplog: pytest.LogCapture
     outbound._lines[0].send_from = 0.0
     outbound.send([command("d1", "away")], seconds=None)
     assert [one.device_id for one in outbound.collected().places] == ["d1"]
+    outbound.close()
+
+
+def test_the_pause_grows_until_a_batch_succeeds(caplog: pytest.LogCaptureFixture) -> None:
+    """A broker may answer every question and refuse every batch: its disk is full, or it may only be read."""
+
+    class Full(PretendedLog):
+        is_full = True
+
+        def publish(self, rows: Sequence[Row]) -> list[Place]:
+            if self.is_full:
+                raise BrokerError("the disk is full")
+            return super().publish(rows)
+
+    full = Full("full")
+    outbound = met(full, PretendedLog("other"))
+    (line, _), pauses = outbound._lines, []
+    for _ in range(7):
+        line.send_from = 0.0
+        before = time.monotonic()
+        outbound.send([command("d1", "full")], seconds=None)
+        outbound.collected()
+        pauses.append(round(line.send_from - before))
+        assert outbound.brokers()[0].away
+        line.ask()
+        outbound.settle(WAIT_S)
+        assert not outbound.brokers()[0].away, "it answers, so that commands may become due"
+        assert line.send_from > before, "an answer does not end the pause"
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+    full.is_full, line.send_from = False, 0.0
+    outbound.send([command("d1", "full")], seconds=None)
+    assert len(outbound.collected().places) == 1
+    full.is_full = True
+    caplog.clear()
+    outbound.send([command("d2", "full")], seconds=None)
+    assert "next attempt in 1.0 s" in caplog.text, "the batch before has ended the row"
+    outbound.close()
+
+
+def test_the_log_says_that_records_wait_only_if_there_are_some(caplog: pytest.LogCaptureFixture) -> None:
+    away = PretendedLog("away")
+    away.is_away = True
+    outbound = met(away)
+    assert "the broker did not say its log, next attempt in 1.0 s: nobody answers for away" in caplog.text
+    assert "waiting" not in caplog.text
     outbound.close()
 
 
