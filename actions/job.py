@@ -116,6 +116,7 @@ class ActionJob:
 
     def stop(self) -> None:
         self._stop.set()
+        self._outbound.stop()
         self._wake.set()
 
     def run(self) -> None:

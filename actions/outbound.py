@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _BACKOFF_MAX_S = 30.0
 _ASK_EVERY_S = 30.0
 """A broker with nothing to send is asked for its log this often: a box may be replaced, and then serves another log."""
+_STOP_S = 0.2
+"""How often a wait without a limit looks whether it should end."""
 _RECORD_FIELDS = ("topic", "key", "value", "headers", "idempotency_key")
 """The fields of a record for which a broker may refuse it, whoever sends it."""
 _REFUSED_MAX = 64
@@ -56,6 +58,7 @@ class Outbound:
 
     def __init__(self, publishers: Sequence[Publisher], *, wake: Callable[[], None]) -> None:
         self._lines = [_Line(publisher, wake) for publisher in publishers]
+        self._is_stopping = False
 
     def meet(self, seconds: float) -> None:
         """Asks every broker for its log, and waits at most that long for the answers."""
@@ -73,13 +76,13 @@ class Outbound:
     def send(self, publishes: Sequence[Publish], *, seconds: float | None) -> None:
         """Gives each broker the records for its log, unless it is busy or has just failed.
 
-        Waits until the healthy ones are done, at most `seconds`. None waits for all of them.
+        Waits until the healthy ones are done, at most `seconds`. None waits for all of them, until `stop`.
         """
         given = []
         for number, line in enumerate(self._lines):
             mine = [one for one in publishes if one.log_id == line.log_id or (one.log_id is None and number == 0)]
             if mine and seconds is None:
-                line.done.wait()  # It may be asking for its log.
+                self._wait([line], None)  # It may be asking for its log.
             if mine and line.is_idle and time.monotonic() >= line.send_from:
                 if seconds is None or not line.is_failing:
                     given.append(line)
@@ -87,6 +90,10 @@ class Outbound:
             elif mine:
                 line.is_wanted = True
         self._wait(given, seconds)
+
+    def stop(self) -> None:
+        """Ends a `send` that waits without a limit; later ones do not wait. From any thread."""
+        self._is_stopping = True
 
     def settle(self, seconds: float) -> None:
         """Waits at most that long for the batches that are on their way."""
@@ -109,11 +116,14 @@ class Outbound:
         for line in self._lines:
             line.close()
 
-    @staticmethod
-    def _wait(lines: Sequence[_Line], seconds: float | None) -> None:
+    def _wait(self, lines: Sequence[_Line], seconds: float | None) -> None:
         until = None if seconds is None else time.monotonic() + seconds
         for line in lines:
-            line.done.wait(None if until is None else max(0.0, until - time.monotonic()))
+            if until is not None:
+                line.done.wait(max(0.0, until - time.monotonic()))
+                continue
+            while not self._is_stopping and not line.done.wait(_STOP_S):
+                pass
 
 
 class _Line:

@@ -213,6 +213,29 @@ def test_an_error_of_the_program_reaches_the_job() -> None:
     outbound.close()
 
 
+def test_a_stop_does_not_wait_for_the_batch_of_the_only_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker took the batch and does not answer. A call may last 30 s, and a question before and after it 10 s."""
+    monkeypatch.setattr("actions.job._CLOSE_S", 0.1)
+    world, broker = EngineWorld(tmp_path), Held("log")
+    world.log = broker
+    world.insert(tables.DEVICES, {"device_id": "d1"})
+    world.action()
+    job = world.job()
+    running = threading.Thread(target=job.run, daemon=True)
+    running.start()
+    assert broker.began.wait(WAIT_S)
+    job.stop()
+    running.join(WAIT_S / 3)
+    assert not running.is_alive()
+    assert [(row["state"], row["outbox"]) for row in world.rows("action_targets")] == [("PENDING", "command")]
+    broker.goes_on.set()
+    job = world.job()
+    job.turn()
+    job.close()
+    assert world.states() == {"QUEUED"}
+    assert set(broker.keys) == {"a1/d1/1"}
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> EngineWorld:
     world = EngineWorld(tmp_path)
