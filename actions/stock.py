@@ -24,6 +24,9 @@ _LOOK_AGAIN_S = 30.0
 _TRUST_S = 600.0
 """How long an artifact that was found counts as present without another look."""
 
+FOUND_MAX = 10_000
+"""Answers that are kept. Beyond that, answers that nobody wants are forgotten, the oldest first."""
+
 Wanted = tuple[str, str, str, str]
 """(log id, name, version, sha256)."""
 Key = tuple[str, str, str]
@@ -64,6 +67,8 @@ class Stock:
         self._lock = threading.Lock()
         self._found: dict[Key, str | None] = {}
         self._look_from: dict[Key, float] = {}
+        self._looked_for: dict[Key, str] = {}
+        """The sha256 for which an answer holds: a version of `artifacts` may be corrected."""
         self._busy: set[int] = set()
 
     def known(self) -> Mapping[Key, str | None]:
@@ -75,6 +80,7 @@ class Stock:
         """Begins to look for what is wanted, and to copy what is missing, as far as brokers are free. Returns at
         once."""
         there = {one.log_id: number for number, one in enumerate(brokers) if one.log_id is not None and not one.away}
+        self._forget(wanted)
         for log_id, name, version, sha256 in sorted(wanted):
             number, key = there.get(log_id), (log_id, name, version)
             with self._lock:
@@ -82,9 +88,25 @@ class Stock:
                 if number is None or not is_free or time.monotonic() < self._look_from.get(key, 0.0):
                     continue
                 self._busy.add(number)
+                self._looked_for[key] = sha256
             sources = [one for one in there.values() if one != number]
             work = (number, sources, key, sha256)
             threading.Thread(target=self._look, args=work, name="actions-artifacts", daemon=True).start()
+
+    def _forget(self, wanted: Collection[Wanted]) -> None:
+        """Drops answers for other bytes than those that are wanted, and answers beyond the limit."""
+        chosen: dict[Key, set[str]] = {}
+        for log_id, name, version, sha256 in wanted:
+            chosen.setdefault((log_id, name, version), set()).add(sha256)
+        with self._lock:
+            old = [key for key in self._found if key in chosen and self._looked_for.get(key) not in chosen[key]]
+            too_many = len(self._found) - len(old) - FOUND_MAX
+            if too_many > 0:
+                old += [key for key in self._found if key not in chosen][:too_many]
+            for key in old:
+                del self._found[key]
+                self._look_from.pop(key, None)
+                self._looked_for.pop(key, None)
 
     def _look(self, number: int, sources: Sequence[int], key: Key, sha256: str) -> None:
         reason: str | None = "the look at its broker failed, see the log of the job"

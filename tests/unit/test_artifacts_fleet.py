@@ -175,6 +175,30 @@ def test_what_is_missing_is_copied_from_a_broker_that_has_the_same_bytes() -> No
     assert roof.copied == 1
 
 
+def test_an_answer_holds_for_the_bytes_that_were_wanted() -> None:
+    """Somebody corrects the sha256 of a version in the table `artifacts`."""
+    stock = Stock([Shelf(fw="abc"), Shelf(fw="abc")], wake=lambda: None)
+    stock.bring({("log-yard", "fw", "1", "abc")}, BROKERS)
+    assert settled(stock, "fw") is None
+    stock.bring({("log-yard", "fw", "1", "new")}, BROKERS)
+    assert settled(stock, "fw") == "other bytes have this version (sha256 abc…, not new… as in the table artifacts)"
+    stock.bring({("log-yard", "fw", "1", "new")}, BROKERS)
+    assert not stock._busy, "nobody looks again so soon"
+
+
+def test_answers_are_bounded_and_those_that_are_wanted_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actions.stock.FOUND_MAX", 2)
+    stock = Stock([Shelf(a="s", b="s", c="s"), Shelf(a="s", b="s", c="s")], wake=lambda: None)
+    for name in ("a", "b", "c"):
+        stock.bring({("log-yard", "a", "1", "s"), ("log-yard", name, "1", "s")}, BROKERS)
+        settled(stock, "a")
+        stock.bring({("log-yard", "a", "1", "s"), ("log-yard", name, "1", "s")}, BROKERS)
+        settled(stock, name)
+    stock.bring({("log-yard", "a", "1", "s")}, BROKERS)
+    assert {name for _, name, _ in stock.known()} == {"a", "c"}, "b is the oldest that nobody wants"
+    assert len(stock._look_from) == 2
+
+
 def test_copies_are_bounded_and_keep_no_other_log_waiting() -> None:
     brokers = [Served(f"b{number}", f"log-{number}") for number in range(AT_ONCE_MAX + 2)]
     source, *shelves = [Shelf(fw="abc"), *(Shelf() for _ in brokers[1:])]
