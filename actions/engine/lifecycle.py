@@ -38,7 +38,8 @@ def is_repeat(target: Target, report: Report) -> bool:
 
 def proof_of(target: Target, action: Action | None) -> str | None:
     """The version that this device must report to count as SUCCEEDED, or None if its SUCCEEDED is sufficient."""
-    return action.target_version if action is not None and target.mode in ("forced", "soft") else None
+    installs = target.mode in ("forced", "soft") or target.force_log_id is not None
+    return action.target_version if action is not None and installs else None
 
 
 def with_status(target: Target, report: Report, now_us: int, *, proof: str | None = None) -> Target:
@@ -200,7 +201,8 @@ def with_place(target: Target, publish: Publish, place: Place, now_us: int, firs
             return _finished(target, S.REMOVED, now_us, message=target.message, **marks)
         return replace(target, outbox=None, since_us=now_us, **marks)
     if publish.kind == "force":
-        return replace(target, outbox=None, mode="forced", updated_us=now_us)
+        # `mode` stays: the bytes of the command depend on it, and it may be sent again to another log.
+        return replace(target, outbox=None, force_log_id=place.log_id or "", updated_us=now_us)
     sent_us = target.sent_us
     if sent_us is None or now_us - sent_us >= LATE_US:
         sent_us = now_us
@@ -366,7 +368,8 @@ def _limits(target: Target, action: Action, limits: Limits) -> list[tuple[int, i
 
 
 def _is_milder(target: Target) -> bool:
-    return target.mode in ("soft", "download_only")
+    """Whether no log tells the device that it is forced."""
+    return target.mode in ("soft", "download_only") and target.force_log_id is None
 
 
 def _advanced(

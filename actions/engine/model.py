@@ -156,7 +156,7 @@ class Target:
     receipt_log_id: str | None = None
     """The log of the first receipt: the device took the command there."""
     force_log_id: str | None = None
-    """The log that has its force record."""
+    """The log that has its force record; empty: that of the first broker."""
     copies: tuple[str, ...] = ()
     """`<attempt>/<log id>` of further logs that may have a command of this target and no cancel behind it."""
     queued_us: int | None = None

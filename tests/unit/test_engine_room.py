@@ -97,3 +97,53 @@ def test_an_installation_follows_its_device_once_the_new_log_has_the_artifact(re
     engine.tick()
     assert (engine.target().log_id, engine.target().copies) == ("log-yard", ("1/log-roof",))
     assert list(engine.contents["log-yard"]) == ["a1/d1/1"]
+
+
+def softly(mode: str) -> Engine:
+    """The device has its command in the log of the roof and is forced there."""
+    engine = Engine(devices=devices_of("d1"), limits=Limits(allow_unsigned=True), logs=Logs((ROOF, YARD)))
+    ota = Ota(artifact_name="fw", artifact_version="2", mode=mode)
+    engine.actions.append(action_of(type="ota", name="update", params="{}", ota=ota))
+    artifact = Artifact("fw", "2", "default", "a" * 64, 10, "b" * 128, "k1")
+    engine.artifacts = {artifact.key: artifact}
+    seen(engine, "log-roof", 1)
+    return engine
+
+
+def seen(engine: Engine, log_id: str, offset: int) -> None:
+    about = {"action_id": "", "attempt": 0, "log_id": log_id, "boot": f"b{offset}", "version": "1"}
+    engine.tick(engine.report("ONLINE", offset, **about))
+
+
+FORCED = ["a1/d1/1", "a1/d1/1/force"]
+
+
+@pytest.mark.parametrize("mode", ["soft", "download_only"])
+def test_a_force_follows_the_command_to_each_log_and_the_command_keeps_its_bytes(mode: str) -> None:
+    """The log of the test refuses two contents under one key."""
+    engine = softly(mode)
+    seen(engine, "log-yard", 1)
+    engine.ask("force")
+    engine.tick()
+    engine.tick()
+    assert sorted(engine.contents["log-yard"]) == FORCED
+    seen(engine, "log-roof", 2)
+    engine.tick()
+    assert sorted(engine.contents["log-roof"]) == FORCED
+    assert engine.contents["log-roof"] == engine.contents["log-yard"]
+    assert (engine.target().mode, engine.target().force_log_id, engine.target().outbox) == (mode, "log-roof", None)
+    engine.tick(engine.report("SUCCEEDED", 3, log_id="log-roof"))
+    assert engine.target().state is S.IN_PROGRESS, "a forced installation needs the proof of its version"
+
+
+def test_a_force_follows_a_device_that_has_its_command() -> None:
+    engine = softly("soft")
+    engine.tick(engine.report("ACCEPTED", 2, log_id="log-roof", boot="b1"))
+    engine.ask("force")
+    engine.tick()
+    engine.tick()
+    assert sorted(engine.contents["log-roof"]) == FORCED
+    seen(engine, "log-yard", 1)
+    engine.tick()
+    assert sorted(engine.contents["log-yard"]) == ["a1/d1/1/force"]
+    assert (engine.target().force_log_id, engine.target().outbox) == ("log-yard", None)
