@@ -139,6 +139,10 @@ test-long: setup $(CACHE)/faults.stamp store-server ## long kill loops, models a
 	HEADWATER_LONG_DOCS=1 $(PY) -m pytest tests/integration/test_docs_pages.py -k tutorial
 	.ci/targets
 
+.PHONY: test-fleet
+test-fleet: setup ## a cluster of machines in network namespaces: kills, Spark Connect (root; ARGS='-k connect')
+	HEADWATER_FLEET=1 $(PY) -m pytest tests/fleet $(ARGS)
+
 .PHONY: lint
 lint: $(VENV)/.stamp ## rustfmt, clippy, ruff, mypy
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint-rust lint-python

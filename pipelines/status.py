@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from actions.status_batch import StatusBatches
 from actions.status_rows import RECEIPTS, STATUS_FILTER
 from actions.uplink_status import UplinkTopic
 from broker_edge.access import BrokerAccess
+from broker_edge.errors import SetupError
 from broker_edge.sync import sync_checkpoint, sync_file_system
 from pipelines.checkpoint import has_finished_a_batch, repair_checkpoint, synced_checkpoint
 from pipelines.jobs.kinds import StreamJob
@@ -36,6 +36,7 @@ from pipelines.spark.jvm_end import jvm_may_end
 from pipelines.spark.pools import pool
 from pipelines.spark.session import open_session
 from pipelines.spark.stores import reach_stores
+from sinks.connect import QueryId, is_connect
 from sinks.folder import TableFolder
 from sinks.probe import require_safe_commits
 from sinks.rows import now_us, rows_of
@@ -43,9 +44,6 @@ from sinks.store import StoreAccess
 from sinks.tables import DEFAULT_TENANT
 
 QUERY_NAME = "status"
-_START_S = 60.0
-"""The first batch may begin before `start` has returned the query, and with it the id of the checkpoint."""
-
 _BATCH_BYTES = 8 * 1024 * 1024
 """Approximate limit for the bytes of payloads in the driver at once: small reports take a hundred times their size in
 memory. Ordinary reports of `max_offsets_per_trigger` records stay below it."""
@@ -74,7 +72,15 @@ class StatusSettings:
 
 
 def start_status(spark: SparkSession, settings: StatusSettings, *, available_now: bool = False) -> StreamingQuery:
-    """Starts the query. With an empty checkpoint it resumes after the newest records in `action_events`."""
+    """Starts the query. With an empty checkpoint it resumes after the newest records in `action_events`.
+
+    Raises SetupError over Spark Connect, where its tables would have to be sent to the server.
+    """
+    if is_connect(spark):
+        raise SetupError(
+            "the status job keeps its tables open in its own process, which Spark Connect does not allow: start it by "
+            "spark-submit, or on one machine by `headwater jobs run status`"
+        )
     folder = TableFolder.of(settings.root, settings.access).local
     syncs = folder is not None if settings.sync is None else settings.sync
     if not syncs:
@@ -97,13 +103,13 @@ def start_status(spark: SparkSession, settings: StatusSettings, *, available_now
         options={"maxBytesPerTrigger": str(_BATCH_BYTES)} | (synced_checkpoint(settings.checkpoint) if syncs else {}),
     )
     batches = StatusBatches(log, tenant=settings.tenant, uplink=uplink)
-    query_id: Future[str] = Future()
+    query_id = QueryId.of(spark, settings.checkpoint)
 
     def write(batch: DataFrame, batch_id: int) -> None:
         records = list(rows_of(batch.select(*_COLUMNS).toArrow()))
         if checkpoint is not None:
             sync_checkpoint(checkpoint, batch_id)
-        batches.write(records, recorded_us=now_us(), query_id=query_id.result(_START_S), batch_id=batch_id)
+        batches.write(records, recorded_us=now_us(), query_id=query_id.within(batch), batch_id=batch_id)
         if folder is not None:
             # All of it: the engine appends to the same table, and later versions are unreadable without its files.
             sync_file_system(folder)
@@ -112,7 +118,7 @@ def start_status(spark: SparkSession, settings: StatusSettings, *, available_now
     writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=settings.trigger)
     with pool(spark, QUERY_NAME):
         query = writer.foreachBatch(write).start()
-    query_id.set_result(str(query.id))
+    query_id.started(query)
     return query
 
 

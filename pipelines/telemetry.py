@@ -26,6 +26,7 @@ from pipelines.source import headwater_options, headwater_splits
 from pipelines.spark.pools import pool
 from pipelines.spark.stores import reach_stores
 from sinks.bronze import WriteHow, places_after, write_bronze, write_bronze_files
+from sinks.connect import is_connect
 from sinks.store import is_remote
 from sinks.table import Table
 from sources.schema import spark_schema
@@ -39,7 +40,7 @@ def start_telemetry(spark: SparkSession, settings: Settings, *, available_now: b
     table = (
         Table.named(telemetry.table) if telemetry.table is not None else Table.at(telemetry.table_path or "", access)
     )
-    if _syncs(settings, table):
+    if _syncs(spark, settings, table):
         repair_checkpoint(telemetry.checkpoint)
     reach_stores(spark, access, [table.path, telemetry.checkpoint])
     # The first batch may be planned and not finished. Spark then asks for the same start again, and the table gives
@@ -55,7 +56,7 @@ def start_telemetry(spark: SparkSession, settings: Settings, *, available_now: b
         max_offsets_per_trigger=telemetry.max_offsets_per_trigger,
         fail_on_data_loss=telemetry.fail_on_data_loss,
     )
-    if _syncs(settings, table):
+    if _syncs(spark, settings, table):
         options |= synced_checkpoint(telemetry.checkpoint)
     with pool(spark, QUERY_NAME):
         return _start(spark, settings, table, options, available_now=available_now)
@@ -72,7 +73,7 @@ def _start(
         available_now=available_now,
         trigger=telemetry.trigger,
         query_name=QUERY_NAME,
-        sync=_syncs(settings, table),
+        sync=_syncs(spark, settings, table),
     )
     if _is_sparks(bronze, table):
         return write_bronze(spark.readStream.format("headwater").options(**options).load(), table, how)
@@ -85,8 +86,13 @@ def _is_sparks(bronze: BronzeSettings, table: Table) -> bool:
     return bronze.writer == "spark" or (bronze.writer == "auto" and table.path is None)
 
 
-def _syncs(settings: Settings, table: Table) -> bool:
-    """The setting; without one, whether files are written to a local folder."""
+def _syncs(spark: SparkSession, settings: Settings, table: Table) -> bool:
+    """The setting; without one, whether files are written to a local folder. Over Spark Connect a local folder is one
+    of the server, whose commits this process cannot sync."""
+    if is_connect(spark):
+        if settings.bronze.sync:
+            raise SettingsError("bronze.sync does not work over Spark Connect: set it to null, or use spark-submit")
+        return False
     if settings.bronze.sync is not None:
         return settings.bronze.sync
     return not _is_sparks(settings.bronze, table) and table.path is not None and not is_remote(table.path)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,6 +27,7 @@ from broker_edge.fields import RECORD, quoted
 from broker_edge.sync import sync_checkpoint
 from sinks.bronze_commit import BronzeCommits
 from sinks.bronze_files import PARTITION_COLUMN, STATISTICS_COLUMNS, AddedFile, FileSpec, write_files
+from sinks.connect import QueryId
 from sinks.folder import TableFolder
 from sinks.probe import require_safe_commits
 from sinks.table import Table
@@ -123,10 +123,10 @@ def write_bronze_files(
     spec = FileSpec(folder, how.tenant, compression, how.sync)
     commits = BronzeCommits(folder, sync=how.sync)
     checkpoint = TableFolder.of(how.checkpoint, table.access).local if how.sync else None
-    query_id: Future[str] = Future()
+    query_id = QueryId.of(splits.sparkSession, how.checkpoint)
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        query = query_id.result(_START_SECONDS)
+        query = query_id.within(batch)
         if commits.has(query, batch_id):
             return
         began_s = time.monotonic()
@@ -137,11 +137,10 @@ def write_bronze_files(
         commits.commit(files, query_id=query, batch_id=batch_id, began_s=began_s)
 
     query = how.start_of(splits.writeStream).foreachBatch(write).start()
-    query_id.set_result(str(query.id))
+    query_id.started(query)
     return query
 
 
-_START_SECONDS = 60.0
 _ADDED = "path string, day string, size_bytes long, modified_ms long, rows long, statistics string"
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deltalake import DeltaTable
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from broker_edge.errors import SinkError
+from sinks.connect import is_connect
 from sinks.store import StoreAccess, is_s3
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,2}", re.ASCII)
@@ -63,12 +65,28 @@ class Table:
 
     def exists(self, spark: SparkSession) -> bool:
         """Whether a Delta table exists there."""
-        from delta.tables import DeltaTable as SparkTable
-
         if self.name is not None:
             return bool(spark.catalog.tableExists(self.name))
+        if is_connect(spark):
+            # Delta's own question needs a plugin at the server.
+            return _can_be_read(self.read(spark))
+        from delta.tables import DeltaTable as SparkTable
+
         return bool(SparkTable.isDeltaTable(spark, self.path))
 
     def read(self, spark: SparkSession) -> DataFrame:
         reader: DataFrameReader = spark.read
         return reader.table(self.name) if self.name is not None else reader.format("delta").load(self.path)
+
+
+def _can_be_read(rows: DataFrame) -> bool:
+    try:
+        rows.schema  # noqa: B018 (asks the server)
+    except PySparkException as error:
+        if any(sign in str(error) for sign in _NO_TABLE):
+            return False
+        raise
+    return True
+
+
+_NO_TABLE = ("DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND")

@@ -22,8 +22,8 @@ from broker_edge.escape import SafeFormatter, shown_lines
 from pipelines.settings import SparkSettings
 from pipelines.spark.errors import own_error
 from pipelines.spark.jvm_end import jvm_may_end
-from pipelines.spark.needs import is_connect
 from pipelines.spark.session import open_session
+from sinks.connect import is_connect
 
 EXIT_FAILED = 1
 EXIT_UNREACHABLE = 3

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from concurrent.futures import Future
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -27,11 +26,10 @@ from pipelines.silver.rules import load_rules
 from pipelines.silver.schema import load_schemas
 from pipelines.spark.pools import pool
 from pipelines.spark.stores import reach_stores
+from sinks.connect import QueryId
 from sinks.table import Table
 
 QUERY_NAME = "silver"
-_START_S = 60.0
-"""The first batch may begin before `start` has returned the query, and with it the id of the checkpoint."""
 
 
 def load_setup(settings: Settings) -> SilverSetup:
@@ -54,10 +52,10 @@ def start_silver(spark: SparkSession, settings: Settings, *, available_now: bool
     setup.place.make(spark)
     check_tables(spark, setup)
     batches = SilverBatches(setup, PlanStore(silver.checkpoint, access))
-    query_id: Future[str] = Future()
+    query_id = QueryId.of(spark, silver.checkpoint)
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        batches.write(batch, batch_id, query_id.result(_START_S))
+        batches.write(batch, batch_id, query_id.within(batch))
 
     reader = (
         spark.readStream.format("delta")
@@ -70,7 +68,7 @@ def start_silver(spark: SparkSession, settings: Settings, *, available_now: bool
         writer = records.writeStream.queryName(QUERY_NAME).option("checkpointLocation", silver.checkpoint)
         writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=silver.trigger)
         query = writer.foreachBatch(write).start()
-    query_id.set_result(str(query.id))
+    query_id.started(query)
     return query
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from broker_edge.errors import SetupError
 from pipelines.spark.jars import DELTA_PACKAGE
+from sinks.connect import is_connect
 
 EXTENSION_CONF = "spark.sql.extensions"
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -18,11 +19,6 @@ CATALOG_CONF = "spark.sql.catalog.spark_catalog"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 _NO_TABLE = "file:///headwater-asks-whether-delta-is-installed"
-
-
-def is_connect(spark: SparkSession) -> bool:
-    """Whether the session is a client of a Spark Connect server, which has no `sparkContext` and no JVM here."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def require_delta(spark: SparkSession) -> None:

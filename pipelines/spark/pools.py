@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from pipelines.spark.needs import is_connect
+from sinks.connect import is_connect
 
 _POOL = "spark.scheduler.pool"
 

@@ -26,6 +26,7 @@ from pipelines.spark.decision import Decider, Decision, Surroundings, decide, re
 from pipelines.spark.jars import delta_jars
 from pipelines.spark.java import require_java
 from pipelines.spark.needs import CATALOG, CATALOG_CONF, EXTENSION, EXTENSION_CONF, require_delta
+from pipelines.spark.pack import ARCHIVE, NAME, PYTHON
 from pipelines.spark.worker_python import is_local_python, worker_python
 from sources import register
 
@@ -56,6 +57,7 @@ TRAVELS: Mapping[str, str] = {
 
 PYTHON_CONF = "spark.pyspark.python"
 _PYTHON_ENV = "PYSPARK_PYTHON"
+_CONNECT_PYTHON_CONF = "spark.sql.execution.pyspark.python"
 _TIME_ZONE_CONF = "spark.sql.session.timeZone"
 
 
@@ -200,9 +202,14 @@ def _connect(app_name: str, remote: str) -> SparkSession:
         raise SetupError(
             f"Spark Connect ({remote}) needs {', '.join(missing)}: install headwater with the extra `connect`"
         )
-    # The variable would win over the address that is given here.
-    os.environ.pop("SPARK_REMOTE", None)
-    return SparkSession.builder.remote(remote).appName(app_name).getOrCreate()
+    spark = SparkSession.builder.remote(remote).appName(app_name).getOrCreate()
+    if Path(ARCHIVE).is_file():
+        # The server runs Python in a folder of the session, to which only the client can send the archive.
+        spark.addArtifacts(f"{Path(ARCHIVE).absolute()}#{NAME}", archive=True)
+        spark.conf.set(_CONNECT_PYTHON_CONF, PYTHON)
+    else:
+        log.info("%s has no %s, so the server must have headwater in its own Python", Path.cwd(), ARCHIVE)
+    return spark
 
 
 def _is_installed(name: str) -> bool:

@@ -6,22 +6,25 @@ Spark; headwater is only in the archive that the driver sends. The commands are 
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyspark
+from deltalake import DeltaTable
 
 from pipelines.spark.jars import default_folder, delta_jars
-from pipelines.spark.pack import JOB
+from pipelines.spark.pack import JOB, PYTHON, pack
 from support.doc_blocks import blocks
-from support.netns_nodes import Network, Node
-from support.programs import headwaterd, program
+from support.netns_nodes import Network, Node, within
+from support.programs import clean_environment, headwaterd, program
 
 MASTER_PORT = 7077
 WAIT_S = 240.0
@@ -112,8 +115,8 @@ class Cluster:
         path = self.logs / f"{name}.txt"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def start_broker(self, name: str, settings: Mapping[str, str]) -> Node:
-        """A broker on a machine of its own, without users unless `settings` say otherwise."""
+    def start_broker(self, name: str, settings: Mapping[str, str] | None = None) -> Node:
+        """A broker on a machine of its own, without users unless `settings` say otherwise. Also after it was killed."""
         if name not in self._nodes:
             binary = self.logs / "broker-bin"
             binary.mkdir(exist_ok=True)
@@ -126,13 +129,20 @@ class Cluster:
             "listeners.mqtt.bind": f"{node.address}:1883",
             "listeners.flight.bind": f"{node.address}:8815",
             "listeners.admin.bind": "127.0.0.1:9190",
+            "auth.allow_anonymous": "true",
         }
-        words = [f"--set={key}={value}" for key, value in (known | dict(settings)).items()]
+        words = [f"--set={key}={value}" for key, value in (known | dict(settings or {})).items()]
         log = self.logs / f"{name}.txt"
         before = self.said(name).count("ready mqtt=")
         process = self.network.start(node, ["/opt/broker/headwaterd", *words], environment={}, log=log)
         until(lambda: self.said(name).count("ready mqtt=") > before, name, lambda: self.said(name), process)
         return node
+
+    @staticmethod
+    def telemetry_options(broker: Node) -> list[str]:
+        """Bronze and checkpoint in the store."""
+        places = ["--table-path", "/opt/store/bronze", "--checkpoint", "/opt/store/checkpoint"]
+        return ["--server", f"grpc://{broker.address}:8815", *places]
 
     def submit(
         self,
@@ -141,6 +151,7 @@ class Cluster:
         more: Sequence[str] = (),
         name: str = "job",
         environment: Mapping[str, str] | None = None,
+        program: str | None = JOB,
     ) -> subprocess.Popen[bytes]:
         """`spark-submit` on the driver's machine, as the page has it, with other arguments of the job.
 
@@ -159,9 +170,40 @@ class Cluster:
         words += [word for conf in _SMALL for word in ("--conf", conf)]
         return self.network.start(
             driver,
-            [*words, *more, JOB, *arguments],
+            [*words, *more, *([] if program is None else [program]), *arguments],
             environment=self.environment(driver) | dict(environment or {}),
             log=self.logs / f"{name}.txt",
+            cwd="/opt/job",
+        )
+
+    def start_connect_server(self) -> str:
+        """On the driver's machine, with the options of a job; returns its address."""
+        driver = self.node("driver")
+        words = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+        # It listens everywhere, because its own functions connect to localhost.
+        # It plans with the interpreter in its folder.
+        process = self.submit(
+            more=words,
+            name="connect",
+            program=None,
+            environment={"SPARK_DAEMON_MEMORY": "1g", "PYSPARK_PYTHON": PYTHON},
+        )
+        said = "Spark Connect server started at"
+        until(lambda: said in self.said("connect"), "Connect server", lambda: self.said("connect"), process)
+        return f"sc://{driver.address}:15002"
+
+    def start_client(self, *arguments: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """A job on a machine that has only what was packed: no Spark, no Java. The output is `said("client")`."""
+        mounts = {"job": self.packed} | ({} if _OWN_PYTHON is None else {"python": _OWN_PYTHON})
+        if "client" not in self._nodes:
+            self._nodes["client"] = self.network.add("client", mounts)
+        node = self.node("client")
+        known = {key: value for key, value in self.environment(node).items() if not key.startswith(("SPARK", "JAVA"))}
+        return self.network.start(
+            node,
+            ["./headwater/bin/python", JOB, *arguments],
+            environment=known | dict(environment),
+            log=self.logs / "client.txt",
             cwd="/opt/job",
         )
 
@@ -192,3 +234,63 @@ class Cluster:
         if _OWN_PYTHON is not None:
             found["python"] = _OWN_PYTHON
         return found
+
+
+def pack_for(folder: Path, *, extras: tuple[str, ...] = ("spark",)) -> Path:
+    """The folder of `headwater spark pack`, readable for the users of all machines."""
+    packed = folder / "packed"
+    packed.mkdir()
+    pack(packed, extras=extras)
+    return packed
+
+
+@contextmanager
+def running_cluster(folder: Path, packed: Path) -> Iterator[Cluster]:
+    with Network(folder) as network:
+        # Machines reach what is mounted from here, and nothing else of it.
+        cluster = Cluster(network, packed, folder / "store", folder / "logs")
+        cluster.start()
+        yield cluster
+
+
+def offsets_in(table: Path) -> list[int]:
+    """The offsets in a bronze table, each as often as it is there."""
+    found: list[int] = DeltaTable(str(table)).to_pyarrow_table(columns=["offset"])["offset"].to_pylist()
+    return found
+
+
+class Publisher:
+    """Messages of one device, and so of one partition, from the broker's own machine."""
+
+    def __init__(self, broker: Node, count: int, *, rate: int | None = None) -> None:
+        words = [*within(broker), sys.executable, "-c", "import sys; from headwater_cli import main; sys.exit(main())"]
+        words += ["pub", "--mqtt", f"{broker.address}:1883", "--ack", "--json", "--lines", "--file", "-"]
+        words += [] if rate is None else ["--rate", str(rate)]
+        self._process = subprocess.Popen(
+            [*words, "devices/d1/telemetry"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=clean_environment({"PYTHONUNBUFFERED": "1"}),
+        )
+        self._offsets: set[int] = set()
+        assert self._process.stdin is not None
+        self._process.stdin.writelines(f"{number}\n" for number in range(count))
+        self._process.stdin.close()
+
+    def until(self, count: int) -> None:
+        """Waits until that many are acknowledged."""
+        assert self._process.stdout is not None
+        while len(self._offsets) < count:
+            line = self._process.stdout.readline()
+            assert line, f"the publisher ended after {len(self._offsets)} acknowledgements"
+            self._offsets.add(int(json.loads(line)["offset"]))
+
+    def acknowledged(self) -> set[int]:
+        """Waits for the end; the offsets that the broker has acknowledged."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._offsets.add(int(json.loads(line)["offset"]))
+        self._process.wait(WAIT_S)
+        return self._offsets
