@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from broker_edge.errors import ConfigError
-from broker_edge.secured_folder import HOSTS, PORTS, SecuredFolder
 from headwater_cli._options import JsonOption
 from headwater_cli._output import put, put_json, say
+
+if TYPE_CHECKING:
+    from broker_edge.secured_folder import SecuredFolder
 
 
 def init(
@@ -50,6 +53,9 @@ def init(
     json: JsonOption = False,
 ) -> None:
     """Write settings, users with passwords, rights, certificates and settings of jobs; print the next commands."""
+    # Its library for certificates is loaded by this command only.
+    from broker_edge.secured_folder import HOSTS, PORTS, SecuredFolder
+
     root = folder.absolute()
     if root.exists() and not force and (not root.is_dir() or any(root.iterdir())):
         raise ConfigError(f"{folder} is not empty: name a new folder, or add what is missing to it with --force")
@@ -63,7 +69,7 @@ def init(
         devices=tuple(dict.fromkeys(device or ["device-0001"])),
         hosts=tuple(dict.fromkeys([*(host or []), *HOSTS])),
         bind=bind,
-        ports=_ports(port or []),
+        ports=_ports(port or [], PORTS),
         beside=None if beside is None else beside.absolute(),
     )
     made = secured.write()
@@ -95,8 +101,8 @@ def next_commands(secured: SecuredFolder) -> list[str]:
     return [shlex.join(words) for words in (broker, publish, jobs)]
 
 
-def _ports(texts: list[str]) -> dict[str, int]:
-    ports = dict(PORTS)
+def _ports(texts: list[str], defaults: Mapping[str, int]) -> dict[str, int]:
+    ports = dict(defaults)
     for text in texts:
         name, _, number = text.partition("=")
         if name not in ports or not (number.isascii() and number.isdigit()) or not 0 < int(number[:6]) < 65_536:

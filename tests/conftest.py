@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,9 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 from support.flight_server import FlightServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # With several workers, each takes the next file. Files that take minutes begin first, so that none of them runs alone
 # at the end.
@@ -46,6 +50,20 @@ def flight_server() -> Iterator[FlightServer]:
     """The Flight service in memory, on its own port."""
     with FlightServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Local Spark with Delta, S3A and the source, one for all suites: a process has a single session, so a suite that
+    stopped its own would stop it for the others. Tables without a path are in a folder of this run."""
+    from support.s3 import s3a_config
+
+    from pipelines.spark.session import spark_session
+
+    warehouse: Path = tmp_path_factory.mktemp("warehouse")
+    session = spark_session("tests", warehouse=warehouse, config=s3a_config())
+    yield session
+    session.stop()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

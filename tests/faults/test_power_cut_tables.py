@@ -10,7 +10,6 @@ import contextlib
 import os
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ from support.flight_server import FlightServer
 from broker_edge.torture.loop_image import LoopImage
 from broker_edge.torture.waiting import wait_until
 from pipelines.settings import BronzeSettings, Settings, TelemetrySettings
-from pipelines.spark.session import SHORT_RUN, spark_session
 from pipelines.telemetry import start_telemetry
 
 CUTS = int(os.environ.get("HEADWATER_POWER_CUTS", "2"))
@@ -32,13 +30,6 @@ BATCHES = 3
 """Of them the group has finished at least one less when the power is cut."""
 
 Place = tuple[int, int]
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = spark_session("power", warehouse=tmp_path_factory.mktemp("warehouse"), config=SHORT_RUN)
-    yield session
-    session.stop()
 
 
 class Round:
