@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from deltalake import DeltaTable
 from support.netns_nodes import Node
 from support.spark_cluster import WAIT_S, Cluster, Publisher, offsets_in, pack_for, running_cluster, until
 
@@ -63,7 +64,7 @@ def wait_for_rows(cluster: Cluster, count: int) -> None:
     table = cluster.store / "bronze"
 
     def is_there() -> bool:
-        return (table / "_delta_log").is_dir() and len(set(offsets_in(table))) >= count
+        return DeltaTable.is_deltatable(str(table)) and len(set(offsets_in(table))) >= count
 
     until(is_there, f"{count} rows", lambda: cluster.said("job")[-4_000:])
 
