@@ -58,7 +58,7 @@ def read_inventory(path: Path) -> list[Wanted]:
 
 
 def checked_time_zone(name: str) -> str:
-    """The name, or ValueError with a sentence if it is not a time zone. An empty name is none."""
+    """Returns the name; an empty one means that no time zone is given. Raises ValueError for an unknown time zone."""
     if not name:
         return name
     try:

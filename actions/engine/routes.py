@@ -1,4 +1,4 @@
-"""The log through which a device is reached, and why there is none. Pure; what follows a move is in `moves`."""
+"""Finds the log through which a device is reached, or says why a command must wait. Pure. `moves` handles moves."""
 
 from __future__ import annotations
 

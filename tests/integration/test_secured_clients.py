@@ -153,6 +153,13 @@ MISSING = "the broker asks for a certificate: give --tls-cert and --tls-key"
 FOREIGN = "the broker does not accept our certificate"
 
 
+def check_sentence(done: Ended, code: int, says: str) -> None:
+    """The command ended with this code and one sentence, which contains `says` and no password."""
+    assert (done.code, says in done.err) == (code, True), done.err
+    assert len(done.err.splitlines()) == 1
+    assert "hunter2" not in done.err
+
+
 @pytest.mark.parametrize(
     ("scheme", "broker", "port_of", "options", "code", "says"),
     [
@@ -180,9 +187,7 @@ def test_what_is_wrong_over_mqtt_is_one_sentence(
     says: str,
 ) -> None:
     done = command(*world.publish(world.at(scheme, broker, port_of=port_of), *chosen(world, options)))
-    assert (done.code, says in done.err) == (code, True), done.err
-    assert len(done.err.splitlines()) == 1
-    assert "hunter2" not in done.err
+    check_sentence(done, code, says)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +221,7 @@ def test_what_is_wrong_over_flight_and_http_is_one_sentence(
     address = world.at(scheme, broker, port_of=port_of)
     words = ["topics", "--server"] if scheme.startswith("grpc") else ["clients", "list", "--admin"]
     done = command(*words, address, "--timeout", "20", *chosen(world, options))
-    assert (done.code, says in done.err) == (code, True), done.err
-    assert len(done.err.splitlines()) == 1
-    assert "hunter2" not in done.err
+    check_sentence(done, code, says)
 
 
 @pytest.mark.parametrize(("broker", "says"), [("good", UNKNOWN), ("expired", EXPIRED), ("renamed", RENAMED)])

@@ -14,12 +14,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+from broker_edge.torture.waiting import wait_until
 from support.programs import program
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ class Node:
     folder: Path
     mounts: Mapping[str, Path]
 
-    def command(self, words: Sequence[str], *, environment: Mapping[str, str], cwd: str = "/tmp/work") -> list[str]:
+    def command(self, words: Sequence[str], *, environment: Mapping[str, str], cwd: str = "/tmp/node") -> list[str]:
         """The command that runs `words` on this machine as its user."""
         lines = ["mount -t tmpfs -o mode=755 tmpfs /opt"]
         for name, source in self.mounts.items():
@@ -73,13 +73,14 @@ class Node:
 
     def kill(self) -> None:
         """Power off: SIGKILL for everything on the machine."""
-        deadline = time.monotonic() + _END_S
-        while pids := self.pids():
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            assert time.monotonic() < deadline, f"{self.name} still runs {pids}"
-            time.sleep(0.05)
+        wait_until(self._has_nothing_left, seconds=_END_S, what=f"the processes of {self.name} to end")
+
+    def _has_nothing_left(self) -> bool:
+        pids = self.pids()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not pids
 
 
 @dataclass(slots=True)
@@ -119,7 +120,7 @@ class Network:
         number = len(self.nodes) + 1
         folder = self.folder / name
         uid = _FIRST_UID + number
-        for below in ("tmp/work", "tmp/home"):
+        for below in ("tmp/node", "tmp/home"):
             (folder / below).mkdir(parents=True)
             os.chown(folder / below, uid, uid)
         (folder / "tmp").chmod(0o1777)
@@ -139,7 +140,7 @@ class Network:
         return node
 
     def start(
-        self, node: Node, words: Sequence[str], *, environment: Mapping[str, str], log: Path, cwd: str = "/tmp/work"
+        self, node: Node, words: Sequence[str], *, environment: Mapping[str, str], log: Path, cwd: str = "/tmp/node"
     ) -> subprocess.Popen[bytes]:
         """Starts a program on a machine; its output goes to `log`, outside of the machine."""
         with log.open("ab") as output:

@@ -11,7 +11,6 @@ import re
 import shutil
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from broker_edge.torture.waiting import wait_until
 from pipelines.spark.jars import delta_jars, s3a_jars
 from sinks.store import StoreAccess
 from support.ports import free_port
+from support.relay import Relay
 
 PROGRAM = Path(__file__).resolve().parents[2] / ".cache" / "versitygw"
 BUCKET = "tables"
@@ -99,7 +99,7 @@ def s3a_config() -> Mapping[str, str]:
     return {"spark.jars": ",".join(str(jar.absolute()) for jar in [*delta_jars(), *s3a_jars()])}
 
 
-class CarelessStore:
+class CarelessStore(Relay):
     """A store that accepts `If-None-Match` and ignores it. The header is signed, so it is forwarded as it is; but the
     object that it should protect is removed first."""
 
@@ -107,38 +107,14 @@ class CarelessStore:
 
     def __init__(self, server: S3Server) -> None:
         host, _, port = server.endpoint.removeprefix("http://").rpartition(":")
-        self._server, self._objects = (host, int(port)), server.folder
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = [self._listener]
-        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        super().__init__((host, int(port)), on_request=self._remove)
+        self._objects = server.folder
+        self.endpoint = "http://{}:{}".format(*self.address)
         self.ignored = 0
 
-    def __enter__(self) -> CarelessStore:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for one in self._sockets:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(self._server)
-                self._sockets += [client, server]
-                threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
-                threading.Thread(target=self._forward, args=(server, client), daemon=True).start()
-
-    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 20):
-                for path in self._REQUEST.findall(data):
-                    (self._objects / path.decode()).unlink(missing_ok=True)
-                    # The server keeps what it knows about an object beside the objects.
-                    shutil.rmtree(self._objects.with_name("sidecar") / path.decode(), ignore_errors=True)
-                    self.ignored += 1
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
+    def _remove(self, request: bytes) -> None:
+        for path in self._REQUEST.findall(request):
+            (self._objects / path.decode()).unlink(missing_ok=True)
+            # The server keeps what it knows about an object beside the objects.
+            shutil.rmtree(self._objects.with_name("sidecar") / path.decode(), ignore_errors=True)
+            self.ignored += 1

@@ -11,7 +11,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from pathlib import Path
 import pyspark
 from deltalake import DeltaTable
 
+from broker_edge.torture.waiting import wait_until
 from pipelines.spark.jars import default_folder, delta_jars
 from pipelines.spark.pack import JOB, PYTHON, pack
 from support.doc_blocks import blocks
@@ -29,7 +29,6 @@ from support.programs import clean_environment, headwaterd, program
 MASTER_PORT = 7077
 WAIT_S = 240.0
 _DAEMON_MB = 256
-_LOOK_S = 0.1
 # An interpreter outside of the system's folders is mounted, because the caller's home folder is hidden.
 _OWN_PYTHON = None if sys.base_prefix == "/usr" else Path(sys.base_prefix)
 
@@ -55,12 +54,22 @@ def until(
     condition: Callable[[], bool], what: str, said: Callable[[], str], process: subprocess.Popen[bytes] | None = None
 ) -> None:
     """Waits for an event; fails with `said()` when the time is over or the process has ended."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        has_ended = process is not None and process.poll() is not None
-        if has_ended or time.monotonic() > deadline:
-            raise AssertionError(f"no {what}:\n{said()}")
-        time.sleep(_LOOK_S)
+
+    def has_ended() -> bool:
+        return process is not None and process.poll() is not None
+
+    is_there = False
+
+    def is_known() -> bool:
+        nonlocal is_there
+        is_there = condition()
+        return is_there or has_ended()
+
+    try:
+        wait_until(is_known, seconds=WAIT_S, what=what)
+    except TimeoutError as error:
+        raise AssertionError(f"no {what}:\n{said()}") from error
+    assert is_there, f"no {what}:\n{said()}"
 
 
 @dataclass(slots=True)
@@ -125,7 +134,7 @@ class Cluster:
             self._nodes[name] = self.network.add(name, {"broker": binary})
         node = self.node(name)
         known = {
-            "data_dir": "/tmp/work/log",
+            "data_dir": "/tmp/node/log",
             "listeners.mqtt.bind": f"{node.address}:1883",
             "listeners.flight.bind": f"{node.address}:8815",
             "listeners.admin.bind": "127.0.0.1:9190",

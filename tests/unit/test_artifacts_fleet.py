@@ -21,6 +21,7 @@ from actions.stock import AT_ONCE_MAX, BrokerDepot, Depot, Stock
 from actions.store import DeltalakeStore
 from broker_edge import Client, ConnectError, RefusedError
 from broker_edge.artifacts import ArtifactError, ArtifactStore, SigningKey, Trust, copy, push
+from broker_edge.torture.waiting import wait_until
 from headwater_cli import main
 from sinks import tables
 from sinks.devices import Fleet
@@ -151,10 +152,8 @@ BROKERS = (Served("roof", "log-roof"), Served("yard", "log-yard"))
 
 def settled(stock: Stock, name: str, *, log_id: str = "log-yard") -> str | None:
     """What is known once nobody looks any more."""
-    deadline = time.monotonic() + WAIT_S
-    while stock._busy or (log_id, name, "1") not in stock.known():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    place = (log_id, name, "1")
+    wait_until(lambda: not stock._busy and place in stock.known(), seconds=WAIT_S, what=f"an answer about {name}")
     return stock.known()[log_id, name, "1"]
 
 

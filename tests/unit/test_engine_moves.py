@@ -36,7 +36,7 @@ STATES = ("ACCEPTED", "IN_PROGRESS", "SUCCEEDED", "FAILED", "CANCELLED")
 
 
 class Roaming:
-    """One history. The seed decides who moves, who answers, which broker is away, and when the engine is killed."""
+    """One random history. The seed chooses which devices move, which brokers are away, and when the engine dies."""
 
     def __init__(self, seed: int, *, withdraws: bool = True) -> None:
         self.chance, self._withdraws = random.Random(seed), withdraws

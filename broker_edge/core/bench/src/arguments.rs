@@ -105,7 +105,7 @@ pub fn parse(arguments: &[String]) -> Result<Option<Request>, String> {
     Ok(Some(Request { plan, json, notes }))
 }
 
-/// An empty variable is none.
+/// The value of an environment variable. An empty variable counts as not set.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
