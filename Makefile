@@ -200,7 +200,7 @@ bench-log: ## the commit log beside other libraries and a plain program (ARGS=--
 	cargo run --locked --quiet --release --manifest-path tests/bench/log/Cargo.toml --bin log-bench -- $(ARGS)
 
 .PHONY: bench-spark
-bench-spark: setup release ## Spark and Delta beside Kafka's source, on two cores (ARGS='--records 1000000', ARGS=--latency)
+bench-spark: setup release store-server ## Spark and Delta beside Kafka's source, on two cores (ARGS='--records 1000000', ARGS=--latency)
 	HEADWATERD=$(CURDIR)/$(CORE)/target/release/headwaterd $(PY) tests/bench/spark_kafka.py $(ARGS)
 
 .PHONY: bench-tenants

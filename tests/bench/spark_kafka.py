@@ -3,12 +3,15 @@ session.
 
     python tests/bench/spark_kafka.py [--records 10000000] [--rounds 1] [--batch N] [--compression zstd]
     python tests/bench/spark_kafka.py --alone --only bronze_files [--records 3000000] [--rounds 3]
+    python tests/bench/spark_kafka.py --alone --only bronze_files --only bronze_unsynced --rounds 4 --batch 100000
     python tests/bench/spark_kafka.py --latency [--seconds 60] [--triggers 1,0.5]      (see spark_latency.py)
 
 Starts a broker and a Kafka on empty folders, fills the first over Flight with random payloads and the second with the
 same records, and runs AvailableNow queries of both in turn on `local[2]`. Prints a table, and one JSON object as the
-last line. CPU is that of the JVM and the Python workers; that of the brokers is shown separately. Asserts nothing about
-times. With `--alone` there is no Kafka and no comparison: use it to see the effect of a change.
+last line. CPU is that of the JVM and the Python workers; that of the brokers and of the object store is shown
+separately. Asserts nothing about times. With `--alone` there is no Kafka and no comparison: use it to see the effect of
+a change. `bronze_s3` keeps table and checkpoint in an S3 server of this machine; `bronze_unsynced` is `bronze_files`
+with `bronze.sync: false`, and runs only if `--only` names it.
 """
 
 from __future__ import annotations
@@ -29,17 +32,18 @@ from pathlib import Path
 import pyarrow as pa
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench"), str(ROOT / "tests")]
 
 from cpu_meter import CpuMeter, cpu_of  # noqa: E402
 from kafka_peer import Kafka, source_jars  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql.streaming import StreamingQuery  # noqa: E402
+from support.s3 import BUCKET, S3Server, s3_server  # noqa: E402
 
 from broker_edge import Client  # noqa: E402
 from broker_edge.torture.process import BrokerProcess  # noqa: E402
-from pipelines.settings import BronzeSettings, Settings, TelemetrySettings  # noqa: E402
-from pipelines.spark.jars import delta_jars  # noqa: E402
+from pipelines.settings import BronzeSettings, Settings, StorageSettings, TelemetrySettings  # noqa: E402
+from pipelines.spark.jars import delta_jars, s3a_jars  # noqa: E402
 from pipelines.spark.session import spark_session  # noqa: E402
 from pipelines.telemetry import start_telemetry  # noqa: E402
 
@@ -52,13 +56,16 @@ KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "t
 """The columns of Kafka's source. Ours has five more, and writing a column costs Spark the same for both sources."""
 WARM_UP_RECORDS = 200_000
 
-GOALS = {
-    "bronze_files": ("kafka_delta", 3.5, 0.35),
+GOALS: dict[str, tuple[str, float | None, float | None]] = {
+    "bronze_files": ("kafka_delta", 4.0, 0.30),
+    "bronze_s3": ("kafka_delta", None, None),
     "rows_delta": ("kafka_delta", 1.2, 0.9),
     "rows_delta_7": ("kafka_delta", 1.2, 0.9),
-    "rows_noop": ("kafka_noop", 1.6, 0.7),
+    "rows_noop": ("kafka_noop", 1.5, 0.7),
 }
-"""Variant -> its peer, the minimum ratio of rows/s, and the maximum ratio of CPU per row."""
+"""Variant -> its peer, the minimum ratio of rows/s, and the maximum ratio of CPU per row; None without a goal."""
+UNSYNCED = "bronze_unsynced"
+WAYS = ("kafka_noop", "rows_noop", "kafka_delta", "rows_delta", "rows_delta_7", "bronze_files", "bronze_s3", UNSYNCED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,7 @@ class Figure:
     rows_per_s: float
     cpu_us_per_row: float
     broker_us_per_row: float
+    store_us_per_row: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,8 @@ class Bench:
     broker: BrokerProcess
     # None with `--alone`.
     kafka: Kafka | None
+    # None unless a chosen variant writes there.
+    s3: S3Server | None
     folder: Path
     batch: int | None
     compression: str
@@ -94,7 +104,9 @@ class Bench:
             "kafka_delta": lambda folder: _start(self.kafka_rows(), "delta", folder),
             "rows_delta": lambda folder: _start(self.our_rows(), "delta", folder),
             "rows_delta_7": lambda folder: _start(self.our_rows().select(*KAFKA_COLUMNS), "delta", folder),
-            "bronze_files": self.bronze,
+            "bronze_files": lambda folder: self.bronze(str(folder), folder.name),
+            "bronze_s3": lambda folder: self.bronze(f"s3://{BUCKET}/{folder.name}", folder.name),
+            UNSYNCED: lambda folder: self.bronze(str(folder), folder.name, sync=False),
         }
         return {name: way for name, way in found.items() if self.kafka is not None or not name.startswith("kafka")}
 
@@ -108,30 +120,41 @@ class Bench:
         reader = self.spark.readStream.format("headwater").option("servers", self.server).option("subscribe", FILTER)
         return (reader if self.batch is None else reader.option("maxOffsetsPerTrigger", self.batch)).load()
 
-    def bronze(self, folder: Path) -> StreamingQuery:
+    def bronze(self, root: str, group: str, *, sync: bool | None = None) -> StreamingQuery:
+        """The telemetry job. Each run is a separate reader, with its own `group`."""
         telemetry = TelemetrySettings(
-            table_path=str(folder / "table"),
-            checkpoint=str(folder / "checkpoint"),
-            # Each run is a separate reader.
-            consumer_group=folder.name,
+            table_path=f"{root}/table",
+            checkpoint=f"{root}/checkpoint",
+            consumer_group=group,
             max_offsets_per_trigger=self.batch,
         )
-        bronze = BronzeSettings.model_validate({"writer": "files", "compression": self.compression})
-        settings = Settings(servers=[self.server], telemetry=telemetry, bronze=bronze)
+        bronze = BronzeSettings.model_validate({"writer": "files", "compression": self.compression, "sync": sync})
+        storage = StorageSettings(options={} if self.s3 is None else self.s3.options())
+        settings = Settings(servers=[self.server], telemetry=telemetry, bronze=bronze, storage=storage)
         return start_telemetry(self.spark, settings, available_now=True)
 
     def measure(self, name: str, records: int) -> Figure:
         """Runs `name` once and removes its output."""
         folder = self.folder / f"{name}-{time.time_ns()}"
         brokers = [self.broker.pid, *([] if self.kafka is None else [self.kafka.pid])]
+        stores = [] if self.s3 is None else [self.s3.pid]
         own = brokers[0] if not name.startswith("kafka") else brokers[1]
-        broker_before, start = cpu_of(own), time.monotonic()
-        with CpuMeter(without=brokers) as meter:
+        broker_before, store_before, start = cpu_of(own), sum(map(cpu_of, stores)), time.monotonic()
+        with CpuMeter(without=[*brokers, *stores]) as meter:
             self.ways()[name](folder).awaitTermination()
             wall, used = time.monotonic() - start, meter.seconds()
-        broker_used = cpu_of(own) - broker_before
-        shutil.rmtree(folder)
-        return Figure(records / wall, used / records * 1e6, broker_used / records * 1e6)
+        broker_used, store_used = cpu_of(own) - broker_before, sum(map(cpu_of, stores)) - store_before
+        self._remove(folder)
+        return Figure(records / wall, *(one / records * 1e6 for one in (used, broker_used, store_used)))
+
+    def _remove(self, folder: Path) -> None:
+        written = [folder]
+        if self.s3 is not None:
+            # Its objects, and what the server keeps beside them.
+            written += [root / BUCKET / folder.name for root in (self.s3.folder, self.s3.folder.with_name("sidecar"))]
+        for one in written:
+            if one.exists():
+                shutil.rmtree(one)
 
 
 def main() -> int:
@@ -140,6 +163,7 @@ def main() -> int:
         from spark_latency import run_latency
 
         return run_latency(options)
+    uses_s3 = _is_chosen("bronze_s3", options.only)
     with tempfile.TemporaryDirectory(prefix="headwater-bench-", dir=options.folder) as name:
         folder = Path(name)
         with (
@@ -147,10 +171,11 @@ def main() -> int:
                 data_dir=folder / "log", settings=broker_settings(options.partitions), log_file=folder / "log.txt"
             ) as broker,
             contextlib.nullcontext() if options.alone else Kafka(folder / "kafka") as kafka,
+            s3_server(folder / "store") if uses_s3 else contextlib.nullcontext() as s3,
         ):
             broker.start()
-            spark = bench_session(has_kafka=kafka is not None)
-            bench = Bench(spark, broker, kafka, folder, options.batch, options.compression)
+            spark = bench_session(has_kafka=kafka is not None, has_s3=uses_s3)
+            bench = Bench(spark, broker, kafka, s3, folder, options.batch, options.compression)
             if kafka is not None:
                 kafka.make_topic(TOPIC, partitions=options.partitions)
             _say("warming up")
@@ -177,8 +202,8 @@ def broker_settings(partitions: int) -> dict[str, str]:
     }
 
 
-def bench_session(*, has_kafka: bool = True) -> SparkSession:
-    jars = [*delta_jars(), *(source_jars() if has_kafka else [])]
+def bench_session(*, has_kafka: bool = True, has_s3: bool = False) -> SparkSession:
+    jars = [*delta_jars(), *(source_jars() if has_kafka else []), *(s3a_jars() if has_s3 else [])]
     return spark_session(
         "bench",
         cores="local[2]",
@@ -197,8 +222,10 @@ def _start(rows: DataFrame, sink: str, folder: Path) -> StreamingQuery:
 
 
 def _is_chosen(way: str, only: list[str] | None) -> bool:
-    if only is None or way in only:
+    if way in (only or ()):
         return True
+    if only is None:
+        return way != UNSYNCED
     return any(way == GOALS[one][0] for one in only if one in GOALS)
 
 
@@ -237,17 +264,20 @@ def report(figures: dict[str, list[Figure]], options: argparse.Namespace) -> Non
             "rows_per_s": round(statistics.median(one.rows_per_s for one in runs)),
             "cpu_us_per_row": round(statistics.median(one.cpu_us_per_row for one in runs), 3),
             "broker_us_per_row": round(statistics.median(one.broker_us_per_row for one in runs), 3),
+            "store_us_per_row": round(statistics.median(one.store_us_per_row for one in runs), 3),
         }
-    print(f"{'':14}{'rows/s':>12}{'CPU µs/row':>12}{'broker µs':>11}{'rate':>9}{'CPU':>9}   goal")
+    print(f"{'':16}{'rows/s':>12}{'CPU µs/row':>12}{'broker µs':>11}{'store µs':>10}{'rate':>9}{'CPU':>9}   goal")
     for way, figure in found.items():
         line = (
-            f"{way:14}{figure['rows_per_s']:>12,}{figure['cpu_us_per_row']:>12.2f}{figure['broker_us_per_row']:>11.2f}"
+            f"{way:16}{figure['rows_per_s']:>12,}{figure['cpu_us_per_row']:>12.2f}{figure['broker_us_per_row']:>11.2f}"
+            f"{figure['store_us_per_row']:>10.2f}"
         )
         if way in GOALS and GOALS[way][0] in found:
             peer, rate_goal, cpu_goal = GOALS[way]
             figure["rate_ratio"] = round(figure["rows_per_s"] / found[peer]["rows_per_s"], 2)
             figure["cpu_ratio"] = round(figure["cpu_us_per_row"] / found[peer]["cpu_us_per_row"], 2)
-            line += f"{figure['rate_ratio']:>8}x{figure['cpu_ratio']:>8}x   >= {rate_goal}x, <= {cpu_goal}x of {peer}"
+            goal = "no goal" if rate_goal is None else f">= {rate_goal}x, <= {cpu_goal}x of {peer}"
+            line += f"{figure['rate_ratio']:>8}x{figure['cpu_ratio']:>8}x   {goal}"
         print(line)
     settings = {
         "records": options.records,
@@ -275,7 +305,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--compression", default="zstd", choices=("zstd", "snappy"), help="compression of bronze's files"
     )
-    parser.add_argument("--only", action="append", help="run this variant and its peer; repeatable")
+    parser.add_argument("--only", action="append", choices=WAYS, help="run this variant and its peer; repeatable")
     parser.add_argument("--alone", action="store_true", help="run without Kafka: print figures, no ratios")
     parser.add_argument("--folder", default=None, help="folder for the logs (default: the system's temporary folder)")
     parser.add_argument("--latency", action="store_true", help="measure publish to commit at a steady rate instead")

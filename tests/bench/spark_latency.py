@@ -1,21 +1,27 @@
 """Measures publish to commit in a Delta table at a steady rate, against Spark's Kafka source: `spark_kafka.py
 --latency`.
 
+    python tests/bench/spark_kafka.py --latency [--seconds 60] [--triggers 1,0.5]
+    python tests/bench/spark_kafka.py --latency --alone --only bronze_files --only bronze_unsynced --rounds 4
+
 Our variant is bronze written as files, fed by `headwater bench` over MQTT at QoS 1; Kafka's variant is its source into
 Delta, fed by Kafka's own load program (acks=all). A record's latency is from its timestamp (the append at our broker,
 the send with Kafka) to the time at which its commit appeared in the table's folder. Each run is warmed up before it
 counts, because a starting query compiles code. CPU is that of the JVM and the Python workers, in cores.
+`bronze_unsynced` shows what `bronze.sync` costs: a batch ends after the sync, so compare `batch_p50_s` and `cores`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +33,7 @@ from cpu_meter import CpuMeter
 from kafka_peer import Kafka
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
-from spark_kafka import TOPIC, VALUE_BYTES, bench_session, broker_settings
+from spark_kafka import TOPIC, UNSYNCED, VALUE_BYTES, bench_session, broker_settings
 
 from broker_edge.torture.process import BrokerProcess
 from pipelines.settings import BronzeSettings, Settings, TelemetrySettings
@@ -55,49 +61,88 @@ class LatencyFigure:
     phases_ms: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """What the runs share."""
+
+    spark: SparkSession
+    broker: BrokerProcess
+    # None with `--alone`.
+    kafka: Kafka | None
+    options: argparse.Namespace
+
+    def measure(self, way: str, folder: Path, trigger_s: float) -> LatencyFigure:
+        """Starts the query of `way` and its load, and waits for the end of the load."""
+        if way == "kafka_delta":
+            assert self.kafka is not None, "this variant needs Kafka"
+            query = _kafka_delta(self.spark, self.kafka, folder, trigger_s)
+            load = self.kafka.start_producer(
+                TOPIC,
+                records=self.options.rate * (WARM_UP_SECONDS + self.options.seconds),
+                size_bytes=VALUE_BYTES,
+                per_second=self.options.rate,
+            )
+        else:
+            query = _bronze(self.spark, self.broker, folder, trigger_s, sync=False if way == UNSYNCED else None)
+            load = _mqtt_load(self.broker, self.options)
+        brokers = [self.broker.pid, *([] if self.kafka is None else [self.kafka.pid])]
+        return _measure(way, query, load, [*brokers, load.pid], folder, trigger_s)
+
+
 def run_latency(options: argparse.Namespace) -> int:
     figures = []
+    runs = _runs(options)
+    if not runs:
+        sys.exit(f"error: --latency measures bronze_files, {UNSYNCED} and, without --alone, kafka_delta")
     with tempfile.TemporaryDirectory(prefix="headwater-bench-", dir=options.folder) as name:
         folder = Path(name)
         settings = broker_settings(options.partitions)
-        with BrokerProcess(data_dir=folder / "log", settings=settings, log_file=folder / "log.txt") as broker:
+        with (
+            BrokerProcess(data_dir=folder / "log", settings=settings, log_file=folder / "log.txt") as broker,
+            contextlib.nullcontext() if options.alone else Kafka(folder / "kafka") as kafka,
+        ):
             broker.start()
-            with Kafka(folder / "kafka") as kafka:
+            if kafka is not None:
                 kafka.make_topic(TOPIC, partitions=options.partitions)
-                spark = bench_session()
-                for number, trigger in enumerate(float(text) for text in options.triggers.split(",")):
-                    ours = _bronze(spark, broker, folder / f"bronze-{number}", trigger)
-                    figures.append(
-                        _measure(
-                            "bronze_files",
-                            ours,
-                            _mqtt_load(broker, options),
-                            broker,
-                            kafka,
-                            folder / f"bronze-{number}",
-                            trigger,
-                            options,
-                        )
-                    )
+            bench = _Bench(bench_session(has_kafka=kafka is not None), broker, kafka, options)
+            for turn in range(options.rounds):
+                for number, (way, trigger_s) in enumerate(runs):
+                    figures.append(bench.measure(way, folder / f"{way}-{turn}-{number}", trigger_s))
                     print(_line(figures[-1]), flush=True)
-                    if number == 0 and not options.only:
-                        peer = _kafka_delta(spark, kafka, folder / "kafka-delta", trigger)
-                        load = kafka.start_producer(
-                            TOPIC,
-                            records=options.rate * (WARM_UP_SECONDS + options.seconds),
-                            size_bytes=VALUE_BYTES,
-                            per_second=options.rate,
-                        )
-                        figures.append(
-                            _measure("kafka_delta", peer, load, broker, kafka, folder / "kafka-delta", trigger, options)
-                        )
-                        print(_line(figures[-1]), flush=True)
-                spark.stop()
+            bench.spark.stop()
+    _report_medians(figures)
     print(json.dumps({"rate": options.rate, "value_bytes": VALUE_BYTES, "runs": [asdict(one) for one in figures]}))
     return 0
 
 
-def _bronze(spark: SparkSession, broker: BrokerProcess, folder: Path, trigger_s: float) -> StreamingQuery:
+def _runs(options: argparse.Namespace) -> list[tuple[str, float]]:
+    """The variants of a round with their triggers. Kafka's is measured with the first trigger only."""
+    triggers = [float(text) for text in options.triggers.split(",")]
+    chosen = options.only or ["bronze_files", "kafka_delta"]
+    ours = [(way, trigger_s) for trigger_s in triggers for way in ("bronze_files", UNSYNCED) if way in chosen]
+    has_kafka = not options.alone and "kafka_delta" in chosen
+    return [*ours, *([("kafka_delta", triggers[0])] if has_kafka else [])]
+
+
+def _report_medians(figures: list[LatencyFigure]) -> None:
+    """Prints the medians over the rounds, if there were several."""
+    runs: dict[tuple[str, float], list[LatencyFigure]] = {}
+    for one in figures:
+        runs.setdefault((one.way, one.trigger_s), []).append(one)
+    for (way, trigger_s), found in runs.items():
+        if len(found) > 1:
+            batch, cores, p50 = (
+                statistics.median(getattr(one, name) for one in found) for name in ("batch_p50_s", "cores", "p50_s")
+            )
+            print(
+                f"{way:16} trigger {trigger_s} s, {len(found)} rounds: batch p50 {batch:.3f} s, {cores:.2f} cores, "
+                f"p50 {p50:.2f} s"
+            )
+
+
+def _bronze(
+    spark: SparkSession, broker: BrokerProcess, folder: Path, trigger_s: float, *, sync: bool | None
+) -> StreamingQuery:
     telemetry = TelemetrySettings(
         subscribe=["#"],
         table_path=str(folder / "table"),
@@ -105,7 +150,7 @@ def _bronze(spark: SparkSession, broker: BrokerProcess, folder: Path, trigger_s:
         consumer_group=folder.name,
         trigger=f"{trigger_s} seconds",
     )
-    bronze = BronzeSettings.model_validate({"writer": "files"})
+    bronze = BronzeSettings.model_validate({"writer": "files", "sync": sync})
     server = "grpc://{}:{}".format(*broker.flight)
     return start_telemetry(spark, Settings(servers=[server], telemetry=telemetry, bronze=bronze))
 
@@ -135,13 +180,11 @@ def _measure(
     way: str,
     query: StreamingQuery,
     load: subprocess.Popen[bytes],
-    broker: BrokerProcess,
-    kafka: Kafka,
+    others: Sequence[int],
     folder: Path,
     trigger_s: float,
-    options: argparse.Namespace,
 ) -> LatencyFigure:
-    others = (broker.pid, kafka.pid, load.pid)
+    """`others` are processes whose CPU does not count."""
     time.sleep(WARM_UP_SECONDS)
     start, counted_from = time.monotonic(), time.time()
     batches: dict[int, dict[str, int]] = {}
@@ -196,7 +239,7 @@ def _latencies(table: Path, begin: float, end: float) -> Any:
 
 def _line(figure: LatencyFigure) -> str:
     return (
-        f"{figure.way:14} trigger {figure.trigger_s} s: p50 {figure.p50_s:.2f} s, p95 {figure.p95_s:.2f}, "
+        f"{figure.way:16} trigger {figure.trigger_s} s: p50 {figure.p50_s:.2f} s, p95 {figure.p95_s:.2f}, "
         f"p99 {figure.p99_s:.2f}; batch p50 {figure.batch_p50_s:.2f}, p95 {figure.batch_p95_s:.2f}; "
         f"{figure.cores:.2f} cores; {'keeps up' if figure.keeps_up else 'does not keep up'}"
     )

@@ -37,6 +37,7 @@ class S3Server:
     endpoint: str
     secret: Path
     folder: Path
+    pid: int
 
     @property
     def root(self) -> str:
@@ -82,7 +83,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         server = subprocess.Popen([*command, str(objects)], env=environment, stdout=log, stderr=subprocess.STDOUT)
     try:
         wait_until(lambda: _answers(port), seconds=_START_S, what=f"the S3 server, see {folder / 'server.log'}")
-        yield S3Server(f"http://127.0.0.1:{port}", secret, objects)
+        yield S3Server(f"http://127.0.0.1:{port}", secret, objects, server.pid)
     finally:
         server.terminate()
         server.wait(_START_S)
