@@ -114,7 +114,8 @@ def test_the_rest_of_the_file_has_the_keys_of_a_bundle(bundle: dict[str, Any]) -
     for name, variable in bundle["variables"].items():
         assert set(variable) <= {"description", "default"}, name
     for target in bundle["targets"].values():
-        assert set(target) <= {"mode", "default", "workspace", "run_as"}
+        assert set(target) <= {"mode", "default", "workspace", "run_as", "variables"}
+        assert set(target.get("variables", {})) <= set(bundle["variables"])
 
 
 def test_production_has_a_place_and_a_user_of_its_own(bundle: dict[str, Any]) -> None:
@@ -122,6 +123,9 @@ def test_production_has_a_place_and_a_user_of_its_own(bundle: dict[str, Any]) ->
     assert production["mode"] == "production"
     assert production["workspace"]["root_path"].startswith("/Workspace/Shared/")
     assert production["run_as"] == {"service_principal_name": "${var.service_principal}"}
+    # Databricks refuses a deployment without it, and an empty name would be one.
+    assert "default" not in bundle["variables"]["service_principal"]
+    assert "variables" not in production
 
 
 def test_secrets_are_references_and_every_job_that_reads_brokers_has_one(bundle: dict[str, Any]) -> None:
