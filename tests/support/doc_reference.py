@@ -17,6 +17,7 @@ import typer
 from broker_edge.fields import RECORD
 from headwater_cli import app
 from sinks import tables
+from sinks.tables.views import VIEWS
 from support.doc_blocks import ROOT, read
 
 WIDTH = 120
@@ -144,7 +145,7 @@ def job_settings() -> str:
 
 
 def table_columns() -> str:
-    """From the field tables: the records of the broker, and the Delta tables that `sinks.tables` declares."""
+    """From the field tables: the records of the broker, and the Delta tables and views of `sinks.tables`."""
     parts = [
         "# Tables",
         _MADE,
@@ -166,6 +167,15 @@ def table_columns() -> str:
             parts.append(
                 "\n".join(["| column | type | null | meaning |", "|---|---|---|---|", *map(_column, table.fields)])
             )
+    parts += [
+        "## Views",
+        "[tables.md](../tables.md#views) says where they are. A column has its type in the table; `text` is a string.",
+    ]
+    for view in VIEWS:
+        rows = [f"| `{column.name.strip('`')}` | {_cell(column.meaning)} |" for column in view.columns]
+        over = _names(table.name for table in view.over)
+        parts += [f"### `{view.name}`", _wrapped(view.meaning), _wrapped(f"Over {over}.")]
+        parts.append("\n".join(["| column | meaning |", "|---|---|", *rows]))
     return _page(parts)
 
 
