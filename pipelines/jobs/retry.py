@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipelines.settings import JobsSettings
-from pipelines.spark.errors import own_error
+from pipelines.spark.errors import has_new_columns, own_error
 
 FORGIVEN_S = 600.0
 """A job that ran this long gets all its attempts again."""
@@ -39,13 +39,9 @@ def error_name(error: BaseException) -> str:
     return type(error).__name__ if found is None else found[0]
 
 
-_COLUMNS_CAME = "[DELTA_SCHEMA_CHANGED"
-"""Delta ends a stream once when the table that it reads gets columns. The checkpoint stays as it is."""
-
-
 def sentence(error: BaseException) -> str:
     """The error in one line."""
-    if _COLUMNS_CAME in str(error):
+    if has_new_columns(error):
         return "the table that it reads has new columns: it goes on with them at the same offset"
     found = own_error(error)
     text = str(error) if found is None else found[1]

@@ -11,6 +11,9 @@ _NO_PYTHON = re.compile(r"headwater: (no \S+ on \S+: .+)")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"[^\n]*error=(?:2|13),')
 _NO_PACKAGE = re.compile(r"No module named '((?:actions|broker_edge|pipelines|sinks|sources)(?:\.\w+)*)'")
 
+_NEW_COLUMNS = "[DELTA_SCHEMA_CHANGED"
+"""Delta ends a stream once when the table that it reads gets columns. The checkpoint stays as it is."""
+
 _REMEDY = "give spark-submit the archive of `headwater spark pack`, with the options that it prints"
 
 
@@ -21,8 +24,15 @@ def own_error(error: BaseException) -> tuple[str, str] | None:
     if found:
         name, sentence = found[-1]
         return name, sentence.strip()
+    if has_new_columns(error):
+        return "JobFailedError", "the table that it reads has new columns: start the job again, it goes on with them"
     missing = _missing(text)
     return None if missing is None else ("SetupError", missing)
+
+
+def has_new_columns(error: BaseException) -> bool:
+    """Whether a stream ended because the table that it reads got columns: a restart goes on at the same offset."""
+    return _NEW_COLUMNS in str(error)
 
 
 def _missing(text: str) -> str | None:

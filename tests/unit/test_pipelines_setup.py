@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pyspark.errors import StreamingQueryException
 
 from broker_edge.errors import DataLossError, SettingsError, SetupError
+from pipelines.jobs.process import run_job
 from pipelines.settings import Settings, load_settings
 from pipelines.spark import jars
 from pipelines.spark.errors import own_error
@@ -134,3 +136,15 @@ def test_our_sentence_is_found_in_sparks_error(kind: str) -> None:
     text = f"[STREAM_FAILED] Traceback …\n{kind}: records are gone\n\n at org.apache.spark"
     assert own_error(RuntimeError(text)) == ("DataLossError", "records are gone")
     assert own_error(RuntimeError("java.io.IOException: disk")) is None
+
+
+def test_a_stream_whose_table_got_columns_ends_with_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "[STREAM_FAILED] Query [id = …] terminated with exception: [DELTA_SCHEMA_CHANGED] Detected schema change"
+
+    def work() -> None:
+        raise StreamingQueryException(f"{text}:\nstreaming source schema: root\n |-- value: binary\n")
+
+    assert run_job(work) == 1
+    assert capsys.readouterr().err == (
+        "error: the table that it reads has new columns: start the job again, it goes on with them\n"
+    )
