@@ -74,7 +74,7 @@ def test_spark_duckdb_and_polars_show_the_same_rows(spark: SparkSession, tmp_pat
     connection = duckdb.connect()
     connection.sql("SET TimeZone = 'UTC'")
     for name, place in places.items():
-        connection.register(name, DeltaTable(place).to_pyarrow_dataset())
+        connection.register(name, DeltaTable(place).to_pyarrow_table())
     for view in VIEWS:
         names = {name: name for name in places}
         asked = connection.sql(view.select(names, dialect="duckdb"))
