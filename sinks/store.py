@@ -40,6 +40,12 @@ _VARIABLES = {
 }
 """What the libraries read from different variables, or not at all. Each finds credentials in its own usual places."""
 
+_OTHER_STORES = ("azure_", "google_")
+_OTHER_ENVIRONMENT = (
+    "GOOGLE_APPLICATION_CREDENTIALS for gs://; AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET for abfss://"
+)
+"""What deltalake and pyarrow both read."""
+
 S3_SCHEMES = ("s3://", "s3a://")
 
 
@@ -64,6 +70,11 @@ class StoreAccess:
         """Checks the options, and adds endpoint and region of the environment. Raises ConfigError for an unknown name,
         and for a secret that is not a reference."""
         for name, value in options.items():
+            if name.startswith(_OTHER_STORES):
+                raise ConfigError(
+                    f"storage.options: {name} is not an option of S3, and other stores are reached with their "
+                    f"environment: {_OTHER_ENVIRONMENT}"
+                )
             if name not in _OPTIONS:
                 near = difflib.get_close_matches(name, _OPTIONS, n=1, cutoff=0.0)
                 raise ConfigError(f"storage.options: unknown option {name}: did you mean {near[0]}?")

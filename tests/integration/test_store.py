@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -20,12 +21,15 @@ from actions.event_log import EventLog
 from actions.fleet_desk import FleetDesk, Order
 from actions.store import DeltalakeStore
 from broker_edge.errors import ConfigError, SinkError
+from headwater_cli import main
 from pipelines.checkpoint import has_finished_a_batch
 from pipelines.silver.plan import BatchPlan, PlanStore
 from sinks.folder import TableFolder
 from sinks.orphans import sweep_orphans
 from sinks.probe import FOLDER, require_safe_commits
+from sinks.rows import rows_of
 from sinks.store import StoreAccess
+from sinks.table import Table
 from sinks.tables import create_by_path
 
 TRIALS = int(os.environ.get("HEADWATER_RACES", "15"))
@@ -79,6 +83,29 @@ def test_the_command_line_takes_the_usual_environment(s3: S3Server) -> None:
     )
     assert done.code == 0, done.err
     assert len(FleetDesk(root, access=s3.access)._query("actions", "SELECT * FROM actions")) == 1
+
+
+def test_devices_are_imported_changed_and_retired_in_s3(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    root, file = f"{s3.root}/fleet", tmp_path / "fleet.csv"
+    file.write_text("device_id,groups,label.site\npump-1,north,roof\npump-2,,cellar\n")
+
+    def asked(*words: str) -> dict[str, list[str]]:
+        capsys.readouterr()
+        assert main(["devices", words[0], "--root", root, *words[1:], "--by", "ann", "--json"]) == 0
+        done = json.loads(capsys.readouterr().out)
+        return {name: ids for name, ids in done.items() if isinstance(ids, list) and ids}
+
+    assert asked("import", str(file), "--create") == {"added": ["pump-1", "pump-2"]}
+    assert asked("set", "--where", "site = roof", "--label", "site=yard") == {"changed": ["pump-1"]}
+    assert asked("retire", "pump-2", "--remove-max", "100") == {"retired": ["pump-2"]}
+    table = DeltaTable(f"{root}/devices", storage_options=s3.access.deltalake())
+    rows = {row["device_id"]: row for row in rows_of(table.to_pyarrow_table())}
+    assert (rows["pump-1"]["labels"], rows["pump-1"]["retired_at"]) == ({"site": "yard"}, None)
+    assert rows["pump-2"]["retired_at"] is not None
 
 
 def test_racing_commits_lose_nothing(s3: S3Server) -> None:
@@ -183,6 +210,8 @@ def test_the_secret_is_in_no_value_that_travels(s3: S3Server) -> None:
         ({"aws_session_token": "literal"}, "aws_session_token is a secret"),
         ({"aws_endpont": "x"}, "unknown option aws_endpont: did you mean aws_endpoint?"),
         ({"aws_allow_http": "yes"}, "aws_allow_http is true or false"),
+        ({"azure_storage_account_key": "literal"}, "other stores are reached with their environment: GOOGLE_"),
+        ({"google_service_account": "literal"}, "AZURE_TENANT_ID and AZURE_CLIENT_SECRET for abfss://"),
         ({"aws_access_key_id": "a"}, "belong together"),
     ],
 )
@@ -206,3 +235,13 @@ def test_the_environment_gives_endpoint_and_region(monkeypatch: pytest.MonkeyPat
         "fs.s3a.endpoint.region": "eu-north-1",
         "fs.s3a.path.style.access": "true",
     }
+
+
+def test_other_stores_read_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a server: both libraries refuse credentials that cannot be."""
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/none/key.json")
+    with pytest.raises(OSError, match=r"/none/key\.json"):
+        Table.at("gs://bucket/t").is_there()
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "not base64")
+    with pytest.raises(OSError, match="Invalid Access Key"):
+        Table.at("abfss://container@account.dfs.core.windows.net/t").is_there()
