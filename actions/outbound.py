@@ -16,7 +16,7 @@ from typing import Protocol
 
 from actions.engine import Place, Publish, Served
 from actions.halving import said
-from broker_edge import HeadwaterError, RefusedError, Row
+from broker_edge import HeadwaterError, NotFoundError, RefusedError, Row
 from broker_edge import Place as LogPlace
 
 log = logging.getLogger(__name__)
@@ -79,8 +79,9 @@ class Outbound:
         Waits until the healthy ones are done, at most `seconds`. None waits for all of them, until `stop`.
         """
         given = []
-        for number, line in enumerate(self._lines):
-            mine = [one for one in publishes if one.log_id == line.log_id or (one.log_id is None and number == 0)]
+        chosen = {log_id: self._line_of(log_id) for log_id in {one.log_id for one in publishes}}
+        for line in self._lines:
+            mine = [one for one in publishes if chosen[one.log_id] is line]
             if mine and seconds is None:
                 self._wait([line], None)  # It may be asking for its log.
             if mine and line.is_idle and time.monotonic() >= line.send_from:
@@ -90,6 +91,13 @@ class Outbound:
             elif mine:
                 line.is_wanted = True
         self._wait(given, seconds)
+
+    def _line_of(self, log_id: str | None) -> _Line | None:
+        """The broker of that log; of several addresses of one log, one that answers."""
+        if log_id is None:
+            return self._lines[0]
+        found = [line for line in self._lines if line.log_id == log_id]
+        return next((line for line in found if not line.is_failing), found[0] if found else None)
 
     def stop(self) -> None:
         """Ends a `send` that waits without a limit; later ones do not wait. From any thread."""
@@ -142,6 +150,8 @@ class _Line:
         """Attempts in a row that failed: the broker is away until it says its log."""
         self.failed_batches = 0
         """Batches in a row that failed although the broker had said its log. A batch that succeeds ends the row."""
+        self.refuses = False
+        """The last attempt failed because of the credentials of the job."""
         self.send_from = 0.0
         self.ask_from = 0.0
         self.is_wanted = False
@@ -166,7 +176,7 @@ class _Line:
 
     def served(self) -> Served:
         self._changed = False
-        return Served(self._publisher.name, self.log_id, away=self.failures > 0)
+        return Served(self._publisher.name, self.log_id, away=self.failures > 0, refuses=self.refuses)
 
     def ask(self) -> None:
         self._has_records = False
@@ -198,10 +208,10 @@ class _Line:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            before = (self.log_id, self.failures > 0)
+            before = self._known
             try:
                 work()
-                self.failures = 0
+                self.failures, self.refuses = 0, False
                 if not self.failed_batches:
                     self.send_from = 0.0
             except HeadwaterError as error:
@@ -209,16 +219,23 @@ class _Line:
             except BaseException as error:  # Raised again where the results are collected.
                 self._error = error
             self.ask_from = max(self.send_from, time.monotonic() + _ASK_EVERY_S * (self.failures == 0))
-            self._changed = self._changed or before != (self.log_id, self.failures > 0)
+            self._changed = self._changed or before != self._known
             self.done.set()
             self._wake()
 
+    @property
+    def _known(self) -> tuple[str | None, bool, bool]:
+        return (self.log_id, self.failures > 0, self.refuses)
+
     def _failed(self, error: HeadwaterError) -> None:
         self.failures += 1
+        self.refuses = _is_about_credentials(error)
         wait_s = min(_BACKOFF_MAX_S, 0.5 * 2 ** min(max(self.failures, self.failed_batches), 10))
         self.send_from = time.monotonic() + wait_s
         who = self._publisher.name or self.log_id or "the broker"
         what = f"records for devices of {who} are waiting" if self._has_records else f"{who} did not say its log"
+        if self.refuses:
+            what = f"{who} refuses the credentials of this job"
         log.warning("%s, next attempt in %.1f s: %s", what, wait_s, error)
 
     def _ask(self) -> None:
@@ -267,3 +284,10 @@ class _Line:
             return
         for publish, at in zip(publishes, places, strict=True):
             sent.places[publish] = Place(at.partition, at.offset, self.log_id)
+
+
+def _is_about_credentials(error: HeadwaterError) -> bool:
+    """Whether the broker refuses whoever asks, and not what is asked."""
+    if not isinstance(error, RefusedError) or isinstance(error, NotFoundError) or error.field is not None:
+        return False
+    return error.code in (None, "unauthenticated", "permission_denied")

@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 
 AT_ONCE_MAX = 4
 """Brokers that get an artifact at once: each copy holds a few chunks in memory and reads from another broker."""
+COPY_S = 600.0
+"""A copy that takes longer no longer counts for AT_ONCE_MAX, so that the brokers that hang do not stop the others. Its
+own broker gets nothing else until it ends."""
 _LOOK_AGAIN_S = 30.0
 _TRUST_S = 600.0
 """How long an artifact that was found counts as present without another look."""
@@ -28,8 +31,7 @@ FOUND_MAX = 10_000
 """Answers that are kept. Beyond that, answers that nobody wants are forgotten, the oldest first."""
 
 Wanted = tuple[str, str, str, str]
-"""(log id, name, version, sha256)."""
-Key = tuple[str, str, str]
+"""(log id, name, version, sha256): a version of the table `artifacts` may be corrected, and tenants may differ."""
 
 
 class Depot(Protocol):
@@ -65,14 +67,13 @@ class Stock:
     def __init__(self, depots: Sequence[Depot], *, wake: Callable[[], None]) -> None:
         self._depots, self._wake = depots, wake
         self._lock = threading.Lock()
-        self._found: dict[Key, str | None] = {}
-        self._look_from: dict[Key, float] = {}
-        self._looked_for: dict[Key, str] = {}
-        """The sha256 for which an answer holds: a version of `artifacts` may be corrected."""
-        self._busy: set[int] = set()
+        self._found: dict[Wanted, str | None] = {}
+        self._look_from: dict[Wanted, float] = {}
+        self._busy: dict[int, tuple[Wanted, float]] = {}
+        """By the number of the broker: what is looked for or copied there, and since when."""
 
-    def known(self) -> Mapping[Key, str | None]:
-        """(log id, name, version) → None if the log has the artifact, otherwise why it does not have it yet."""
+    def known(self) -> Mapping[Wanted, str | None]:
+        """(log id, name, version, sha256) → None if the log has the artifact, otherwise why it does not have it yet."""
         with self._lock:
             return dict(self._found)
 
@@ -81,50 +82,50 @@ class Stock:
         once."""
         there = {one.log_id: number for number, one in enumerate(brokers) if one.log_id is not None and not one.away}
         self._forget(wanted)
-        for log_id, name, version, sha256 in sorted(wanted):
-            number, key = there.get(log_id), (log_id, name, version)
+        self._tell_slow()
+        for key in sorted(wanted):
+            number, now_s = there.get(key[0]), time.monotonic()
             with self._lock:
-                is_free = number not in self._busy and len(self._busy) < AT_ONCE_MAX
-                if number is None or not is_free or time.monotonic() < self._look_from.get(key, 0.0):
+                running = sum(1 for _, since_s in self._busy.values() if now_s - since_s < COPY_S)
+                is_free = number not in self._busy and running < AT_ONCE_MAX
+                if number is None or not is_free or now_s < self._look_from.get(key, 0.0):
                     continue
-                self._busy.add(number)
-                self._looked_for[key] = sha256
-            sources = [one for one in there.values() if one != number]
-            work = (number, sources, key, sha256)
+                self._busy[number] = (key, now_s)
+            work = (number, [one for one in there.values() if one != number], key)
             threading.Thread(target=self._look, args=work, name="actions-artifacts", daemon=True).start()
 
     def _forget(self, wanted: Collection[Wanted]) -> None:
-        """Drops answers for other bytes than those that are wanted, and answers beyond the limit."""
-        chosen: dict[Key, set[str]] = {}
-        for log_id, name, version, sha256 in wanted:
-            chosen.setdefault((log_id, name, version), set()).add(sha256)
+        """Drops answers that nobody wants beyond the limit."""
         with self._lock:
-            old = [key for key in self._found if key in chosen and self._looked_for.get(key) not in chosen[key]]
-            too_many = len(self._found) - len(old) - FOUND_MAX
-            if too_many > 0:
-                old += [key for key in self._found if key not in chosen][:too_many]
-            for key in old:
+            too_many = max(0, len(self._found) - FOUND_MAX)
+            for key in [key for key in self._found if key not in wanted][:too_many]:
                 del self._found[key]
                 self._look_from.pop(key, None)
-                self._looked_for.pop(key, None)
 
-    def _look(self, number: int, sources: Sequence[int], key: Key, sha256: str) -> None:
+    def _tell_slow(self) -> None:
+        """Says of each copy that takes too long that it does."""
+        with self._lock:
+            slow = [key for key, since_s in self._busy.values() if time.monotonic() - since_s >= COPY_S]
+        for key in slow:
+            self._note(key, f"it has been looked for and copied for more than {COPY_S:g} s")
+
+    def _look(self, number: int, sources: Sequence[int], key: Wanted) -> None:
         reason: str | None = "the look at its broker failed, see the log of the job"
         try:
-            reason = self._provided(number, sources, key, sha256)
+            reason = self._provided(number, sources, key)
         except HeadwaterError as error:
             reason = str(error)
         except Exception:
             log.exception("cannot look for the artifact %s %s", key[1], key[2])
         finally:
             with self._lock:
-                self._busy.discard(number)
+                del self._busy[number]
                 self._look_from[key] = time.monotonic() + (_TRUST_S if reason is None else _LOOK_AGAIN_S)
             self._note(key, reason)
 
-    def _provided(self, number: int, sources: Sequence[int], key: Key, sha256: str) -> str | None:
+    def _provided(self, number: int, sources: Sequence[int], key: Wanted) -> str | None:
         """None once the log has the artifact, otherwise why it does not."""
-        log_id, name, version = key
+        log_id, name, version, sha256 = key
         found = self._depots[number].digest(name, version)
         if found is not None:
             return None if found == sha256 else _differs(found, sha256)
@@ -144,7 +145,7 @@ class Stock:
                 said = _differs(there, sha256)
         return said
 
-    def _note(self, key: Key, reason: str | None) -> None:
+    def _note(self, key: Wanted, reason: str | None) -> None:
         with self._lock:
             is_new = key not in self._found or self._found[key] != reason
             self._found[key] = reason

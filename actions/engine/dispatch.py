@@ -9,7 +9,7 @@ from .action import Action
 from .lifecycle import cancelled, owing, skipped
 from .model import ActionState, Target
 from .moves import destination, rerouted
-from .routes import hindrance, is_wait, lacks_artifact, waiting
+from .routes import cancel_owed, hindrance, is_wait, lacks_artifact, waiting
 from .sending import SENDING, Around, Verdict, candidates, counted, room, under_way, verdict
 from .work import Work
 
@@ -24,8 +24,11 @@ def fill_outbox(work: Work) -> None:
     actions = list(work.open_actions())
     used: Counter[str | None] = Counter()
     for action, _ in actions:
-        owed = [one for one in work.targets(action.action_id) if one.outbox is not None]
-        used.update(destination(one, work) or work.logs.first for one in owed)
+        for target in [one for one in work.targets(action.action_id) if one.outbox is not None]:
+            there = destination(target, work) or work.logs.first
+            used[there] += 1
+            if target.outbox == "cancel":
+                work.put(target, cancel_owed(target, there, work.logs, work.now_us))
     actions.sort(key=lambda pair: (-pair[0].rollout.priority, pair[1].started_us, pair[0].action_id))
     _Round(work, actions, used).send()
 
@@ -104,8 +107,7 @@ class _Round:
     def _lacks(self, action: Action, log_id: str | None) -> str | None:
         if not action.is_ota:
             return None
-        name, version = action.ota.artifact_name or "", action.ota.artifact_version or ""
-        return lacks_artifact(log_id, name, version, self._work.logs)
+        return lacks_artifact(log_id, self._around.artifact_of(action), self._work.logs)
 
     def _send_for(self, action: Action, row: ActionState, moved: int) -> int:
         work = self._work

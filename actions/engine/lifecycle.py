@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from .action import Action, shortened
 from .model import LATE_US, SECOND_US, DeviceState, Limits, Place, Publish, Report, Target, TargetState
+from .routes import without_route
 
 S = TargetState
 
@@ -25,6 +26,9 @@ REPORTABLE = frozenset({S.ACCEPTED, S.IN_PROGRESS, S.SUCCEEDED, S.FAILED, S.REJE
 """The states that a device may report."""
 
 _BACKOFF_MAX_S = 24 * 3600
+
+COPIES_MAX = 16
+"""Copies of a target that are remembered, the newest ones: a device may move any number of times."""
 
 
 def is_repeat(target: Target, report: Report) -> bool:
@@ -73,7 +77,7 @@ def with_status(target: Target, report: Report, now_us: int, *, proof: str | Non
         "claimed": claimed and proof is not None,
         "late": late or target.late,
         "progress": report.progress if report.progress is not None else target.progress,
-        "message": message if message is not None else target.message,
+        "message": message if message is not None else without_route(target.message),
         "result": report.result if report.result is not None else target.result,
     }
     if state is S.IN_PROGRESS and target.begun_us is None:
@@ -161,8 +165,14 @@ def _swapped(target: Target, log_id: str) -> tuple[str, ...]:
     """The copies of the target whose device took the one in this log: the other one stays behind."""
     if target.log_id in (None, log_id):
         return target.copies
-    kept = [copy for copy in target.copies if copy != f"{target.attempt}/{log_id}"]
-    return tuple(dict.fromkeys([*kept, f"{target.attempt}/{target.log_id}"]))
+    return with_copy(target, target.log_id, without=log_id)
+
+
+def with_copy(target: Target, log_id: str, *, without: str | None) -> tuple[str, ...]:
+    """The copies of the target when the command of this attempt stays behind in `log_id`, and not in the log
+    `without`."""
+    copy, other = f"{target.attempt}/{log_id}", f"{target.attempt}/{without}"
+    return (*(kept for kept in target.copies if kept not in (copy, other)), copy)[-COPIES_MAX:]
 
 
 def owing(
@@ -220,12 +230,11 @@ def _left_behind(
 ) -> tuple[str, ...]:
     """The copies of a target whose cancel is in this log: the command may wait for its device in another one, where it
     has no cancel behind it. `taken`: also if the device has taken it."""
-    kept = tuple(copy for copy in target.copies if copy != f"{target.attempt}/{cancel_log_id}")
     there = target.log_id or first
     settled = target.delivered_us is not None and not taken
     if settled or there is None or there in (cancel_log_id, target.cancel_log_id):
-        return kept
-    return tuple(dict.fromkeys([*kept, f"{target.attempt}/{there}"]))
+        return tuple(copy for copy in target.copies if copy != f"{target.attempt}/{cancel_log_id}")
+    return with_copy(target, there, without=cancel_log_id)
 
 
 def _is_owed(target: Target, publish: Publish) -> bool:
@@ -328,18 +337,31 @@ def retried(target: Target, action: Action, now_us: int, first: str | None = Non
     return next_attempt(target, pause_s=pause_s, reason=reason, now_us=now_us, first=first)
 
 
-def timed_out(target: Target, action: Action, limits: Limits, now_us: int) -> Target:
-    """The target after a check of the clock: TIMED_OUT if its state has lasted too long or the deadline has passed."""
+def timed_out(
+    target: Target, action: Action, limits: Limits, now_us: int, first: str | None = None, *, is_served: bool = True
+) -> Target:
+    """The target after a check of the clock: TIMED_OUT if its state has lasted too long or the deadline has passed.
+    `is_served`: whether a broker serves the log to which its cancel is owed. `first` is the log of the first broker."""
     if target.final:
         return target
     if action.deadline_us is not None and now_us >= action.deadline_us:
-        message = f"the deadline passed while {target.state}"
-        return _finished(target, S.TIMED_OUT, now_us, message=message, updated_us=now_us)
-    for since_us, limit_s, what in _limits(target, action, limits):
+        return _ended(target, f"the deadline passed while {target.state}", now_us, first)
+    limits_ = _limits(target, action, limits)
+    if target.outbox == "cancel" and not is_served:
+        limits_ = [(target.since_us, _queued_s(action, limits), f"{target.message or S.CANCELLING}: no broker did")]
+    for since_us, limit_s, what in limits_:
         if now_us - since_us >= limit_s * SECOND_US:
-            message = f"{what} within {limit_s} s"
-            return _finished(target, S.TIMED_OUT, now_us, message=message, updated_us=now_us)
+            return _ended(target, f"{what} within {limit_s} s", now_us, first)
     return target
+
+
+def _ended(target: Target, message: str, now_us: int, first: str | None) -> Target:
+    """The target whose time is up. A cancel that is still owed to a log is not forgotten: the command counts as a
+    copy, so that it is withdrawn."""
+    marks: dict[str, Any] = {"message": shortened(message), "updated_us": now_us}
+    if target.outbox == "cancel":
+        marks["copies"] = _left_behind(target, None, first, taken=True)
+    return _finished(target, S.REMOVED if target.leaving else S.TIMED_OUT, now_us, **marks)
 
 
 def times_out_us(target: Target, action: Action, limits: Limits) -> int:
@@ -360,11 +382,15 @@ def _limits(target: Target, action: Action, limits: Limits) -> list[tuple[int, i
         return [step, (begun_us, timeouts.in_progress_s or limits.in_progress_s, "not finished")]
     if state in (S.DELIVERED, S.ACCEPTED):
         return [(target.since_us, timeouts.delivered_s or limits.delivered_s, "the device did not begin")]
-    queued_s = timeouts.queued_s or limits.queued_s
+    queued_s = _queued_s(action, limits)
     if state is not S.CANCELLING:
         return [(target.since_us, queued_s, "the device did not take the command")]
     # A cancel that is not in the log yet cannot have been answered; without it the device would execute the command.
     return [] if target.outbox == "cancel" else [(target.since_us, queued_s, "the device did not answer the cancel")]
+
+
+def _queued_s(action: Action, limits: Limits) -> int:
+    return action.timeouts.queued_s or limits.queued_s
 
 
 def _is_milder(target: Target) -> bool:

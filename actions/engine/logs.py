@@ -13,6 +13,8 @@ class Served:
     name: str | None = None
     log_id: str | None = None
     away: bool = False
+    refuses: bool = False
+    """It is away in the sense that it answers, but does not accept the credentials of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +23,9 @@ class Logs:
     published there only."""
 
     brokers: tuple[Served, ...] = (Served(),)
-    stock: Mapping[tuple[str, str, str], str | None] | None = None
-    """(log id, name, version) of an artifact → None if the log has it, otherwise why it does not have it yet. Without
-    an entry nobody has looked; without the mapping nobody looks, and nothing waits."""
+    stock: Mapping[tuple[str, str, str, str], str | None] | None = None
+    """(log id, name, version, sha256) of an artifact → None if the log has it, otherwise why it does not have it yet.
+    Without an entry nobody has looked; without the mapping nobody looks, and nothing waits."""
 
     @property
     def alone(self) -> bool:
@@ -38,7 +40,8 @@ class Logs:
         return next((one for one in self.brokers if one.name == name), None)
 
     def serving(self, log_id: str | None) -> Served | None:
-        """The broker of that log; for None the first one."""
+        """The broker of that log; for None the first one. Of several addresses of one log, one that answers."""
         if log_id is None:
             return self.brokers[0]
-        return next((one for one in self.brokers if one.log_id == log_id), None)
+        found = [one for one in self.brokers if one.log_id == log_id]
+        return next((one for one in found if not one.away), found[0] if found else None)

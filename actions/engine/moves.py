@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from .lifecycle import with_copy
 from .logs import Logs
 from .model import SECOND_US, Target, TargetState
-from .routes import Route, is_wait
+from .routes import Route, is_wait, moved
 from .work import Work
 
 _HAS_COMMAND = (TargetState.DELIVERED, TargetState.ACCEPTED, TargetState.IN_PROGRESS)
@@ -31,12 +32,12 @@ def follow_routes(work: Work) -> None:
     owed as far as there is room), and gives up withdrawals that are too old."""
     before = work.state
     everyone = before.devices is not work.devices or before.logs != work.logs
-    moved = None if everyone else work.facts.keys()
+    came = None if everyone else work.facts.keys()
     for action, _ in list(work.open_actions()):
-        if moved is None:
+        if came is None:
             found = list(work.targets(action.action_id))
         else:
-            found = [one for id_ in moved if (one := work.target(action.action_id, id_)) is not None]
+            found = [one for id_ in came if (one := work.target(action.action_id, id_)) is not None]
         found += [one for id_ in before.moving.get(action.action_id, ()) if (one := work.target(action.action_id, id_))]
         for target in found:
             after = rerouted(target, work.route(target.device_id), work.logs, work.now_us)
@@ -60,7 +61,8 @@ def rerouted(target: Target, way: Route, logs: Logs, now_us: int) -> Target:
     if target.final or target.unsent or way.waits is not None or log_id is None:
         return target
     if target.state is TargetState.CANCELLING:
-        there = target.cancel_log_id
+        # Rows of older versions do not say which log has the cancel: they had one broker.
+        there = target.cancel_log_id or logs.first
         if target.outbox == "cancel" or there is None or there == log_id:
             return target
         return replace(target, outbox="cancel", updated_us=now_us)
@@ -80,14 +82,8 @@ def rerouted(target: Target, way: Route, logs: Logs, now_us: int) -> Target:
         copies=with_copy(target, there, without=log_id),
         sent_us=now_us,
         updated_us=now_us,
-        message=f"the device moved from log {there} to log {log_id} while its command was queued",
+        message=moved(there, log_id),
     )
-
-
-def with_copy(target: Target, log_id: str, *, without: str) -> tuple[str, ...]:
-    """The copies of the target when the command of this attempt stays behind in `log_id`."""
-    kept = [copy for copy in target.copies if copy != f"{target.attempt}/{without}"]
-    return tuple(dict.fromkeys([*kept, f"{target.attempt}/{log_id}"]))
 
 
 def unwanted(target: Target) -> Iterator[tuple[int, str]]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from .action import Action, Artifacts
+from .action import Action, Artifacts, Selector
 from .lifecycle import unplaceable, with_place
 from .model import LATE_US, Decision, EngineState, Place, Publish, Target
 from .sending import counted
@@ -53,9 +53,11 @@ def owed(target: Target, action: Action, artifacts: Artifacts, log_id: str | Non
     )
 
 
-def withdrawal(target: Target, action: Action, attempt: int, log_id: str) -> Publish:
-    """The cancel of a copy: the same record as the cancel of that attempt."""
-    cancel = owed(replace(target, attempt=attempt, outbox="cancel"), action, {}, log_id)
+def withdrawal(target: Target, action: Action | None, attempt: int, log_id: str) -> Publish:
+    """The cancel of a copy: the same record as the cancel of that attempt. Without the row of the action it has no
+    name, which devices do not need to cancel."""
+    known = action or Action(target.action_id, target.tenant, "command", "", "", Selector())
+    cancel = owed(replace(target, attempt=attempt, outbox="cancel"), known, {}, log_id)
     return replace(cancel, kind="withdraw")
 
 

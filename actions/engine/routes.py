@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .action import Device, shortened
+from .action import Artifact, Device, shortened
 from .logs import Logs
 from .model import DeviceState, Target
 
 _UNKNOWN = "no log known yet"
 _UNSERVED = "no broker that answers serves"
 _AWAY = "its broker does not answer"
+_REFUSES = "its broker refuses the credentials of the actions job"
 _STOCK = "its artifact"
-_WAITS = (_UNKNOWN, _UNSERVED, _AWAY, _STOCK)
+_WAITS = (_UNKNOWN, _UNSERVED, _AWAY, _REFUSES, _STOCK)
+_MOVED = "the device moved from log"
+_CANCEL_WAITS = "; its cancel waits: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ def route(device: Device | None, fact: DeviceState | None, logs: Logs) -> Route:
         return Route(waits=f"{_UNKNOWN}: {said}")
     if logs.serving(fact.log_id) is None:
         said = "where the device last reported; the command is sent when one does, or through devices.log"
-        return Route(waits=f"{_UNSERVED} the log {fact.log_id}, {said}")
+        return Route(waits=shortened(f"{_UNSERVED} the log {fact.log_id}, {said}{_refusing(logs)}"))
     return Route(fact.log_id)
 
 
@@ -43,12 +46,19 @@ def _by_users(log: str, logs: Logs) -> Route:
     broker = logs.named(log)
     if broker is not None:
         if broker.log_id is None:
-            return Route(waits=f"{_UNKNOWN}: the broker {log}, which devices.log names, has not answered")
+            what = "refuses the credentials of the actions job" if broker.refuses else "has not answered"
+            return Route(waits=f"{_UNKNOWN}: the broker {log}, which devices.log names, {what}")
         return Route(broker.log_id)
     if logs.serving(log) is not None:
         return Route(log)
     said = "that devices.log names, and no broker has this name; the command is sent when one does"
-    return Route(waits=shortened(f"{_UNSERVED} the log {log[:100]} {said}"))
+    return Route(waits=shortened(f"{_UNSERVED} the log {log[:100]} {said}{_refusing(logs)}"))
+
+
+def _refusing(logs: Logs) -> str:
+    """The brokers that did not say their log, because they refuse the credentials: one of them may serve it."""
+    names = [one.name or "the first one" for one in logs.brokers if one.refuses and one.log_id is None]
+    return f" (refusing the credentials of the actions job: {', '.join(names)})" if names else ""
 
 
 def hindrance(log_id: str | None, logs: Logs) -> str | None:
@@ -56,16 +66,20 @@ def hindrance(log_id: str | None, logs: Logs) -> str | None:
     broker = logs.serving(log_id)
     if logs.alone or broker is None or not broker.away:
         return None
-    return f"{_AWAY}: {broker.name or 'log'} {broker.log_id}; the command is sent when it is back"
+    which = f"{broker.name or 'log'} {broker.log_id}"
+    if broker.refuses:
+        return f"{_REFUSES}: {which}; correct them in the settings of the job, or the user and its rights at the broker"
+    return f"{_AWAY}: {which}; the command is sent when it is back"
 
 
-def lacks_artifact(log_id: str | None, name: str, version: str, logs: Logs) -> str | None:
+def lacks_artifact(log_id: str | None, artifact: Artifact | None, logs: Logs) -> str | None:
     """Why the log of a device cannot give it this artifact yet. With a single broker nobody looks."""
     log_id = log_id or logs.first
-    if logs.alone or logs.stock is None or log_id is None:
+    if logs.alone or logs.stock is None or log_id is None or artifact is None:
         return None
-    reason = logs.stock.get((log_id, name, version), "nobody has looked yet")
-    return None if reason is None else shortened(f"{_STOCK} {name} {version} is not in the log {log_id}: {reason}")
+    what = (artifact.name, artifact.version)
+    reason = logs.stock.get((log_id, *what, artifact.sha256), "nobody has looked yet")
+    return None if reason is None else shortened(f"{_STOCK} {' '.join(what)} is not in the log {log_id}: {reason}")
 
 
 def is_wait(message: str | None) -> bool:
@@ -75,3 +89,22 @@ def is_wait(message: str | None) -> bool:
 
 def waiting(target: Target, reason: str, now_us: int) -> Target:
     return target if target.message == reason else replace(target, message=reason, updated_us=now_us)
+
+
+def moved(there: str, log_id: str) -> str:
+    return f"{_MOVED} {there} to log {log_id} while its command was queued"
+
+
+def without_route(message: str | None) -> str | None:
+    """The message without what it says about the way of a record, which is over once the device has answered."""
+    if message is None or message.startswith((*_WAITS, _MOVED)):
+        return None
+    return message.partition(_CANCEL_WAITS)[0]
+
+
+def cancel_owed(target: Target, log_id: str | None, logs: Logs, now_us: int) -> Target:
+    """The target whose cancel is owed to this log; its message says so as long as no broker serves the log."""
+    reason = (target.message or "").partition(_CANCEL_WAITS)[0]
+    if logs.serving(log_id) is None:
+        reason = f"{reason}{_CANCEL_WAITS}{_UNSERVED} the log {log_id}, which has its command{_refusing(logs)}"
+    return waiting(target, shortened(reason), now_us)

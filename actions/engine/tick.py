@@ -117,10 +117,12 @@ def _expire(work: Work) -> None:
             and (at_deadline or target.begun_us is not None or work.heard_us - target.since_us >= soonest_us)
         ]
         for target in due:
-            if not timed_out(target, action, work.limits, work.heard_us).final:
+            is_served = target.outbox != "cancel" or work.logs.serving(destination(target, work)) is not None
+            first = work.logs.first
+            if not timed_out(target, action, work.limits, work.heard_us, first, is_served=is_served).final:
                 continue
-            after = timed_out(target, action, work.limits, work.now_us)
-            if work.put(target, after):
+            after = timed_out(target, action, work.limits, work.now_us, first, is_served=is_served)
+            if work.put(target, after) and after.state is TargetState.TIMED_OUT:
                 work.say_of_target(after, "TIMED_OUT")
 
 
@@ -228,7 +230,7 @@ def _publishes(work: Work, actions: Collection[Action]) -> list[Publish]:
     changed = {target.key for rows in work.changed.values() for target in rows.values() if target.copies}
     for key in work.state.copied | changed:
         target, action = work.target(*key), work.actions.get(key[0])
-        if target is not None and action is not None:
+        if target is not None:
             publishes += [withdrawal(target, action, *copy) for copy in unwanted(target)]
     found = [publish for publish in publishes if work.logs.serving(publish.log_id) is not None]
     found.sort(key=lambda publish: (publish.action_id, publish.device_id, publish.attempt, publish.log_id or ""))

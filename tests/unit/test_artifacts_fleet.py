@@ -147,14 +147,15 @@ class Shelf:
         other.digests[name] = self.digests[name]
 
 
+SHA256 = "a" * 64
 BROKERS = (Served("roof", "log-roof"), Served("yard", "log-yard"))
 
 
-def settled(stock: Stock, name: str, *, log_id: str = "log-yard") -> str | None:
+def settled(stock: Stock, name: str, sha256: str = "abc", *, log_id: str = "log-yard") -> str | None:
     """What is known once nobody looks any more."""
-    place = (log_id, name, "1")
+    place = (log_id, name, "1", sha256)
     wait_until(lambda: not stock._busy and place in stock.known(), seconds=WAIT_S, what=f"an answer about {name}")
-    return stock.known()[log_id, name, "1"]
+    return stock.known()[place]
 
 
 def test_what_is_missing_is_copied_from_a_broker_that_has_the_same_bytes() -> None:
@@ -179,10 +180,13 @@ def test_an_answer_holds_for_the_bytes_that_were_wanted() -> None:
     stock = Stock([Shelf(fw="abc"), Shelf(fw="abc")], wake=lambda: None)
     stock.bring({("log-yard", "fw", "1", "abc")}, BROKERS)
     assert settled(stock, "fw") is None
-    stock.bring({("log-yard", "fw", "1", "new")}, BROKERS)
-    assert settled(stock, "fw") == "other bytes have this version (sha256 abc…, not new… as in the table artifacts)"
-    stock.bring({("log-yard", "fw", "1", "new")}, BROKERS)
+    both = {("log-yard", "fw", "1", "abc"), ("log-yard", "fw", "1", "new")}
+    stock.bring(both, BROKERS)
+    said = "other bytes have this version (sha256 abc…, not new… as in the table artifacts)"
+    assert settled(stock, "fw", "new") == said
+    stock.bring(both, BROKERS)
     assert not stock._busy, "nobody looks again so soon"
+    assert settled(stock, "fw") is None, "the other tenant has its bytes"
 
 
 def test_answers_are_bounded_and_those_that_are_wanted_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,11 +194,11 @@ def test_answers_are_bounded_and_those_that_are_wanted_stay(monkeypatch: pytest.
     stock = Stock([Shelf(a="s", b="s", c="s"), Shelf(a="s", b="s", c="s")], wake=lambda: None)
     for name in ("a", "b", "c"):
         stock.bring({("log-yard", "a", "1", "s"), ("log-yard", name, "1", "s")}, BROKERS)
-        settled(stock, "a")
+        settled(stock, "a", "s")
         stock.bring({("log-yard", "a", "1", "s"), ("log-yard", name, "1", "s")}, BROKERS)
-        settled(stock, name)
+        settled(stock, name, "s")
     stock.bring({("log-yard", "a", "1", "s")}, BROKERS)
-    assert {name for _, name, _ in stock.known()} == {"a", "c"}, "b is the oldest that nobody wants"
+    assert {name for _, name, *_ in stock.known()} == {"a", "c"}, "b is the oldest that nobody wants"
     assert len(stock._look_from) == 2
 
 
@@ -211,6 +215,27 @@ def test_copies_are_bounded_and_keep_no_other_log_waiting() -> None:
     assert settled(stock, "fw", log_id="log-1") is None
     stock.bring({(f"log-{number}", "fw", "1", "abc") for number in range(1, len(brokers))}, brokers)
     assert settled(stock, "fw", log_id=f"log-{len(brokers) - 1}") is None
+
+
+def test_copies_that_hang_do_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actions.stock.AT_ONCE_MAX", 1)
+    brokers = (*BROKERS, Served("dock", "log-dock"))
+    hangs, yard, dock = Shelf(fw="abc"), Shelf(), Shelf(other="abc")
+    hangs.holds = threading.Event()
+    stock = Stock([hangs, yard, dock], wake=lambda: None)
+    wanted = {("log-yard", "fw", "1", "abc"), ("log-dock", "other", "1", "abc")}
+    stock.bring({("log-yard", "fw", "1", "abc")}, brokers)
+    stock.bring(wanted, brokers)
+    assert len(stock._busy) == 1, "the only place is taken"
+    monkeypatch.setattr("actions.stock.COPY_S", 0.0)
+    stock.bring(wanted, brokers)
+    answer = ("log-dock", "other", "1", "abc")
+    wait_until(lambda: stock.known().get(answer, "") is None, seconds=WAIT_S, what="an answer of the other broker")
+    assert stock.known()["log-yard", "fw", "1", "abc"] == "it has been looked for and copied for more than 0 s"
+    stock.bring(wanted, brokers)
+    assert list(stock._busy) == [1], "its own broker gets nothing else"
+    hangs.holds.set()
+    assert settled(stock, "fw") is None, "it still ends"
 
 
 def test_a_broker_that_is_away_is_not_asked_and_an_error_becomes_the_reason() -> None:
@@ -232,13 +257,13 @@ def test_depots_of_real_servers_copy(clients: tuple[Client, Client], image: Path
     assert sha256 is not None
     stock = Stock(depots, wake=lambda: None)
     stock.bring({("log-yard", "fw", "1", sha256)}, BROKERS)
-    assert settled(stock, "fw") is None
+    assert settled(stock, "fw", sha256) is None
     assert depots[1].digest("fw", "1") == sha256
 
 
 def update(**fields: object) -> Engine:
     """An update in two waves for d1 (roof) and d2 (yard), where only the roof has the artifact."""
-    artifact = Artifact("fw", "1", "default", sha256="a" * 64, size_bytes=10, signature="b" * 128, key_id="k1")
+    artifact = Artifact("fw", "1", "default", sha256=SHA256, size_bytes=10, signature="b" * 128, key_id="k1")
     action = action_of(
         type="ota",
         selector=Selector(device_ids=("d1", "d2")),
@@ -248,7 +273,7 @@ def update(**fields: object) -> Engine:
     devices = devices_of("d1", "d2")
     devices = {id_: replace(devices[id_], log=log) for id_, log in (("d1", "roof"), ("d2", "yard"))}
     engine = Engine(devices=devices, artifacts={artifact.key: artifact})
-    engine.logs = Logs(BROKERS, {("log-roof", "fw", "1"): None})
+    engine.logs = Logs(BROKERS, {("log-roof", "fw", "1", SHA256): None})
     engine.actions.append(action)
     engine.tick()
     return engine
@@ -256,13 +281,15 @@ def update(**fields: object) -> Engine:
 
 def test_a_target_whose_log_lacks_the_artifact_waits_and_the_others_go_on() -> None:
     engine = update()
-    assert engine.last.wanted == {("log-roof", "fw", "1", "a" * 64), ("log-yard", "fw", "1", "a" * 64)}
+    assert engine.last.wanted == {("log-roof", "fw", "1", SHA256), ("log-yard", "fw", "1", SHA256)}
     assert (engine.target("d1").state, engine.target("d2").state) == (TargetState.QUEUED, TargetState.PENDING)
     assert engine.target("d2").message == "its artifact fw 1 is not in the log log-yard: nobody has looked yet"
-    engine.logs = Logs(BROKERS, {("log-roof", "fw", "1"): None, ("log-yard", "fw", "1"): "it is being copied there"})
+    engine.logs = Logs(
+        BROKERS, {("log-roof", "fw", "1", SHA256): None, ("log-yard", "fw", "1", SHA256): "it is being copied there"}
+    )
     engine.tick()
     assert engine.target("d2").message == "its artifact fw 1 is not in the log log-yard: it is being copied there"
-    engine.logs = Logs(BROKERS, {("log-roof", "fw", "1"): None, ("log-yard", "fw", "1"): None})
+    engine.logs = Logs(BROKERS, {("log-roof", "fw", "1", SHA256): None, ("log-yard", "fw", "1", SHA256): None})
     engine.tick()
     assert (engine.target("d2").state, engine.target("d2").message) == (TargetState.QUEUED, None)
 

@@ -76,7 +76,7 @@ def test_an_installation_follows_its_device_once_the_new_log_has_the_artifact(re
     engine.actions.append(action_of(type="ota", name="update", params="{}", ota=ota))
     artifact = Artifact("fw", "2", "default", "a" * 64, 10, "b" * 128, "k1")
     engine.artifacts = {artifact.key: artifact}
-    stock = {("log-roof", "fw", "2"): None, ("log-yard", "fw", "2"): "its copy is on the way"}
+    stock = {("log-roof", "fw", "2", "a" * 64): None, ("log-yard", "fw", "2", "a" * 64): "its copy is on the way"}
     engine.logs = Logs((ROOF, YARD), stock)
 
     def online(log_id: str, offset: int) -> None:
@@ -93,7 +93,7 @@ def test_an_installation_follows_its_device_once_the_new_log_has_the_artifact(re
         online("log-roof", 2)
         assert (engine.target().log_id, engine.target().message) == ("log-roof", None)
         return
-    engine.logs = replace(engine.logs, stock={**stock, ("log-yard", "fw", "2"): None})
+    engine.logs = replace(engine.logs, stock={**stock, ("log-yard", "fw", "2", "a" * 64): None})
     engine.tick()
     assert (engine.target().log_id, engine.target().copies) == ("log-yard", ("1/log-roof",))
     assert list(engine.contents["log-yard"]) == ["a1/d1/1"]

@@ -15,7 +15,7 @@ from support.engine_world import EngineWorld, PretendedLog
 from actions.engine import Publish
 from actions.outbound import Outbound
 from actions.rows import action_of
-from broker_edge import BrokerError, Place, Row
+from broker_edge import BrokerError, ConnectError, Place, RefusedError, Row
 from sinks import tables
 from sinks.rows import arrow_of
 
@@ -161,6 +161,48 @@ def test_the_log_says_that_records_wait_only_if_there_are_some(caplog: pytest.Lo
     outbound = met(away)
     assert "the broker did not say its log, next attempt in 1.0 s: nobody answers for away" in caplog.text
     assert "waiting" not in caplog.text
+    outbound.close()
+
+
+def test_a_broker_that_refuses_the_credentials_is_not_called_silent(caplog: pytest.LogCaptureFixture) -> None:
+    class Guarded(PretendedLog):
+        error: Exception | None = None
+
+        def log_id(self) -> str:
+            if self.error is not None:
+                raise self.error
+            return super().log_id()
+
+    guarded = Guarded("log")
+    outbound = met(guarded, PretendedLog("other"))
+    guarded.error = RefusedError("roof refused these credentials: no user ann")
+    outbound.send([command("d1", "log")], seconds=None)
+    outbound.collected()
+    assert [(broker.away, broker.refuses) for broker in outbound.brokers()] == [(True, True), (False, False)]
+    assert "log refuses the credentials of this job, next attempt in 1.0 s: roof refused these" in caplog.text
+    (line, _) = outbound._lines
+    for error, is_refusal in ((RefusedError("bad topic", field="topic"), False), (ConnectError("gone"), False)):
+        guarded.error = error
+        line.ask()
+        outbound.settle(WAIT_S)
+        assert outbound.brokers()[0].refuses is is_refusal
+    guarded.error = None
+    line.ask()
+    outbound.settle(WAIT_S)
+    assert not outbound.brokers()[0].refuses
+    outbound.close()
+
+
+def test_of_two_addresses_of_one_log_one_that_answers_gets_the_record_once() -> None:
+    first, second = PretendedLog("log", "old"), PretendedLog("log", "new")
+    outbound = met(first, second)
+    outbound.send([command("d1", "log")], seconds=None)
+    assert (len(outbound.collected().places), first.keys, second.keys) == (1, ["a1/d1/1"], [])
+    first.is_away = True
+    outbound.send([command("d2", "log")], seconds=None)
+    assert not outbound.collected().places
+    outbound.send([command("d2", "log")], seconds=None)
+    assert (len(outbound.collected().places), second.keys) == (1, ["a1/d2/1"])
     outbound.close()
 
 
