@@ -15,7 +15,7 @@ from typing import Any
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from actions.engine import EngineState
+from actions.engine import EngineState, Logs
 from actions.engine.foresight import Foresight, foresee
 from actions.engine.validity import refusal
 from actions.rows import (
@@ -141,8 +141,8 @@ class FleetDesk:
         self._append(ACTIONS, [row])
         return str(row["action_id"])
 
-    def plan(self, order: Order, *, action_id: str | None = None) -> Foresight:
-        """What the engine would do with this order now. Writes nothing.
+    def plan(self, order: Order, *, action_id: str | None = None, logs: Logs | None = None) -> Foresight:
+        """What the engine would do with this order now, with these brokers. Writes nothing.
 
         Waves and percentages depend on a hash of the action's id, so they are the same in a later `order` with this id.
         """
@@ -158,7 +158,8 @@ class FleetDesk:
         )
         devices = devices_of(self._query("devices", "SELECT * FROM devices"))
         artifacts = [artifact_of(row) for row in self._query("artifacts", "SELECT * FROM artifacts")]
-        return foresee(action, state, devices, {artifact.key: artifact for artifact in artifacts}, now_us())
+        known = {artifact.key: artifact for artifact in artifacts}
+        return foresee(action, state, devices, known, now_us(), logs=logs)
 
     def _row(self, order: Order, action_id: str | None) -> dict[str, Any]:
         return {

@@ -132,11 +132,17 @@ class ActionJob:
             self._wake.clear()
         self.close()
 
-    def run_through(self, is_stopped: Callable[[], bool]) -> None:
-        """Runs turns until everything that existed at the first check has been read."""
-        while not self._heard_us and not is_stopped():
+    def run_through(self) -> None:
+        """Runs turns until everything that existed at the first check has been read. Raises HeadwaterError if no broker
+        answers."""
+        while not self._heard_us and not self._stop.is_set():
             self.turn()
-        self.close()
+        is_stopped = self._stop.is_set()
+        try:
+            if not is_stopped:
+                self._outbound.require_answer(_MEET_S)
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Writes pending rows of devices, and places that brokers have confirmed. If a kill prevents this, reports are

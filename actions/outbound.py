@@ -11,12 +11,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from actions.engine import Place, Publish, Served
 from actions.halving import said
-from broker_edge import HeadwaterError, NotFoundError, RefusedError, Row
+from broker_edge import ConnectError, HeadwaterError, NotFoundError, RefusedError, Row
 from broker_edge import Place as LogPlace
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,15 @@ class Sent:
 
     places: dict[Publish, Place] = field(default_factory=dict)
     refused: dict[Publish, str] = field(default_factory=dict)
+
+
+def asked(publishers: Sequence[Publisher], seconds: float) -> tuple[Served, ...]:
+    """Which logs these brokers serve, after at most that long."""
+    outbound = Outbound(publishers, wake=lambda: None)
+    outbound.meet(seconds)
+    found = outbound.brokers()
+    outbound.close()
+    return tuple(replace(one, away=True) if one.log_id is None else one for one in found)
 
 
 class Outbound:
@@ -99,6 +108,17 @@ class Outbound:
         found = [line for line in self._lines if line.log_id == log_id]
         return next((line for line in found if not line.is_failing), found[0] if found else None)
 
+    def require_answer(self, seconds: float) -> None:
+        """Raises the error of a broker if none answers. Asks those that were not asked yet, and waits at most that
+        long."""
+        strange = [line for line in self._lines if line.log_id is None and line.error is None and line.is_idle]
+        for line in strange:
+            line.ask()
+        self._wait(strange, seconds)
+        if not any(line.log_id is not None and line.error is None for line in self._lines):
+            error = next((line.error for line in self._lines if line.error is not None), None)
+            raise error or ConnectError(f"no broker has answered within {seconds:g} s")
+
     def stop(self) -> None:
         """Ends a `send` that waits without a limit; later ones do not wait. From any thread."""
         self._is_stopping = True
@@ -142,7 +162,7 @@ class _Line:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._sent: Sent | None = None
-        self._error: BaseException | None = None
+        self._broken: BaseException | None = None
         self.done = threading.Event()
         self.done.set()
         self.log_id: str | None = None
@@ -150,8 +170,8 @@ class _Line:
         """Attempts in a row that failed: the broker is away until it says its log."""
         self.failed_batches = 0
         """Batches in a row that failed although the broker had said its log. A batch that succeeds ends the row."""
-        self.refuses = False
-        """The last attempt failed because of the credentials of the job."""
+        self.error: HeadwaterError | None = None
+        """Why the last attempt failed; None if it did not."""
         self.send_from = 0.0
         self.ask_from = 0.0
         self.is_wanted = False
@@ -163,7 +183,7 @@ class _Line:
     @property
     def is_idle(self) -> bool:
         """Whether it takes a batch: a finished one must be collected first, or it would be sent again."""
-        return self.done.is_set() and self._sent is None and self._error is None
+        return self.done.is_set() and self._sent is None and self._broken is None
 
     @property
     def is_failing(self) -> bool:
@@ -172,7 +192,7 @@ class _Line:
     @property
     def has_news(self) -> bool:
         is_free = self.is_wanted and self.is_idle and time.monotonic() >= self.send_from
-        return self.done.is_set() and (self._sent is not None or self._error is not None or self._changed or is_free)
+        return self.done.is_set() and (self._sent is not None or self._broken is not None or self._changed or is_free)
 
     def served(self) -> Served:
         self._changed = False
@@ -187,8 +207,8 @@ class _Line:
         self._start(lambda: self._send(publishes))
 
     def collect(self) -> Sent:
-        if self.done.is_set() and self._error is not None:
-            error, self._error, self._sent = self._error, None, None
+        if self.done.is_set() and self._broken is not None:
+            error, self._broken, self._sent = self._broken, None, None
             raise error
         if not self.done.is_set() or self._sent is None:
             return Sent()
@@ -211,17 +231,21 @@ class _Line:
             before = self._known
             try:
                 work()
-                self.failures, self.refuses = 0, False
+                self.failures, self.error = 0, None
                 if not self.failed_batches:
                     self.send_from = 0.0
             except HeadwaterError as error:
                 self._failed(error)
             except BaseException as error:  # Raised again where the results are collected.
-                self._error = error
+                self._broken = error
             self.ask_from = max(self.send_from, time.monotonic() + _ASK_EVERY_S * (self.failures == 0))
             self._changed = self._changed or before != self._known
             self.done.set()
             self._wake()
+
+    @property
+    def refuses(self) -> bool:
+        return self.error is not None and _is_about_credentials(self.error)
 
     @property
     def _known(self) -> tuple[str | None, bool, bool]:
@@ -229,7 +253,7 @@ class _Line:
 
     def _failed(self, error: HeadwaterError) -> None:
         self.failures += 1
-        self.refuses = _is_about_credentials(error)
+        self.error = error
         wait_s = min(_BACKOFF_MAX_S, 0.5 * 2 ** min(max(self.failures, self.failed_batches), 10))
         self.send_from = time.monotonic() + wait_s
         who = self._publisher.name or self.log_id or "the broker"

@@ -1,5 +1,5 @@
 """`headwater actions`: insert actions, preview and follow them, change running ones. Works on the Delta tables, without
-a JVM; only `offer` contacts a broker."""
+a JVM; only `offer`, and `plan` with settings, contact brokers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import getpass
 import json as json_
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
+from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +24,8 @@ from headwater_cli._output import put_fields, put_json, put_rows, say
 from headwater_cli._watch import is_over, watched
 
 if TYPE_CHECKING:
+    from actions.engine import Logs
+    from actions.engine.foresight import Planned
     from actions.fleet_desk import FleetDesk, Order
 
 _POLL_S = 0.3
@@ -73,11 +77,15 @@ def plan(
     root: RootOption = DEFAULT_ROOT,
     by: ByOption = None,
     action_id: Annotated[str | None, typer.Option("--id", help="The id that the action will have.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Ask the brokers of this settings file for their logs.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Show which devices would be selected, in which wave, and which would be skipped and why. Writes nothing."""
     with _desk(root, by) as desk:
-        found = desk.plan(order, action_id=action_id)
+        logs = None if config is None else _logs(config)
+        found = desk.plan(order, action_id=action_id, logs=logs)
     if found.refused is not None:
         raise RefusedError(found.refused)
     if json:
@@ -87,8 +95,26 @@ def plan(
     chosen = len(found.devices) - skipped
     devices = "device" if chosen == 1 else "devices"
     say(found.message or f"{chosen} {devices} would get it, {skipped} would be skipped")
-    rows = [(p.device_id, p.wave + 1, p.skipped or ("waits" if p.waits else "at once")) for p in found.devices]
+    rows = [(p.device_id, p.wave + 1, p.skipped or _when(p, logs)) for p in found.devices]
     put_rows(("device_id", "wave", "what"), rows)
+
+
+def _logs(config: Path) -> Logs:
+    """The brokers of the settings, and the logs that they serve now."""
+    from actions.engine import Logs
+    from actions.outbound import asked
+    from sinks.devices import Fleet
+
+    with closing(Fleet(import_module("pipelines.settings").load_settings(config).fleet())) as fleet:
+        return Logs(asked(fleet.publishers, _BROKER_S))
+
+
+def _when(planned: Planned, logs: Logs | None) -> str:
+    if planned.waits:
+        return f"waits: {planned.message}" if planned.message else "waits"
+    if logs is not None:
+        return "at once"
+    return f"at once, if a broker serves {planned.log}" if planned.log else "at once, if there is one broker"
 
 
 @app.command("list")

@@ -44,7 +44,7 @@ def limits_of(given: ActionsSection) -> Limits:
 
 def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool = False) -> None:
     """Runs the engine until `stop(seconds)`, which waits at most that long, returns True; `once` ends when everything
-    is read."""
+    is read, with an error if no broker answers."""
     given = settings.actions
     with closing(Fleet(settings.fleet())) as fleet:
         pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s, device_state_s=given.device_state_s)
@@ -53,9 +53,6 @@ def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool 
         job = ActionJob(store, fleet.publishers, depots=depots, limits=limits_of(given), pace=pace)
         servers = ", ".join(publisher.server for publisher in fleet.publishers)
         log.info("the action engine reads %s and publishes on %s", given.root, servers)
-        if once:
-            job.run_through(lambda: stop(0.0))
-            return
         ended = threading.Event()
 
         def watch() -> None:
@@ -66,7 +63,10 @@ def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool 
         watcher = threading.Thread(target=watch, name="actions-stop", daemon=True)
         watcher.start()
         try:
-            job.run()
+            if once:
+                job.run_through()
+            else:
+                job.run()
         finally:
             ended.set()
             watcher.join()

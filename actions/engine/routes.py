@@ -63,13 +63,19 @@ def _refusing(logs: Logs) -> str:
 
 def hindrance(log_id: str | None, logs: Logs) -> str | None:
     """Why no command becomes owed to this log now. Commands for a single broker become owed while it is away."""
+    return None if logs.alone else silence(log_id, logs)
+
+
+def silence(log_id: str | None, logs: Logs) -> str | None:
+    """Why no command reaches this log now."""
     broker = logs.serving(log_id)
-    if logs.alone or broker is None or not broker.away:
+    if broker is None or not broker.away:
         return None
-    which = f"{broker.name or 'log'} {broker.log_id}"
+    names = [name for name in (broker.name or (broker.log_id and "log"), broker.log_id) if name]
+    which = f": {' '.join(names)}" if names else ""
     if broker.refuses:
-        return f"{_REFUSES}: {which}; correct them in the settings of the job, or the user and its rights at the broker"
-    return f"{_AWAY}: {which}; the command is sent when it is back"
+        return f"{_REFUSES}{which}; correct them in the settings of the job, or the user and its rights at the broker"
+    return f"{_AWAY}{which}; the command is sent when it is back"
 
 
 def lacks_artifact(log_id: str | None, artifact: Artifact | None, logs: Logs) -> str | None:

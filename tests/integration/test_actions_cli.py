@@ -143,6 +143,32 @@ def test_plan_shows_who_is_selected_and_writes_nothing(run: Run, root: str) -> N
     assert [DeltaTable(tables.uri_of(root, name)).version() for name in tables.TABLES] == before
 
 
+def test_plan_says_which_devices_no_broker_reaches(
+    run: Run, root: str, flight_server: FlightServer, tmp_path: Path
+) -> None:
+    here = flight_server.log.log_id
+    rows = [
+        {"device_id": "p1", "log": here},
+        {"device_id": "p2", "log": "log-gone"},
+        {"device_id": "p3", "log": "yard"},
+    ]
+    write_deltalake(tables.uri_of(root, "devices"), arrow_of(rows, tables.DEVICES), mode="append")
+    plan = ("actions", "plan", "echo", "--root", root, "--device", "p1", "--device", "p2", "--device", "p3")
+    code, out, err = run(*plan)
+    assert (code, out.count("at once, if a broker serves")) == (0, 3), err
+    brokers = [{"server": flight_server.location, "name": "roof"}, {"server": "grpc://127.0.0.1:1", "name": "yard"}]
+    settings = tmp_path / "pipelines.yaml"
+    settings.write_text(json.dumps({"brokers": brokers}))
+    code, out, err = run(*plan, "--config", str(settings), "--json")
+    assert code == 0, err
+    found = {row["device_id"]: row for row in json.loads(out)["devices"]}
+    assert (found["p1"]["waits"], found["p2"]["waits"], found["p3"]["waits"]) == (False, True, True)
+    assert "no broker that answers serves the log log-gone that devices.log names" in found["p2"]["message"]
+    assert found["p3"]["message"] == "no log known yet: the broker yard, which devices.log names, has not answered"
+    out = run(*plan, "--config", str(settings))[1]
+    assert (out.count("at once"), out.count("waits: no ")) == (1, 2)
+
+
 def test_plan_foresees_the_waves_that_the_engine_makes(run: Run, root: str, engine: ActionJob) -> None:
     options = ("--root", root, "--percentage", "100", "--wave", "50", "--wave", "100", "--id", "a1", "--json")
     planned = json.loads(run("actions", "plan", "echo", *options)[1])["devices"]

@@ -63,6 +63,20 @@ def test_a_broker_that_stays_away_is_an_alert_and_exit_code_3(
     assert f"error: gaps: cannot reach the broker at {flight_server.location}" in talk
 
 
+def test_a_single_run_of_the_engine_without_a_broker_ends_with_exit_code_3(
+    flight_server: FlightServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if nothing is owed to a device. Of several brokers one that answers is enough."""
+    run = ["jobs", "run", "actions", "--available-now", "--json", "--config"]
+    silent = "grpc://127.0.0.1:1"
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    assert main([*run, str(config(silent, tmp_path / "one"))]) == 3
+    assert f"error: actions: cannot connect to {silent}: is the broker running" in capsys.readouterr().err
+    settings = str(config(silent, tmp_path / "two"))
+    assert main([*run, settings, "--server", silent, "--server", flight_server.location]) == 0
+
+
 def test_brokers_and_credentials_of_the_command_line_count_more_than_the_file(
     flight_server: FlightServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
