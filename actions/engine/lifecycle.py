@@ -156,6 +156,8 @@ def with_receipt(target: Target, report: Report, now_us: int) -> Target:
             "log_id": report.log_id,
         }
         moved = replace(moved, **place, copies=_swapped(target, report.log_id))
+    elif first and f"{target.attempt}/{report.log_id}" in target.copies:
+        moved = replace(moved, copies=_swapped(target, report.log_id))
     if first and not (target.final and moved is target):
         moved = replace(moved, receipt_log_id=report.log_id)
     return target if moved is target else replace(moved, since_us=since_us, updated_us=now_us)
@@ -164,7 +166,7 @@ def with_receipt(target: Target, report: Report, now_us: int) -> Target:
 def _swapped(target: Target, log_id: str) -> tuple[str, ...]:
     """The copies of the target whose device took the one in this log: the other one stays behind."""
     if target.log_id in (None, log_id):
-        return target.copies
+        return tuple(copy for copy in target.copies if copy != f"{target.attempt}/{log_id}")
     return with_copy(target, target.log_id, without=log_id)
 
 
@@ -231,10 +233,17 @@ def _left_behind(
     """The copies of a target whose cancel is in this log: the command may wait for its device in another one, where it
     has no cancel behind it. `taken`: also if the device has taken it."""
     there = target.log_id or first
-    settled = target.delivered_us is not None and not taken
+    settled = target.delivered_us is not None and not taken and _says_where(target)
     if settled or there is None or there in (cancel_log_id, target.cancel_log_id):
         return tuple(copy for copy in target.copies if copy != f"{target.attempt}/{cancel_log_id}")
     return with_copy(target, there, without=cancel_log_id)
+
+
+def _says_where(target: Target) -> bool:
+    """Whether `log_id` is where the device took the command, if it has it. While several logs have the command, only a
+    receipt says that."""
+    is_one = not any(copy.startswith(f"{target.attempt}/") for copy in target.copies)
+    return is_one or target.receipt_log_id is not None
 
 
 def _is_owed(target: Target, publish: Publish) -> bool:
@@ -422,6 +431,8 @@ def _finished(target: Target, state: TargetState, at_us: int, **marks: Any) -> T
         times = _implied_times(target, _RANK[S.IN_PROGRESS], at_us)
     elif state is S.REJECTED:
         times = _implied_times(target, _RANK[S.DELIVERED], at_us)
+    if state in REPORTABLE and "copies" not in marks and not _says_where(target):
+        marks["copies"] = _left_behind(target, target.cancel_log_id, None)
     return replace(target, state=state, outbox=None, finished_us=at_us, **times, **marks)
 
 

@@ -36,8 +36,12 @@ class _Said:
 
 
 def fold_differences(root: Path | str) -> list[str]:
+    """`differences` of the tables under `root`."""
+    return differences(_rows(root, "action_events"), _rows(root, "action_targets"))
+
+
+def differences(events: list[dict[str, Any]], targets: list[dict[str, Any]]) -> list[str]:
     """A sentence for each duplicate event, and for each target whose state does not follow from its events."""
-    events = _rows(root, "action_events")
     doubled = [id_ for id_, count in Counter(event["event_id"] for event in events).items() if count > 1]
     said: dict[tuple[str, str, int], _Said] = defaultdict(_Said)
     for event in _in_turn(events):
@@ -51,7 +55,7 @@ def fold_differences(root: Path | str) -> list[str]:
         elif event["state"] in _OPEN:
             one.open.add(event["state"])
     wrong = [f"event {id_} is there twice" for id_ in doubled]
-    for target in _rows(root, "action_targets"):
+    for target in targets:
         key = (target["action_id"], target["device_id"], target["attempt"])
         earlier = [said[(*key[:2], attempt)] for attempt in range(1, target["attempt"])]
         if target["late"] and any(what == "SUCCEEDED" for one in earlier for _, what in one.last):

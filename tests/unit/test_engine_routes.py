@@ -150,6 +150,7 @@ def test_a_queued_command_follows_its_device_and_the_old_copy_is_withdrawn_at_th
     for _ in range(3):
         engine.tick()
     assert commands(engine, "log-roof") == ["a1/d1/1"], "the command is still wanted, wherever the device gets it"
+    engine.tick(engine.receipt(50, log_id="log-yard", command_partition=2, command_offset=moved.offset))
     engine.tick(engine.report("SUCCEEDED", 2, log_id="log-yard"))
     assert commands(engine, "log-roof") == ["a1/d1/1", "a1/d1/1/cancel"]
     assert json.loads(engine.contents["log-roof"]["a1/d1/1/cancel"])["type"] == "cancel"
@@ -211,7 +212,8 @@ def test_the_copy_of_an_attempt_that_was_given_up_is_withdrawn_before_the_next()
     engine = engine_of("d1", action=action)
     online(engine, "d1", "log-roof", 1)
     online(engine, "d1", "log-yard", 1)
-    engine.tick(engine.report("FAILED", 2, log_id="log-yard"))
+    taken = engine.receipt(50, log_id="log-yard", command_partition=2, command_offset=engine.target().offset)
+    engine.tick(taken, engine.report("FAILED", 2, log_id="log-yard"))
     engine.tick()
     assert commands(engine, "log-roof") == ["a1/d1/1", "a1/d1/1/cancel"]
     assert commands(engine, "log-yard") == ["a1/d1/1", "a1/d1/2"]

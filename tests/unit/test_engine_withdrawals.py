@@ -240,6 +240,30 @@ def test_a_copy_that_is_still_wanted_is_not_given_up() -> None:
     assert in_log(engine, "log-roof") == WITH_CANCEL
 
 
+@pytest.mark.parametrize("states", [["SUCCEEDED"], ["ACCEPTED", "FAILED"]])
+def test_without_a_receipt_both_logs_get_the_cancel(states: list[str]) -> None:
+    """The log with the receipt may be gone. The device may have taken either copy, and may lose its journal."""
+    engine = engine_of()
+    online(engine, "log-roof", 1)
+    online(engine, "log-yard", 1)
+    for offset, state in enumerate(states):
+        engine.tick(engine.report(state, offset + 2, log_id="log-yard"))
+    assert (in_log(engine, "log-roof"), in_log(engine, "log-yard")) == (WITH_CANCEL, WITH_CANCEL)
+    assert engine.target().copies == ()
+
+
+def test_a_receipt_after_the_end_saves_the_log_that_it_names_the_cancel() -> None:
+    engine = engine_of()
+    online(engine, "log-roof", 1)
+    online(engine, "log-yard", 1)
+    place = engine.target().offset
+    engine.logs = Logs((replace(ROOF, away=True), replace(YARD, away=True)))
+    engine.tick(engine.report("SUCCEEDED", 2, log_id="log-yard"))
+    assert set(engine.target().copies) == {"1/log-roof", "1/log-yard"}
+    engine.tick(engine.receipt(50, log_id="log-yard", command_partition=2, command_offset=place))
+    assert engine.target().copies == ("1/log-roof",)
+
+
 @pytest.mark.parametrize("states", [["ACCEPTED"], ["ACCEPTED", "SUCCEEDED"]])
 def test_a_receipt_that_is_read_after_a_status_still_names_the_copy_that_was_taken(states: list[str]) -> None:
     engine = engine_of()

@@ -1,0 +1,43 @@
+"""Promises of routes in any history of a fleet: devices that move, brokers that go away or are replaced, firmware,
+force, requests and kills. `support.fleet_history` says what may happen and what is promised."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from support.fleet_history import History
+
+HISTORIES = int(os.environ.get("HEADWATER_HISTORIES", "200"))
+"""`make test-long` runs more."""
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_any_history_of_a_fleet_keeps_its_promises(part: int) -> None:
+    broken = [
+        f"{promise}: {detail}" for seed in range(part, HISTORIES, 4) for promise, detail in History(seed).run().items()
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def first_broken(make: Callable[[int], History], promise: str) -> int | None:
+    """The first seed that breaks the promise."""
+    return next((seed for seed in range(60) if promise in make(seed).run()), None)
+
+
+def test_control_an_engine_that_forgets_copies_leaves_commands_that_nobody_wants() -> None:
+    forgetful = partial(History, forgets_copies=True)
+    assert first_broken(forgetful, "a command that nobody wants is withdrawn") is not None
+    assert first_broken(forgetful, "a command that nobody wants is withdrawn, or remembered") is not None
+
+
+def test_control_devices_without_a_journal_carry_out_copies() -> None:
+    careless = partial(History, forgets_journals=True)
+    assert first_broken(careless, "a device with its journal carries out an attempt once") is not None
+
+
+def test_control_an_engine_without_force_records_leaves_devices_uninformed() -> None:
+    silent = partial(History, loses_force=True)
+    assert first_broken(silent, "a device learns that it is forced, wherever it is") is not None
