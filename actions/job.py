@@ -44,6 +44,8 @@ _MEET_S = 3.0
 _PUBLISH_S = 1.0
 """Time that a turn waits for several brokers. A slower one is asked for its answer in later turns."""
 _CLOSE_S = 5.0
+_GLANCE_S = 0.02
+"""Interval between two quick looks for changed tables, where a look costs little."""
 _KNOWN_FREE = 10_000
 """Maximum number of remembered ids of actions that do not exist in any table."""
 
@@ -53,7 +55,7 @@ class Pace:
     tick_s: float = 1.0
     """Maximum interval between two checks of the clock."""
     poll_s: float = 0.2
-    """Interval between two checks for changed tables."""
+    """Interval between two checks for changed tables. Tables in a local folder are glanced at in between."""
     device_state_s: float = 1.0
     """Minimum interval between two writes of what devices report about themselves: each is a MERGE."""
 
@@ -128,9 +130,16 @@ class ActionJob:
             if due or not news.empty or self._has_news():
                 last_tick = time.monotonic()
                 self.turn(news)
-            self._wake.wait(self._pace.poll_s)
-            self._wake.clear()
+            self._wait()
         self.close()
+
+    def _wait(self) -> None:
+        """Waits for news, at most until the tables are to be checked again."""
+        until = time.monotonic() + self._pace.poll_s
+        while (left_s := until - time.monotonic()) > 0:
+            if self._wake.wait(min(left_s, _GLANCE_S)) or self._store.has_changed():
+                break
+        self._wake.clear()
 
     def run_through(self) -> None:
         """Runs turns until everything that existed at the first check has been read. Raises HeadwaterError if no broker
@@ -186,6 +195,7 @@ class ActionJob:
             self._rest = (now_us, rests_until_us(self._state, actions, requests, now_us, self._limits))
         if decision.publishes:
             self._publish(decision.publishes)
+            self._commit(self._nothing())
         self._forget()
         return decision
 
@@ -331,14 +341,19 @@ class ActionJob:
     # -- effects -----------------------------------------------------------------------------------------------------
 
     def _commit(self, decision: Decision, *, facts_due: bool = False) -> None:
+        """Writes the decision. Rows of devices wait until its records have been published, and for their interval."""
         self._facts.update((fact.device_id, fact) for fact in decision.device_updates)
-        due = bool(self._facts) and (facts_due or time.monotonic() >= self._facts_from)
+        is_time = time.monotonic() >= self._facts_from and not decision.publishes
+        due = bool(self._facts) and (facts_due or is_time)
         written = replace(decision, device_updates=tuple(self._facts.values()) if due else ())
         if due:
             self._facts_from = time.monotonic() + self._pace.device_state_s
             self._facts_version = None
         if written.writes:
-            self._store.commit(written, self._settled())
+            state = self._state
+            ids = {row.action_id for row in decision.state_updates}
+            new = frozenset(id_ for id_ in ids if id_ not in state.actions and not state.targets.get(id_))
+            self._store.commit(written, self._settled(), new=new)
         if due:
             self._facts.clear()
         self._state = apply(self._state, decision)

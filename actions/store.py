@@ -68,6 +68,9 @@ _ASKED_MAX = 1_000
 """Maximum number of actions in one statement. DataFusion recurses over them: 100,000 crashed the process."""
 
 
+_NOTHING = frozenset[str]()
+
+
 @dataclass(frozen=True, slots=True)
 class Versions:
     """The versions up to which the input tables are read, or settled; -1 means none."""
@@ -127,10 +130,14 @@ class TableStore(Protocol):
     def news(self) -> News:
         """The news since the last call; the first call starts after what earlier runs have settled."""
 
-    def commit(self, decision: Decision, settled: Versions) -> None:
+    def has_changed(self) -> bool:
+        """Whether there are news for certain. Only a quick look: False may also mean that looking would take long."""
+
+    def commit(self, decision: Decision, settled: Versions, *, new: frozenset[str] = _NOTHING) -> None:
         """Writes a decision: events, quarantine, devices, targets, states, in this order. Publishes nothing.
 
-        A crash in between leaves a prefix of these writes; the repeated tick then writes the rest.
+        `new` are actions of which the tables have no state and no targets: their rows need no search for older ones. A
+        crash in between leaves a prefix of these writes; the repeated tick then writes the rest.
         """
 
 
@@ -142,6 +149,7 @@ class DeltalakeStore:
 
     def __init__(self, root: Path | str, *, storage_options: Mapping[str, str] | None = None) -> None:
         self._root = root
+        self._folder = None if "://" in str(root) else Path(root)
         self._options = dict(storage_options) if storage_options else None
         self._tables = {name: self._open(name) for name in TABLES}
         for name in _WRITTEN:
@@ -244,7 +252,18 @@ class DeltalakeStore:
             newest_reports=max(events_read, self._tables["action_events"].version()),
         )
 
-    def commit(self, decision: Decision, settled: Versions) -> None:
+    def has_changed(self) -> bool:
+        read = {"actions": self._read.actions, "action_requests": self._read.requests}
+        read |= {"action_events": self._read.reports}
+        read |= {"devices": self._devices_version, "artifacts": self._artifacts_version}
+        return self._folder is not None and any(self._is_behind(self._folder, *one) for one in read.items())
+
+    def _is_behind(self, root: Path, name: str, read: int) -> bool:
+        """Whether the table has a commit after the one that was read."""
+        known = self._tables[name].version()
+        return known > read or (root / name / "_delta_log" / f"{known + 1:020}.json").exists()
+
+    def commit(self, decision: Decision, settled: Versions, *, new: frozenset[str] = _NOTHING) -> None:
         self._refuse_if_fenced()
         try:
             if decision.events:
@@ -257,10 +276,10 @@ class DeltalakeStore:
                 self._merge("device_state", device_states_table(decision.device_updates), {})
             if decision.target_updates:
                 marks = {"reports": settled.reports}
-                self._merge("action_targets", targets_table(decision.target_updates), marks)
+                self._put("action_targets", targets_table, decision.target_updates, marks, new)
             if decision.state_updates:
                 marks = {"actions": settled.actions, "requests": settled.requests}
-                self._merge("action_state", states_table(decision.state_updates), marks)
+                self._put("action_state", states_table, decision.state_updates, marks, new)
         except CommitFailedError as error:
             message = f"another program writes to the engine's tables under {self._root}: {error}"
             raise TableStoreError(message) from error
@@ -363,9 +382,44 @@ class DeltalakeStore:
     def _append(self, name: str, rows: pa.Table) -> None:
         self._committed(name, lambda table: write_deltalake(table, rows, mode="append"))
 
+    def _put(
+        self,
+        name: str,
+        table_of: Callable[[Sequence[Any]], pa.Table],
+        rows: Sequence[Target] | Sequence[ActionState],
+        marks: Mapping[str, int],
+        new: frozenset[str],
+    ) -> None:
+        """Writes rows by key. Those of new actions are appended, which takes a fraction of the time of a MERGE."""
+        added = [row for row in rows if row.action_id in new]
+        others = [row for row in rows if row.action_id not in new]
+        if added:
+            self._add(name, table_of(added), {} if others else marks)
+        if others:
+            self._merge(name, table_of(others), marks)
+
+    def _add(self, name: str, rows: pa.Table, marks: Mapping[str, int]) -> None:
+        """Appends to exactly the version that was read, because any other commit may be that of an engine that takes
+        over. After a conflict it merges: a store that answers late may have made the commit."""
+        transactions = self._transactions(marks)
+        merge = self._merging(name, rows, transactions)
+        tries = iter((True,))
+
+        def write(table: DeltaTable) -> None:
+            if next(tries, False):
+                once = CommitProperties(app_transactions=transactions, max_commit_retries=0)
+                write_deltalake(table, rows, mode="append", commit_properties=once)
+            else:
+                merge(table)
+
+        self._committed(name, write)
+
     def _merge(self, name: str, rows: pa.Table, marks: Mapping[str, int]) -> None:
+        self._committed(name, self._merging(name, rows, self._transactions(marks)))
+
+    def _merging(self, name: str, rows: pa.Table, transactions: list[Transaction]) -> Callable[[DeltaTable], None]:
         key = TABLES[name].key
-        properties = CommitProperties(app_transactions=self._transactions(marks))
+        properties = CommitProperties(app_transactions=transactions)
         on = " AND ".join(f"t.{column} = s.{column}" for column in key)
         ids = sorted(set(rows.column(key[0]).to_pylist()))
         if len(ids) <= _PRUNE_BY_MAX:
@@ -376,7 +430,7 @@ class DeltalakeStore:
             merge = table.merge(rows, predicate=on, source_alias="s", target_alias="t", commit_properties=properties)
             merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
-        self._committed(name, write)
+        return write
 
     def _committed(self, name: str, write: Callable[[DeltaTable], object]) -> None:
         """Writes to the last read version of the table. If another commit (such as compaction) came first, retries on

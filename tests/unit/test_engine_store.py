@@ -1,0 +1,179 @@
+"""How the engine writes rows of new actions, and how soon it sees a changed table: quickly, and never a row twice."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake.exceptions import CommitFailedError
+from support.engine_world import EngineWorld, PretendedLog
+
+from actions import store as store_
+from actions.job import Pace
+from actions.store import DeltalakeStore
+from broker_edge import Place, Row
+from broker_edge.errors import EngineFencedError, TableStoreError
+
+WAIT_S = 30.0
+KEPT = ("action_targets", "action_state")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> EngineWorld:
+    world = EngineWorld(tmp_path)
+    world.devices("d1", "d2")
+    return world
+
+
+def operations(world: EngineWorld, name: str) -> list[str]:
+    """What the commits of the table did, the newest last; without those that wrote no rows."""
+    done = [one["operation"] for one in reversed(world.table(name).history())]
+    return [one for one in done if one in ("WRITE", "MERGE")]
+
+
+def require_once(world: EngineWorld) -> None:
+    """Each target and each action has one row."""
+    for name, key in zip(KEPT, (("action_id", "device_id"), ("action_id",)), strict=True):
+        counts = Counter(tuple(row[column] for column in key) for row in world.rows(name))
+        assert counts, name
+        assert max(counts.values()) == 1, (name, counts)
+
+
+def test_rows_of_a_new_action_are_appended_and_then_merged(world: EngineWorld) -> None:
+    world.action()
+    job = world.job()
+    job.turn()
+    assert world.states() == {"QUEUED"}
+    assert [operations(world, name)[-2:] for name in KEPT] == [["WRITE", "MERGE"]] * 2
+    world.status("d1", "SUCCEEDED")
+    world.action("a2")
+    job.turn()
+    assert operations(world, "action_targets")[-3:] == ["WRITE", "MERGE", "MERGE"], "new rows, a1, and the places of a2"
+    require_once(world)
+    job.close()
+
+
+def test_a_kill_between_the_two_commits_of_a_new_action_doubles_no_row(
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(rows: Any) -> Any:
+        raise TableStoreError("killed")
+
+    world.action()
+    with monkeypatch.context() as patch:
+        patch.setattr(store_, "states_table", killed)
+        with pytest.raises(TableStoreError):
+            world.job().turn()
+    assert (len(world.rows("action_targets")), world.rows("action_state")) == (2, [])
+    job = world.job()
+    job.turn()
+    job.close()
+    require_once(world)
+    assert (world.states(), len(world.log.keys)) == ({"QUEUED"}, 2)
+
+
+def test_a_commit_that_a_store_confirms_too_late_doubles_no_row(
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, late = store_.write_deltalake, []
+
+    def write(table: Any, rows: Any, **options: Any) -> None:
+        real(table, rows, **options)
+        late.append(table.table_uri)
+        raise CommitFailedError("another commit has this version")
+
+    monkeypatch.setattr(store_, "write_deltalake", write)
+    world.action()
+    job = world.job()
+    job.turn()
+    job.close()
+    assert len(late) == 2, "the targets and the state of the new action"
+    require_once(world)
+    assert world.states() == {"QUEUED"}
+
+
+def test_an_engine_that_was_replaced_between_check_and_append_writes_nothing(
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.action()
+    job, real, claims = world.job(), DeltalakeStore._refuse_if_fenced, [True]
+
+    def check(store: DeltalakeStore) -> None:
+        real(store)
+        if claims.pop() if claims else False:
+            DeltalakeStore(world.root).claim()
+
+    monkeypatch.setattr(DeltalakeStore, "_refuse_if_fenced", check)
+    with pytest.raises(EngineFencedError):
+        job.turn()
+    assert (world.rows("action_targets"), world.log.keys) == ([], [])
+
+
+def test_a_quick_look_sees_a_new_commit_of_a_table_that_people_write(world: EngineWorld) -> None:
+    store = DeltalakeStore(world.root)
+    assert store.has_changed(), "nothing has been read yet"
+    store.news()
+    for change in (
+        lambda: world.action(),
+        lambda: world.devices("d3"),
+        lambda: world.status("d1", "ACCEPTED"),
+    ):
+        assert not store.has_changed()
+        change()
+        assert store.has_changed()
+        store.news()
+    elsewhere = DeltalakeStore(f"file://{world.root}")
+    assert not elsewhere.has_changed(), "a look at an object store would take long"
+
+
+def test_the_job_sees_a_new_action_before_the_next_check_of_all_tables(world: EngineWorld) -> None:
+    class Told(PretendedLog):
+        came = threading.Event()
+
+        def publish(self, rows: Sequence[Row]) -> list[Place]:
+            self.came.set()
+            return super().publish(rows)
+
+    world.log = told = Told()
+    job = world.job(Pace(tick_s=3_600, poll_s=3_600))
+    running = threading.Thread(target=job.run, daemon=True)
+    running.start()
+    world.action()
+    assert told.came.wait(WAIT_S)
+    job.stop()
+    running.join(WAIT_S)
+    assert not running.is_alive()
+
+
+def test_a_command_does_not_wait_for_the_rows_of_devices(world: EngineWorld) -> None:
+    class Looking(PretendedLog):
+        seen: list[int]
+
+        def publish(self, rows: Sequence[Row]) -> list[Place]:
+            self.seen = [len(world.rows("device_state"))]
+            return super().publish(rows)
+
+    world.log = looking = Looking()
+    job = world.job()
+    world.online("d1", "1")
+    world.action()
+    job.turn()
+    assert looking.seen == [0]
+    assert world.versions() == {"d1": "1"}, "written by the same turn, after the command"
+    job.close()
+
+
+def test_rows_of_devices_are_written_while_a_broker_is_away(world: EngineWorld) -> None:
+    """Its records stay owed, so that every turn has something to publish."""
+    world.log.is_away = True
+    job = world.job(Pace(device_state_s=0.0))
+    world.action()
+    for version in ("1", "2"):
+        world.online("d1", version)
+        job.turn()
+        assert world.versions() == {"d1": version}
+    job.close()
