@@ -1,5 +1,5 @@
 """Promises of routes in any history of a fleet: devices that move, brokers that go away or are replaced, firmware,
-force, requests and kills. `support.fleet_history` says what may happen and what is promised."""
+force, requests and kills. `support.fleet_history` says what may happen."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 from support.fleet_history import History
+from support.fleet_promises import FORCED, ONCE, REMEMBERED, WITHDRAWN
 
 HISTORIES = int(os.environ.get("HEADWATER_HISTORIES", "200"))
 """`make test-long` runs more."""
@@ -29,15 +30,15 @@ def first_broken(make: Callable[[int], History], promise: str) -> int | None:
 
 def test_control_an_engine_that_forgets_copies_leaves_commands_that_nobody_wants() -> None:
     forgetful = partial(History, forgets_copies=True)
-    assert first_broken(forgetful, "a command that nobody wants is withdrawn") is not None
-    assert first_broken(forgetful, "a command that nobody wants is withdrawn, or remembered") is not None
+    assert first_broken(forgetful, WITHDRAWN) is not None
+    assert first_broken(forgetful, REMEMBERED) is not None
 
 
 def test_control_devices_without_a_journal_carry_out_copies() -> None:
     careless = partial(History, forgets_journals=True)
-    assert first_broken(careless, "a device with its journal carries out an attempt once") is not None
+    assert first_broken(careless, ONCE) is not None
 
 
 def test_control_an_engine_without_force_records_leaves_devices_uninformed() -> None:
     silent = partial(History, loses_force=True)
-    assert first_broken(silent, "a device learns that it is forced, wherever it is") is not None
+    assert first_broken(silent, FORCED) is not None
