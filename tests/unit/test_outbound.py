@@ -255,7 +255,10 @@ def test_an_error_of_the_program_reaches_the_job() -> None:
     outbound.close()
 
 
-def test_a_stop_does_not_wait_for_the_batch_of_the_only_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["run", "run_through"])
+def test_a_stop_does_not_wait_for_the_batch_of_the_only_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     """The broker took the batch and does not answer. A call may last 30 s, and a question before and after it 10 s."""
     monkeypatch.setattr("actions.job._CLOSE_S", 0.1)
     world, broker = EngineWorld(tmp_path), Held("log")
@@ -263,7 +266,7 @@ def test_a_stop_does_not_wait_for_the_batch_of_the_only_broker(tmp_path: Path, m
     world.insert(tables.DEVICES, {"device_id": "d1"})
     world.action()
     job = world.job()
-    running = threading.Thread(target=job.run, daemon=True)
+    running = threading.Thread(target=getattr(job, how), daemon=True)
     running.start()
     assert broker.began.wait(WAIT_S)
     job.stop()
@@ -319,7 +322,8 @@ def test_the_job_goes_on_while_one_broker_is_away_and_sends_its_records_later(wo
     job.close()
 
 
-def test_a_copy_outlives_its_action_and_the_engine(world: EngineWorld) -> None:
+@pytest.mark.parametrize("row_is_deleted", [False, True])
+def test_a_copy_outlives_its_action_and_the_engine(world: EngineWorld, row_is_deleted: bool) -> None:
     roof, (yard,) = world.log, world.others
     world.insert(tables.DEVICES, {"device_id": "d1"})
     world.action()
@@ -339,6 +343,8 @@ def test_a_copy_outlives_its_action_and_the_engine(world: EngineWorld) -> None:
     assert world.rows("action_state")[0]["phase"] == "ENDED"
     world.now_us += 3_600 * 1_000_000
     roof.is_away = False
+    if row_is_deleted:
+        world.table("actions").delete()
     world.job().turn()
     assert roof.keys == ["a1/d1/1", "a1/d1/1/cancel"]
     (row,) = world.rows("action_targets")
