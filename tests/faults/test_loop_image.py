@@ -5,8 +5,14 @@ from __future__ import annotations
 import mmap
 import os
 import random
+import subprocess
+from pathlib import Path
 
 import pytest
+from support.netns_nodes import UNSHARE
+
+from broker_edge.torture.loop_image import _unmount
+from broker_edge.torture.waiting import wait_until
 
 SIZE = 64 * 1024
 
@@ -69,3 +75,21 @@ def test_full_image_takes_writes_again_after_space_is_back(loop_image):
     assert image.free_bytes() == 0
     ballast.unlink()
     assert image.free_bytes() > 16 << 20
+
+
+@pytest.mark.parametrize("propagation", ["slave", "private"])
+def test_a_machine_of_another_test_does_not_keep_the_disk(loop_image, propagation):
+    """`private` is the control."""
+    image = loop_image(32)
+    own = os.readlink("/proc/self/ns/mnt")
+    with subprocess.Popen([*UNSHARE[:-1], propagation, "cat"], stdin=subprocess.PIPE) as machine:
+        wait_until(lambda: os.readlink(f"/proc/{machine.pid}/ns/mnt") != own, seconds=20, what="its namespace")
+        command = Path(f"/proc/{machine.pid}/cmdline")
+        wait_until(lambda: command.read_bytes().startswith(b"cat"), seconds=20, what="its program")
+        image.cut_power()
+        if propagation == UNSHARE[-1]:
+            image.power_on()
+        else:
+            _unmount(image.mount_point)
+            with pytest.raises(OSError, match="busy"):
+                _unmount(image._outer_mount_point, seconds=0.2)

@@ -26,6 +26,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 _NET = "10.77.0"
 _FIRST_UID = 61_000
 _END_S = 30.0
+UNSHARE = ("unshare", "--mount", "--propagation", "slave")
+"""A machine's own mounts stay its own, and what is unmounted outside goes there, too: with `private` it would keep the
+disks of other tests busy, whose power is cut meanwhile."""
 _ENVIRONMENT = Path(sys.prefix).resolve()
 
 
@@ -63,7 +66,7 @@ class Node:
         shown = [f"{name}={value}" for name, value in variables.items()]
         who = [f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", "--no-new-privs", "--bounding-set=-all"]
         lines.append(shlex.join(["exec", "setpriv", *who, "env", "-i", *shown, *words]))
-        inside = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", "\n".join(lines)]
+        inside = [*UNSHARE, "sh", "-ec", "\n".join(lines)]
         return ["ip", "netns", "exec", self.namespace, *inside]
 
     def pids(self) -> list[int]:
