@@ -16,12 +16,14 @@ from .model import SECOND_US, Target, TargetState
 from .routes import Route, is_wait, moved
 from .work import Work
 
+_UNDELIVERED = (TargetState.PENDING, TargetState.QUEUED)
 _HAS_COMMAND = (TargetState.DELIVERED, TargetState.ACCEPTED, TargetState.IN_PROGRESS)
 
 
 def destination(target: Target, work: Work) -> str | None:
-    """The log that the owed record of this target goes to. What follows a command goes where the device is now."""
-    if target.outbox == "command":
+    """The log that the owed record of this target goes to. What follows a command goes where the device is now, but a
+    force never before its command: the device ignores it, and a log takes a record only once."""
+    if target.outbox == "command" or (target.outbox == "force" and target.state in _UNDELIVERED):
         return target.log_id
     found = work.route(target.device_id)
     return target.log_id if found.waits is not None else found.log_id
@@ -70,7 +72,7 @@ def rerouted(target: Target, way: Route, logs: Logs, now_us: int) -> Target:
         told = (target.force_log_id or logs.first) == log_id
         return target if told or target.outbox else replace(target, outbox="force", updated_us=now_us)
     there = target.log_id or logs.first
-    if target.state not in (TargetState.PENDING, TargetState.QUEUED) or there is None or there == log_id:
+    if target.state not in _UNDELIVERED or there is None or there == log_id:
         return target
     return replace(
         target,

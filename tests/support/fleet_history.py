@@ -252,6 +252,7 @@ class History:
             box.is_up, box.log.has_artifact = True, True
         for device in self.devices.values():
             if device.log not in [box.log for box in self.boxes]:
+                device.leave(interrupted=False)
                 device.log = self.boxes[0].log
         for action in self.actions:
             self._ask("resume", action)

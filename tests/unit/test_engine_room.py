@@ -147,3 +147,19 @@ def test_a_force_follows_a_device_that_has_its_command() -> None:
     engine.tick()
     assert sorted(engine.contents["log-yard"]) == ["a1/d1/1/force"]
     assert (engine.target().force_log_id, engine.target().outbox) == ("log-yard", None)
+
+
+def test_a_force_never_comes_before_its_command() -> None:
+    """The move of the command waits for the artifact. A device ignores the force of a command that it does not have,
+    and the log would take the force only once."""
+    engine = softly("soft")
+    at = {log_id: (log_id, "fw", "2", "a" * 64) for log_id in ("log-roof", "log-yard")}
+    engine.logs = replace(engine.logs, stock={at["log-roof"]: None, at["log-yard"]: "its copy is on the way"})
+    seen(engine, "log-yard", 1)
+    engine.ask("force")
+    engine.tick()
+    assert (engine.target().log_id, "log-yard" in engine.contents) == ("log-roof", False)
+    engine.logs = replace(engine.logs, stock=dict.fromkeys(at.values()))
+    engine.tick()
+    engine.tick()
+    assert list(engine.contents["log-yard"]) == FORCED
