@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gmqtt import Subscription
-from gmqtt.mqtt.constants import MQTTv50
+from gmqtt.mqtt.constants import MQTTCommands, MQTTv50
 from gmqtt.mqtt.handler import MQTTConnectError
 
 from broker_edge.device.in_flight import DUP, InFlight
@@ -308,8 +308,6 @@ class Link:
             at=self._at,
             tls=self._tls,
             clean_session=False,
-            # The PUBACK of a command is sent when `on_message` has returned, not earlier.
-            optimistic_acknowledgement=False,
             persistent_storage=self._inflight,
             **options,
         )
@@ -319,8 +317,10 @@ class Link:
         client.on_message = self._received
         client.on_subscribe = self._suback
         client.on_unsubscribe = self._unsuback
-        # The handler looks this method up by name on itself; the original frees the id whatever the reason code is.
+        # The handler looks these methods up by name on itself; the original of the first frees the id whatever the
+        # reason code is.
         client._package_handler._handle_puback_packet = self._puback
+        client._package_handler._handle_qos_1_publish_packet = self._delivered
         return client
 
     async def _connect(self) -> None:
@@ -389,10 +389,28 @@ class Link:
         if future is not None and not future.done():
             future.set_result(tuple(codes))
 
-    async def _received(self, client: Any, topic: str, payload: bytes, qos: int, properties: Any) -> int:
+    def _delivered(self, mid: int, payload: bytes, topic: str, properties: Any) -> None:
+        """Handles a record of QoS 1, and acknowledges it over the connection that brought it or not at all.
+
+        gmqtt would use the newest connection. There the packet id may belong to another record, which the broker would
+        then take for handled.
+        """
+        connection = self._client._package_handler.current_connection
+
+        def acknowledge(handled: asyncio.Future[None]) -> None:
+            if handled.cancelled():
+                return
+            handled.result()  # The event loop reports an error; the broker delivers the record again.
+            if not connection.is_closing():
+                connection.send_command_with_mid(MQTTCommands.PUBACK, mid, False)
+
+        handling = asyncio.ensure_future(self._received(self._client, topic, payload, 1, properties))
+        handling.add_done_callback(acknowledge)
+
+    async def _received(self, client: Any, topic: str, payload: bytes, qos: int, properties: Any) -> None:
         if self._closing:
             # Cut off: a handler that took this would run in a device that has already restarted.
-            return 0
+            return
         delivery = _delivery(topic, payload, properties)
         listening = self._listening.get(delivery.topic)
         if listening is not None:
@@ -402,7 +420,6 @@ class Link:
                 await asyncio.sleep(listening.pace_s)
         elif self._on_message is not None and topic == self._filter:
             await self._on_message(topic, payload)
-        return 0
 
     def _puback(self, cmd: int, packet: bytes) -> None:
         (mid,) = struct.unpack("!H", packet[:2])
