@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from broker_edge.clear_text import warn_in_clear
 from broker_edge.credentials import Credentials
 from broker_edge.errors import (
     BrokerError,
@@ -77,6 +78,11 @@ def parse_server(text: str) -> str:
     return f"{parts.scheme}://{host}:{port or DEFAULT_PORT}"
 
 
+def is_tls(server: str) -> bool:
+    """Whether an address asks for TLS. A scheme may be written in capitals (RFC 3986 §3.1)."""
+    return server.lower().startswith("grpc+tls://")
+
+
 class Connection:
     """A lazily opened channel to `server`.
 
@@ -95,7 +101,7 @@ class Connection:
         self.server = parse_server(server)
         self._credentials = credentials or Credentials()
         self._tls: Tls = tls or TlsFiles()
-        if tls is not None and tls.is_given and not self.server.startswith("grpc+tls://"):
+        if tls is not None and tls.is_given and not is_tls(self.server):
             raise ConfigError(f"{self.server} does not use TLS: write grpc+tls://…, or omit the TLS files")
         self.timeout_s = timeout_s
         self.retries = retries
@@ -112,13 +118,15 @@ class Connection:
         if self._closed:
             raise ConnectError(f"this client of {self.server} is closed: create a new one", server=self.server)
         if self._client is None:
-            files = self._tls.read() if self.server.startswith("grpc+tls://") else {}
+            files = self._tls.read() if is_tls(self.server) else {}
             self._client = flight.FlightClient(self.server, generic_options=_CHANNEL_OPTIONS, **files)
         return self._client
 
     def _options(self, timeout_s: float | None) -> flight.FlightCallOptions:
         """The options of one call. The secret is read for each call, because it may be renewed."""
         header = self._credentials.header()
+        if header is not None and not is_tls(self.server):
+            warn_in_clear(self.server, urlsplit(self.server).hostname or "", "grpc+tls")
         headers = [] if header is None else [(b"authorization", header)]
         return flight.FlightCallOptions(timeout=timeout_s, headers=headers)
 
@@ -255,18 +263,18 @@ def from_flight(error: Exception, *, server: str) -> HeadwaterError:
 
 def _why(text: str, server: str, first_line: str) -> str:
     """Why no connection could be made, and what to do."""
-    is_tls = server.startswith("grpc+tls://")
-    reason = tls_reason(text, has_certificate=False) if is_tls else None
+    has_tls = is_tls(server)
+    reason = tls_reason(text, has_certificate=False) if has_tls else None
     if reason is not None:
         return reason
     what = first_line.rsplit(": ", 1)[-1]
-    if is_tls and "TSI_DATA_CORRUPTED" in text:
+    if has_tls and "TSI_DATA_CORRUPTED" in text:
         # What gRPC makes of an alert after the handshake; it does not say which.
         return "the broker ended the TLS connection: give a certificate that it accepts, with --tls-cert and --tls-key"
-    if is_tls and any(words in text for words in ("handshake", "Socket closed", "SSL")):
+    if has_tls and any(words in text for words in ("handshake", "Socket closed", "SSL")):
         return f"does this port speak TLS? ({what})"
     advice = "is the broker running, and is this its Flight address (port 8815 by default)?"
-    if not is_tls and "Socket closed" in text:
+    if not has_tls and "Socket closed" in text:
         advice = f"{advice} If this port speaks TLS, write grpc+tls://"
     return f"{advice} ({what})"
 

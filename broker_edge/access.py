@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from broker_edge.client import Client
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError
-from broker_edge.flight import parse_server
+from broker_edge.flight import is_tls, parse_server
 from broker_edge.tls import TlsReferences
 
 
@@ -29,7 +29,7 @@ class BrokerAccess:
 
     def __post_init__(self) -> None:
         address = parse_server(self.server)
-        if self.tls.is_given and not address.startswith("grpc+tls://"):
+        if self.tls.is_given and not is_tls(address):
             raise ConfigError(f"{self.server} does not use TLS: write grpc+tls://…, or omit the certificates")
 
     def client(self, *, timeout_s: float = 30.0, retries: int = 4) -> Client:
@@ -46,7 +46,4 @@ def from_environment(servers: Iterable[str]) -> tuple[BrokerAccess, ...]:
     """Brokers reached with the credentials and certificates that HEADWATER_USER, HEADWATER_PASSWORD_FROM,
     HEADWATER_TOKEN_FROM and HEADWATER_TLS_CA, _CERT and _KEY name."""
     credentials, tls = Credentials.from_environment(), TlsReferences.from_environment()
-    return tuple(
-        BrokerAccess(server, credentials, tls if server.startswith("grpc+tls://") else TlsReferences())
-        for server in servers
-    )
+    return tuple(BrokerAccess(server, credentials, tls if is_tls(server) else TlsReferences()) for server in servers)

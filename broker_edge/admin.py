@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from broker_edge.clear_text import warn_in_clear
 from broker_edge.credentials import REFERENCE, Credentials, resolve
 from broker_edge.errors import (
     BrokerError,
@@ -124,10 +125,14 @@ class Admin:
     def _headers(self) -> dict[str, str]:
         """The credentials, read for each request."""
         old = _old_header() if self._credentials is None else None
-        if old is not None:
-            return {"Authorization": old}
-        header = (self._credentials or Credentials.from_environment()).header()
-        return {} if header is None else {"Authorization": header.decode()}
+        if old is None:
+            header = (self._credentials or Credentials.from_environment()).header()
+            if header is None:
+                return {}
+            old = header.decode()
+        if not self.address.startswith("https://"):
+            warn_in_clear(self.address, urlsplit(self.address).hostname or "", "https")
+        return {"Authorization": old}
 
     def _why(self, error: Exception) -> str:
         """Why there was no answer, in one sentence."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from broker_edge.credentials import Credentials
 from broker_edge.errors import BrokerError, ConfigError, RefusedError
-from broker_edge.flight import FlightClient
+from broker_edge.flight import FlightClient, is_tls
 from broker_edge.stream import RecordStream
 from broker_edge.tls import Tls, TlsFiles, TlsReferences
 from broker_edge.values import (
@@ -90,7 +90,7 @@ class Client:
             raise ConfigError("give certificates as files or as tls, not both")
         if tls is not None:
             files = tls
-        elif not files.is_given and address.startswith("grpc+tls://"):
+        elif not files.is_given and is_tls(address):
             files = TlsReferences.from_environment()
         self._flight = FlightClient(address, timeout_s=timeout_s, retries=retries, credentials=shown, tls=files)
 

@@ -15,12 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from broker_edge._connection import DEFAULT_PORT, Connection, from_flight, parse_server
+from broker_edge._connection import DEFAULT_PORT, Connection, from_flight, is_tls, parse_server
 from broker_edge.credentials import Credentials
 from broker_edge.errors import BrokerError, HeadwaterError
 from broker_edge.tls import Tls
 
-__all__ = ["DEFAULT_PORT", "FlightClient", "JsonObject", "RecordReader", "from_flight", "parse_server"]
+__all__ = ["DEFAULT_PORT", "FlightClient", "JsonObject", "RecordReader", "from_flight", "is_tls", "parse_server"]
 
 JsonObject = dict[str, Any]
 

@@ -28,6 +28,11 @@ class MqttAddress:
     def is_websocket(self) -> bool:
         return self.scheme in ("ws", "wss")
 
+    @property
+    def secure_scheme(self) -> str:
+        """The scheme of the same protocol with TLS."""
+        return "wss" if self.is_websocket else "mqtts"
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         place = f"{host}:{self.port}"

@@ -21,6 +21,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from broker_edge.clear_text import warn_in_clear
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConnectError, DeadlineError, RefusedError
 from broker_edge.tls import TlsReferences, ssl_context, tls_reason
@@ -117,6 +118,8 @@ class Mqtt:
         user, secret = Credentials.from_environment().mqtt()
         if secret is not None:
             self._paho.username_pw_set(user, secret)
+            if not self._at.is_tls:
+                warn_in_clear(str(self._at), self._at.host, self._at.secure_scheme)
         if self._at.is_tls:
             self._paho.tls_set_context(ssl_context(self._tls))
         if self._at.is_websocket:
@@ -171,8 +174,7 @@ class Mqtt:
         reason = _reason_string(self._connected.properties)
         if reason is None:
             return str(self._connected.code)
-        scheme = "wss" if self._at.is_websocket else "mqtts"
-        advice = f" Write {scheme}://." if "TLS" in reason and not self._at.is_tls else ""
+        advice = f" Write {self._at.secure_scheme}://." if "TLS" in reason and not self._at.is_tls else ""
         return f"{self._connected.code}: {reason}{advice}"
 
     def _why_closed(self) -> str:
@@ -183,7 +185,7 @@ class Mqtt:
             return f"{self.address} closed the connection at once: is it an MQTT port?"
         return (
             f"{self.address} closed the connection at once: is it an MQTT port? If it speaks TLS, "
-            f"write {'wss' if self._at.is_websocket else 'mqtts'}://"
+            f"write {self._at.secure_scheme}://"
         )
 
     def __exit__(

@@ -23,7 +23,7 @@ _DIGITS_MAX = 18
 
 
 def servers_value(value: str | None) -> tuple[str, ...]:
-    servers = tuple(part.strip() for part in (value or "").split(",") if part.strip())
+    servers = tuple(_lower_scheme(part.strip()) for part in (value or "").split(",") if part.strip())
     if not servers:
         raise OptionError(
             "option servers is missing: give the Flight address of a broker, such as grpc://127.0.0.1:8815"
@@ -39,6 +39,11 @@ def servers_value(value: str | None) -> tuple[str, ...]:
     if len(set(servers)) != len(servers):
         raise OptionError(f"option servers names a broker twice: {value}")
     return servers
+
+
+def _lower_scheme(server: str) -> str:
+    scheme, separator, place = server.rpartition("://")
+    return f"{scheme.lower()}{separator}{place}"
 
 
 def filters_value(value: str) -> tuple[str, ...]:

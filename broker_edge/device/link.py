@@ -20,6 +20,7 @@ from gmqtt import Subscription
 from gmqtt.mqtt.constants import MQTTCommands, MQTTv50
 from gmqtt.mqtt.handler import MQTTConnectError
 
+from broker_edge.clear_text import warn_in_clear
 from broker_edge.device.in_flight import DUP, InFlight
 from broker_edge.device.wire import WireClient
 from broker_edge.errors import HeadwaterError
@@ -134,6 +135,8 @@ class Link:
         self._client = self._new_client()
         if user is not None:
             self._client.set_auth_credentials(user, password)
+            if password is not None and not self._at.is_tls:
+                warn_in_clear(str(self._at), self._at.host, self._at.secure_scheme)
 
     @property
     def connected(self) -> bool:

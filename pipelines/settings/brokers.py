@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from broker_edge.access import BrokerAccess
 from broker_edge.credentials import REFERENCE, Credentials
 from broker_edge.errors import ConfigError, SettingsError
+from broker_edge.flight import is_tls
 from broker_edge.tls import TlsReferences
 from pipelines.settings.yaml_file import Section
 
@@ -74,7 +75,7 @@ def fleet_of(brokers: list[BrokerSection], access: AccessSection) -> tuple[Broke
         credentials = from_settings if broker.is_anonymous else broker.credentials()
         tls = broker.certificates() if broker.certificates().is_given else certificates
         is_default = not broker.certificates().is_given
-        if is_default and not broker.server.startswith("grpc+tls://"):
+        if is_default and not is_tls(broker.server):
             tls = TlsReferences()
         try:
             found.append(BrokerAccess(broker.server, credentials, tls, broker.name))

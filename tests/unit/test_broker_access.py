@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker_edge.access import BrokerAccess, accesses
+from broker_edge.client import Client
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError, OptionError, SettingsError
 from broker_edge.tls import TlsReferences
@@ -143,3 +144,13 @@ def test_options_that_are_wrong_are_one_sentence_without_the_secret(arguments: t
         with_brokers(Settings(), given(*arguments))
     assert says in str(refused.value)
     assert "hunter2" not in str(refused.value)
+
+
+def test_a_scheme_in_capitals_is_tls_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWATER_TLS_CA", "/run/ca.pem")
+    (of_environment,) = accesses(["GRPC+TLS://edge-7:8815"])
+    (of_settings,) = settings(tmp_path, 'servers: ["GRPC+TLS://edge-7:8815"]').fleet()
+    assert of_environment.tls == of_settings.tls == TlsReferences(ca="file:/run/ca.pem")
+    monkeypatch.setattr("broker_edge.client.FlightClient", lambda server, **given: given["tls"])
+    assert Client("GRPC+TLS://edge-7:8815")._flight == TlsReferences(ca="file:/run/ca.pem")
+    assert servers_value("GRPC+TLS://edge-7:8815") == ("grpc+tls://edge-7:8815",)
