@@ -278,7 +278,9 @@ class FleetDesk:
         return list(rows_of(queried({name: table}, sql)))
 
     def _missing(self, name: str) -> SetupError:
-        return SetupError(f"there is no table {name} under {self._root}: give the folder of the tables with --root")
+        return SetupError(
+            f"there is no table {name} under {self._root}: give the folder of the tables with --root or --config"
+        )
 
 
 def _where(table: str, action_id: str) -> str:

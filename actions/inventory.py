@@ -279,7 +279,7 @@ class Inventory:
             return DeltaTable(uri_of(self._root, name), storage_options=self._options)
         except DeltaError as error:
             message = (
-                f"there is no table {name} under {self._root}: give the folder of the tables with --root, or make them "
-                "with `headwater devices import FILE.csv --create`"
+                f"there is no table {name} under {self._root}: give the folder of the tables with --root or --config, "
+                "or make them with `headwater devices import FILE.csv --create`"
             )
             raise SetupError(message) from error

@@ -63,6 +63,7 @@ from headwater_cli._access import (
     use,
 )
 from headwater_cli._output import put, say, say_lines
+from headwater_cli._tables import give_tables
 
 __all__ = ["app", "main"]
 
@@ -111,6 +112,7 @@ _NOUNS = (
 )
 for noun in _NOUNS:
     noun.register(app)
+give_tables(app)
 give_access(app)
 
 

@@ -29,7 +29,8 @@ def with_order(command: Callable[..., None]) -> Callable[..., None]:
     def run(**given: Any) -> None:
         command(_order(**{name: given.pop(name) for name in options}), **given)
 
-    parameters = [*options.values(), *own]
+    # Keyword-only, because one without a default may follow.
+    parameters = [*options.values(), *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__name__, run.__doc__ = command.__name__, command.__doc__

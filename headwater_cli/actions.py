@@ -9,9 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,25 +19,23 @@ from broker_edge.escape import moment
 from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, connect
 from headwater_cli._order import labels_of, with_order
 from headwater_cli._output import put_fields, put_json, put_rows, say
+from headwater_cli._tables import Tables
 from headwater_cli._watch import is_over, watched
 
 if TYPE_CHECKING:
     from actions.engine import Logs
     from actions.engine.foresight import Planned
     from actions.fleet_desk import FleetDesk, Order
+    from pipelines.settings import Settings
 
 _POLL_S = 0.3
 
 app = typer.Typer(help="Actions: rows in a table that devices execute.", no_args_is_help=True)
 
-RootOption = Annotated[
-    str, typer.Option("--root", envvar="HEADWATER_TABLES", metavar="FOLDER", help="Folder of the action tables.")
-]
 ActionArgument = Annotated[str, typer.Argument(metavar="ACTION_ID")]
 DeviceOption = Annotated[str | None, typer.Option("--device", metavar="ID", help="Only this device.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Reason, written into the tables.")]
 ByOption = Annotated[str | None, typer.Option("--by", envvar="HEADWATER_BY", help="Your name (default: your login).")]
-DEFAULT_ROOT = "data/tables"
 _BROKER_S = 10.0
 
 
@@ -47,7 +43,7 @@ _BROKER_S = 10.0
 @with_order
 def create(
     order: Order,
-    root: RootOption = DEFAULT_ROOT,
+    tables: Tables,
     by: ByOption = None,
     action_id: Annotated[str | None, typer.Option("--id", help="Id of the action (default: a new one).")] = None,
     wait: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait until the action has ended.")] = None,
@@ -55,7 +51,7 @@ def create(
 ) -> None:
     """Insert an action. A device must match all selectors given. With --wait, exit code 1 unless every device
     succeeds."""
-    with _desk(root, by) as desk:
+    with _desk(tables, by) as desk:
         id_ = desk.order(order, action_id=action_id)
         if wait is None:
             _answer("action_id", id_, json)
@@ -74,17 +70,17 @@ def create(
 @with_order
 def plan(
     order: Order,
-    root: RootOption = DEFAULT_ROOT,
+    tables: Tables,
     by: ByOption = None,
     action_id: Annotated[str | None, typer.Option("--id", help="The id that the action will have.")] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Ask the brokers of this settings file for their logs.")
-    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show which devices would be selected, in which wave, and which would be skipped and why. Writes nothing."""
-    with _desk(root, by) as desk:
-        logs = None if config is None else _logs(config)
+    """Show which devices would be selected, in which wave, and which would be skipped and why. Writes nothing.
+
+    With --config the brokers of the settings are asked which logs they serve.
+    """
+    with _desk(tables, by) as desk:
+        logs = None if tables.settings is None else _logs(tables.settings)
         found = desk.plan(order, action_id=action_id, logs=logs)
     if found.refused is not None:
         raise RefusedError(found.refused)
@@ -99,13 +95,13 @@ def plan(
     put_rows(("device_id", "wave", "what"), rows)
 
 
-def _logs(config: Path) -> Logs:
+def _logs(settings: Settings) -> Logs:
     """The brokers of the settings, and the logs that they serve now."""
     from actions.engine import Logs
     from actions.outbound import asked
     from sinks.devices import Fleet
 
-    with closing(Fleet(import_module("pipelines.settings").load_settings(config).fleet())) as fleet:
+    with closing(Fleet(settings.fleet())) as fleet:
         return Logs(asked(fleet.publishers, _BROKER_S))
 
 
@@ -119,12 +115,12 @@ def _when(planned: Planned, logs: Logs | None) -> str:
 
 @app.command("list")
 def list_(
-    root: RootOption = DEFAULT_ROOT,
+    tables: Tables,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of actions.")] = 50,
     json: JsonOption = False,
 ) -> None:
     """List the newest actions and their progress."""
-    with _desk(root) as desk:
+    with _desk(tables) as desk:
         rows = desk.actions(limit=limit)
     if json:
         put_json({"actions": [_plain(row) for row in rows]})
@@ -134,12 +130,12 @@ def list_(
 
 
 @app.command()
-def show(action_id: ActionArgument, root: RootOption = DEFAULT_ROOT, json: JsonOption = False) -> None:
+def show(action_id: ActionArgument, tables: Tables, json: JsonOption = False) -> None:
     """Show one action with the state of each of its devices."""
-    with _desk(root) as desk:
+    with _desk(tables) as desk:
         row, targets = desk.action(action_id), desk.targets(action_id)
     if row is None:
-        raise NotFoundError(f"no action engine has processed action {action_id} under {root}")
+        raise NotFoundError(f"no action engine has processed action {action_id} under {tables.root}")
     if json:
         put_json({**_plain(row), "devices": [_plain(target) for target in targets]})
     else:
@@ -151,24 +147,24 @@ def show(action_id: ActionArgument, root: RootOption = DEFAULT_ROOT, json: JsonO
 @app.command()
 def watch(
     action_id: ActionArgument,
-    root: RootOption = DEFAULT_ROOT,
+    tables: Tables,
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Stop after this time (exit code 124).")
     ] = None,
     json: JsonOption = False,
 ) -> None:
     """Follow an action until it is over: bars on a terminal, otherwise one line per change."""
-    with _desk(root) as desk:
+    with _desk(tables) as desk:
         watched(desk, action_id, seconds=timeout, json=json)
 
 
 @app.command()
-def audit(action_id: ActionArgument, root: RootOption = DEFAULT_ROOT, json: JsonOption = False) -> None:
+def audit(action_id: ActionArgument, tables: Tables, json: JsonOption = False) -> None:
     """Show who asked for what and when, and the answers of the engine."""
-    with _desk(root) as desk:
+    with _desk(tables) as desk:
         rows = desk.audit(action_id)
     if not rows:
-        raise NotFoundError(f"there is no action {action_id} under {root}")
+        raise NotFoundError(f"there is no action {action_id} under {tables.root}")
     if json:
         put_json({"events": [_plain(row) for row in rows]})
     else:
@@ -180,7 +176,7 @@ def audit(action_id: ActionArgument, root: RootOption = DEFAULT_ROOT, json: Json
 def offer(
     name: Annotated[str, typer.Argument(help="The artifact's name.")],
     version: Annotated[str, typer.Argument(help="The artifact's version.")],
-    root: RootOption = DEFAULT_ROOT,
+    tables: Tables,
     server: ServerOption = DEFAULT_SERVER,
     label: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only devices with this label; repeatable.")
@@ -197,7 +193,7 @@ def offer(
             value = (table.column("value").to_pylist() or [value])[-1]
     if not value:
         raise NotFoundError(f"the broker at {server} has no artifact {name} {version}; push it first")
-    with _desk(root, by) as desk:
+    with _desk(tables, by) as desk:
         desk.offer(json_.loads(value), labels=labels_of(label) if label else None, device_ids=device or None)
     say(f"devices may install {name} {version} from now on")
 
@@ -205,29 +201,31 @@ def offer(
 def _request(kind: str, about: str, *, of_one: bool = False) -> None:
     """Adds the command that inserts such a request; with `of_one` it may name a single device."""
 
-    def ask(action_id: str, root: str, by: str | None, reason: str, json: bool, *, device: str | None = None) -> None:
-        with _desk(root, by) as desk:
+    def ask(
+        action_id: str, tables: Tables, by: str | None, reason: str, json: bool, *, device: str | None = None
+    ) -> None:
+        with _desk(tables, by) as desk:
             request_id = desk.ask(kind, action_id, device_id=device, reason=reason)
         _answer("request_id", request_id, json)
 
     def ask_for_one(
         action_id: ActionArgument,
-        root: RootOption = DEFAULT_ROOT,
+        tables: Tables,
         device: DeviceOption = None,
         by: ByOption = None,
         reason: ReasonOption = "",
         json: JsonOption = False,
     ) -> None:
-        ask(action_id, root, by, reason, json, device=device)
+        ask(action_id, tables, by, reason, json, device=device)
 
     def ask_for_all(
         action_id: ActionArgument,
-        root: RootOption = DEFAULT_ROOT,
+        tables: Tables,
         by: ByOption = None,
         reason: ReasonOption = "",
         json: JsonOption = False,
     ) -> None:
-        ask(action_id, root, by, reason, json)
+        ask(action_id, tables, by, reason, json)
 
     said = f"{about} The engine answers in action_events; see `audit`."
     app.command(kind, help=said)(ask_for_one if of_one else ask_for_all)
@@ -242,14 +240,14 @@ _request("approve", "Allow the next wave. Must not be the person who created the
 
 
 @contextmanager
-def _desk(root: str, by: str | None = None) -> Iterator[FleetDesk]:
+def _desk(tables: Tables, by: str | None = None) -> Iterator[FleetDesk]:
     if find_spec("deltalake") is None:
         raise ConfigError("this command works on Delta tables: install headwater with the extra `spark`")
     from actions.fleet_desk import FleetDesk
     from broker_edge.errors import PipelineError
 
     try:
-        yield FleetDesk(root, by=by or getpass.getuser())
+        yield FleetDesk(tables.root, by=by or getpass.getuser(), access=tables.access, tenant=tables.tenant)
     except PipelineError as error:
         raise ConfigError(str(error)) from error
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,10 +15,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from broker_edge.errors import ConfigError, HeadwaterError
+from broker_edge.errors import HeadwaterError
 from broker_edge.escape import moment
 from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, ServersOption, TimeoutOption, connect
 from headwater_cli._output import put_fields, put_json, put_rows, say
+from headwater_cli._tables import settings_of
 
 if TYPE_CHECKING:
     from broker_edge.access import BrokerAccess
@@ -95,11 +94,7 @@ def _brokers(servers: list[str] | None, *, every: bool, config: Path | None) -> 
         return from_environment(servers or [DEFAULT_SERVER])
     if servers:
         raise typer.BadParameter("give --all or --server")
-    missing = [name for name in ("pydantic", "yaml") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"--all needs {', '.join(missing)}: install headwater with the extra `spark`")
-    fleet: tuple[BrokerAccess, ...] = import_module("pipelines.settings").load_settings(config).fleet()
-    return fleet
+    return settings_of(config, option="--all").fleet()
 
 
 def _sentence(name: str, version: str, done: Pushed) -> str:

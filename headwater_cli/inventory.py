@@ -18,7 +18,8 @@ from broker_edge.escape import moment
 from headwater_cli._options import JsonOption
 from headwater_cli._order import labels_of
 from headwater_cli._output import put_fields, put_json, put_rows, say
-from headwater_cli.actions import DEFAULT_ROOT, ByOption, RootOption
+from headwater_cli._tables import Tables
+from headwater_cli.actions import ByOption
 
 if TYPE_CHECKING:
     from actions.inventory import Inventory
@@ -50,7 +51,7 @@ def import_(
     file: Annotated[
         Path, typer.Argument(metavar="FILE.csv", help="Columns device_id, time_zone, groups, log, label.*.")
     ],
-    root: RootOption = DEFAULT_ROOT,
+    tables: Tables,
     remove_missing: Annotated[
         bool, typer.Option("--remove-missing", help="Retire the devices that the file does not name.")
     ] = False,
@@ -61,7 +62,7 @@ def import_(
     json: JsonOption = False,
 ) -> None:
     """Insert and change devices as a CSV file says. What the file has no column for stays as it is."""
-    with _inventory(root, by, create=create and not dry_run, writes=not dry_run) as inventory:
+    with _inventory(tables, by, create=create and not dry_run, writes=not dry_run) as inventory:
         from actions.inventory_csv import read_inventory
 
         done = inventory.import_devices(
@@ -71,7 +72,7 @@ def import_(
 
 
 def list_(
-    root: RootOption = DEFAULT_ROOT,
+    tables: Tables,
     where: WhereOption = None,
     group: GroupOption = None,
     seen_within: WithinOption = None,
@@ -80,7 +81,7 @@ def list_(
     json: JsonOption = False,
 ) -> None:
     """List devices with their labels, groups, log, firmware and when they were last seen."""
-    with _inventory(root) as inventory:
+    with _inventory(tables) as inventory:
         rows = inventory.devices(_selection((), where, group, seen_within, silent_for, retired=retired))
     ids = [row["device_id"] for row in rows]
     twice = sorted({id_ for at, id_ in enumerate(ids) if at and ids[at - 1] == id_})
@@ -95,11 +96,11 @@ def list_(
 
 def show(
     device_id: Annotated[str, typer.Argument(metavar="ID")],
-    root: RootOption = DEFAULT_ROOT,
+    tables: Tables,
     json: JsonOption = False,
 ) -> None:
     """Show one device: what people say about it, its log, its last state and its open actions."""
-    with _inventory(root) as inventory:
+    with _inventory(tables) as inventory:
         found = inventory.device(device_id)
     if len(found["rows"]) != 1:
         rows = len(found["rows"])
@@ -130,8 +131,8 @@ def show(
 
 
 def set_(
+    tables: Tables,
     ids: IdsArgument = None,
-    root: RootOption = DEFAULT_ROOT,
     where: WhereOption = None,
     group: GroupOption = None,
     label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set this label; repeatable.")] = None,
@@ -148,7 +149,7 @@ def set_(
     _need_selection(ids, where, group)
     if not any((label, remove_label, add_group, remove_group)) and time_zone is None and log is None:
         raise typer.BadParameter("nothing to change: give --label, --add-group, --time-zone, --log or another option")
-    with _inventory(root, by, writes=not dry_run) as inventory:
+    with _inventory(tables, by, writes=not dry_run) as inventory:
         from actions.inventory_csv import Wanted, checked_time_zone
         from actions.inventory_values import Change
 
@@ -163,8 +164,8 @@ def set_(
 
 
 def retire(
+    tables: Tables,
     ids: IdsArgument = None,
-    root: RootOption = DEFAULT_ROOT,
     where: WhereOption = None,
     group: GroupOption = None,
     silent_for: SilentOption = None,
@@ -176,7 +177,7 @@ def retire(
 ) -> None:
     """Take devices out of use: actions no longer select them, and their open targets are removed. Rows stay."""
     _need_selection(ids, where, group, silent_for)
-    with _inventory(root, by, writes=not dry_run) as inventory:
+    with _inventory(tables, by, writes=not dry_run) as inventory:
         selection = _selection(ids or (), where, group, None, silent_for)
         done = inventory.retire(selection, undo=undo, remove_max_percent=remove_max, dry_run=dry_run)
     _report(done, dry_run=dry_run, json=json)
@@ -243,24 +244,23 @@ def _cell(row: dict[str, Any], name: str) -> str | None:
 
 
 @contextmanager
-def _inventory(root: str, by: str | None = None, *, create: bool = False, writes: bool = False) -> Iterator[Inventory]:
+def _inventory(
+    tables: Tables, by: str | None = None, *, create: bool = False, writes: bool = False
+) -> Iterator[Inventory]:
     if find_spec("deltalake") is None:
         raise ConfigError("this command works on Delta tables: install headwater with the extra `spark`")
     from actions.inventory import Inventory
     from broker_edge.errors import PipelineError
     from sinks.probe import require_safe_commits
-    from sinks.store import StoreAccess
     from sinks.tables import create_by_path
 
-    # The command line has no settings: an object store is reached by the environment.
-    access = StoreAccess.of({})
-    options = access.deltalake()
     try:
+        options = tables.access.deltalake()
         if create or writes:
-            require_safe_commits(root, access)
+            require_safe_commits(tables.root, tables.access)
         if create:
-            create_by_path(root, storage_options=options)
-        yield Inventory(root, by=by or getpass.getuser(), storage_options=options)
+            create_by_path(tables.root, storage_options=options)
+        yield Inventory(tables.root, by=by or getpass.getuser(), storage_options=options, tenant=tables.tenant)
     except PipelineError as error:
         raise ConfigError(str(error)) from error
 
