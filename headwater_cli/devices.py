@@ -81,8 +81,9 @@ def simulate(
             help="Lines NAME:PASSWORD, as `users generate` prints them: each device is the user of its name.",
         ),
     ] = None,
-    first: Annotated[int, typer.Option(min=1, hidden=True)] = 1,
+    first: Annotated[int, typer.Option("--first", min=1, metavar="N", help="Number of the first device.")] = 1,
     part: Annotated[int | None, typer.Option(min=1, max=_PROCESS_MAX, hidden=True)] = None,
+    skip: Annotated[int, typer.Option(min=0, hidden=True)] = 0,
     json: JsonOption = False,
 ) -> None:
     """Simulate devices that replay a measured series, execute commands and report, until Ctrl-C or --for.
@@ -112,8 +113,8 @@ def simulate(
         interval_s=interval,
         prefix=prefix,
         acked_path=acked,
-        first=first,
-        total=count,
+        first=first + skip,
+        whole=range(first, first + count),
         telemetry=telemetry,
         updates=updates,
         faults=tuple(parse(",".join(fault or []))),
@@ -171,7 +172,7 @@ def _spread(count: int) -> dict[str, Any]:
     """Runs the same command once for each part of the fleet; returns the sums of their counts."""
     children = []
     for start in range(0, count, _PROCESS_MAX):
-        part = ["--part", str(min(_PROCESS_MAX, count - start)), "--first", str(start + 1), "--json"]
+        part = ["--part", str(min(_PROCESS_MAX, count - start)), "--skip", str(start), "--json"]
         command = "import sys; from headwater_cli import main; sys.exit(main())"
         words = [sys.executable, "-c", command, *sys.argv[1:], *part]
         children.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True))
@@ -185,7 +186,8 @@ def _spread(count: int) -> dict[str, Any]:
         outs = [child.communicate()[0] for child in children]
     failed = [child.returncode for child in children if child.returncode != 0]
     if failed:
-        raise HeadwaterError(f"{len(failed)} of {len(children)} parts of the fleet failed; see their errors above")
+        kind = {3: ConnectError, 4: RefusedError, 5: ConfigError}.get(failed[0], HeadwaterError)
+        raise kind(f"{len(failed)} of {len(children)} parts of the fleet failed; see their errors above")
     sums: Counter[str] = Counter()
     events: Counter[str] = Counter()
     for out in outs:
@@ -266,11 +268,11 @@ def _login() -> tuple[str | None, str | None]:
 @contextlib.contextmanager
 def _link_errors() -> Iterator[None]:
     """Gives a failed link the exit code of any failed connection."""
-    from broker_edge.device import LinkError, SubscribeRefused
+    from broker_edge.device import ConnectRefused, LinkError, SubscribeRefused
 
     try:
         yield
-    except SubscribeRefused as error:
+    except (ConnectRefused, SubscribeRefused) as error:
         raise RefusedError(str(error)) from error
     except LinkError as error:
         raise ConnectError(str(error)) from error
@@ -281,6 +283,12 @@ def _need_gmqtt() -> None:
         raise ConfigError("devices need gmqtt: install headwater with the extra `device`")
     # gmqtt warns about each interrupted connection, and many simulated devices interrupt theirs on purpose.
     logging.getLogger("gmqtt").setLevel(logging.ERROR)
+    logging.getLogger("gmqtt.mqtt.handler").addFilter(_is_failure)
+
+
+def _is_failure(record: logging.LogRecord) -> bool:
+    """Whether gmqtt reports an exception. A refused connection, its other error, is our own sentence."""
+    return record.exc_info is not None
 
 
 def _series(path: Path | None) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from broker_edge.device.calls import Call, Handler, Rejected
 from broker_edge.device.flash import FileFlash, Firmware, Flash, MemoryFlash
 from broker_edge.device.fleet import Acked, Fleet, FleetSettings, RunningFleet
 from broker_edge.device.journal import Journal
-from broker_edge.device.link import Link, LinkError, PublishRefused, SubscribeRefused
+from broker_edge.device.link import ConnectRefused, Link, LinkError, PublishRefused, SubscribeRefused
 from broker_edge.device.ota import Platform, UpdatePolicy, Updater
 from broker_edge.device.wording import OwnWords, UplinkWords
 
@@ -17,6 +17,7 @@ __all__ = [
     "Acked",
     "Agent",
     "Call",
+    "ConnectRefused",
     "FileFlash",
     "Firmware",
     "Flash",

@@ -17,7 +17,7 @@ from types import TracebackType
 from broker_edge.device.acked import Acked, payload_hash
 from broker_edge.device.faults import Share, assign
 from broker_edge.device.fleet_log import FleetLog
-from broker_edge.device.link import LinkError
+from broker_edge.device.link import ConnectRefused, LinkError
 from broker_edge.device.simulated import DeviceSettings, Sample, SimulatedDevice, Updates
 from broker_edge.errors import ConfigError, HeadwaterError
 from broker_edge.mqtt_address import WS_PATH
@@ -45,8 +45,8 @@ __all__ = [
 class FleetSettings:
     """At most `inflight_max` publishes per device wait for their PUBACK, so a slow broker slows the devices down.
 
-    This process runs `count` devices, starting with number `first`, out of `total` (default `first - 1 + count`), over
-    which `faults` are distributed. `log_path` is the fleet's own log.
+    This process runs `count` devices, starting with number `first`. `faults` are distributed over the numbers `whole`
+    (default: those of this process), of which this process may be a part. `log_path` is the fleet's own log.
     """
 
     count: int
@@ -62,7 +62,7 @@ class FleetSettings:
     """Each acknowledgement is also appended to this file (`device,seq,hash,acked_us`), which survives the end of the
     process."""
     first: int = 1
-    total: int | None = None
+    whole: range | None = None
     telemetry: bool = True
     updates: Updates | None = None
     faults: tuple[Share, ...] = ()
@@ -106,10 +106,8 @@ class Fleet:
         self.acked = Acked(settings.acked_path)
         stride = max(1, len(samples) // settings.count)
         self.log = FleetLog(settings.log_path)
-        total = settings.total or settings.first - 1 + settings.count
-        faults = assign(
-            [_name(settings, number) for number in range(1, total + 1)], settings.faults, seed=settings.seed
-        )
+        whole = settings.whole or _numbers(settings)
+        faults = assign([_name(settings, number) for number in whole], settings.faults, seed=settings.seed)
         of_device = DeviceSettings(
             host=settings.host,
             port=settings.port,
@@ -156,7 +154,8 @@ class Fleet:
                     group.create_task(open_one(device))
         except ExceptionGroup as errors:
             first = errors.exceptions[0]
-            raise LinkError(f"{len(errors.exceptions)} devices could not connect; the first: {first}") from first
+            kind = ConnectRefused if isinstance(first, ConnectRefused) else LinkError
+            raise kind(f"the fleet could not connect: {first}") from first
         self._tasks = [asyncio.create_task(device.run()) for device in self.devices]
 
     async def pause(self) -> None:
@@ -267,7 +266,11 @@ def _passwords(path: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def device_ids(settings: FleetSettings) -> list[str]:
-    return [_name(settings, number) for number in range(settings.first, settings.first + settings.count)]
+    return [_name(settings, number) for number in _numbers(settings)]
+
+
+def _numbers(settings: FleetSettings) -> range:
+    return range(settings.first, settings.first + settings.count)
 
 
 def _name(settings: FleetSettings, number: int) -> str:

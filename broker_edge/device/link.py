@@ -33,6 +33,8 @@ _PACKET_IDS = 65_535
 _REFUSED_FROM = 0x80
 _SESSION_EXPIRY_S = 7 * 24 * 3600
 _GOODBYE_S = 2.0
+_NOT_ADMITTED = frozenset({2, 4, 5, 0x85, 0x86, 0x87})
+"""Return codes of MQTT 3.1.1 §3.2.2.3 and reason codes of MQTT 5 §3.2.2.2 about user, password or client id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,10 @@ class _Listening:
 
 class LinkError(HeadwaterError):
     """The connection could not be made, or was closed with messages unacknowledged."""
+
+
+class ConnectRefused(LinkError):
+    """The broker refused the connection for good, as with wrong credentials (MQTT 5 §3.2.2.2)."""
 
 
 class LinkClosed(LinkError):
@@ -352,7 +358,9 @@ class Link:
                 await asyncio.sleep(self._reconnect_delay_s)
             except MQTTConnectError as error:
                 if self._client._package_handler._permanent_failure:
-                    raise LinkError(f"the broker refuses device {self._client_id}: {error}") from error
+                    raise ConnectRefused(
+                        f"the broker at {self._at} refuses device {self._client_id}: {_refusal(error)}"
+                    ) from error
                 await self._up.wait()  # The broker is busy: gmqtt keeps trying.
                 return
         raise LinkClosed(f"device {self._client_id} is closing its connection")
@@ -442,6 +450,13 @@ class Link:
         for _, packet in self._inflight.get_all():
             # A broker without the session has never seen these ids, so they are first deliveries for it.
             self._client._connection.send_package(bytes([packet[0] & ~DUP]) + packet[1:])
+
+
+def _refusal(error: MQTTConnectError) -> str:
+    """The meaning of a reason code, and what to do where it is about credentials."""
+    meaning = str(error.message).removeprefix("Connection Refused: ").lower()
+    advice = ": check user, password and client id" if error._code in _NOT_ADMITTED else ""
+    return f"{meaning} (code {error._code}){advice}"
 
 
 class _Lost(Exception):

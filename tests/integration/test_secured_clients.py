@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -360,3 +361,17 @@ def test_a_device_that_cannot_connect_says_why(
 
     with pytest.raises(LinkError, match=says):
         asyncio.run(connect())
+
+
+def test_simulated_devices_that_the_broker_refuses_are_one_sentence(world: World, tmp_path: Path) -> None:
+    """In processes of their own, because the library of the devices logs as well. `--first` counts for passwords."""
+    (tmp_path / "passwords").write_text("device-0007:hunter2\ndevice-0008:hunter2\n")
+    at = ("--mqtt", world.at("mqtts"), *world.trust, "--for", "1")
+    refused = headwater("devices", "simulate", "2", "--first", "7", "--passwords", str(tmp_path / "passwords"), *at)
+    check_sentence(refused, 4, "the fleet could not connect: the broker at mqtts://localhost:")
+    wanted = (
+        r"refuses device device-000[78]: bad user name or password \(code 134\): check user, password and client id"
+    )
+    assert re.search(wanted, refused.err), refused.err
+    anonymous = headwater("devices", "simulate", "1", *at)
+    check_sentence(anonymous, 4, "refuses device device-0001: not authorized (code 135)")

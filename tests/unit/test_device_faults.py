@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from broker_edge import RefusedError
+from broker_edge.device import Fleet, FleetSettings
 from broker_edge.device.faults import Fault, assign, parse
 from broker_edge.device.fleet_log import FleetLog, last_told
 from broker_edge.device.wording import Said, UplinkWords
@@ -42,6 +44,20 @@ def test_each_fault_gets_its_share_and_each_device_at_most_one() -> None:
 def test_faults_that_cannot_be_are_refused_in_words(text: str, said: str) -> None:
     with pytest.raises(RefusedError, match=said):
         parse(text)
+
+
+def test_a_part_of_a_fleet_has_the_faults_that_the_whole_fleet_gives_it() -> None:
+    shares, whole = parse("offline=50%"), range(101, 141)
+
+    async def faults(first: int, count: int) -> dict[str, bool]:
+        settings = FleetSettings(count=count, first=first, whole=whole, faults=tuple(shares))
+        fleet = Fleet(settings, [{}])
+        return {device.device_id: device.fault == Fault("offline") for device in fleet.devices}
+
+    parts = asyncio.run(faults(101, 15)) | asyncio.run(faults(116, 25))
+    assert list(parts) == [f"device-{number:04}" for number in whole]
+    assert sum(parts.values()) == 20
+    assert {id_ for id_, is_off in parts.items() if is_off} == set(assign(list(parts), shares))
 
 
 def test_log_of_a_fleet_tells_the_last_state_of_each(tmp_path: Path) -> None:
