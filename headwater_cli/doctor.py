@@ -1,9 +1,11 @@
-"""`headwater doctor`: checks this machine, one line per check with what to do. It changes nothing."""
+"""`headwater doctor`: checks this machine and a broker, one line per check with what to do. It changes nothing.
+
+A broker with users or TLS is checked as other commands reach it: with the same options and variables.
+"""
 
 from __future__ import annotations
 
 import platform
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,15 +16,9 @@ from typing import Literal
 import typer
 
 from broker_edge.broker import native
-from headwater_cli._options import (
-    DEFAULT_MQTT,
-    DEFAULT_SERVER,
-    JsonOption,
-    MqttOption,
-    ServerOption,
-    connect,
-    parse_mqtt,
-)
+from broker_edge.credentials import Credentials
+from headwater_cli._mqtt import Mqtt
+from headwater_cli._options import DEFAULT_MQTT, DEFAULT_SERVER, JsonOption, MqttOption, ServerOption, connect
 from headwater_cli._output import put_json, put_rows, say
 
 _PROBE_S = 3.0
@@ -39,13 +35,13 @@ class Check:
 
 
 def doctor(server: ServerOption = DEFAULT_SERVER, mqtt: MqttOption = DEFAULT_MQTT, json: JsonOption = False) -> None:
-    """Check Python, the native module, Java and jars for Spark, and whether a broker answers; exit 1 if not."""
+    """Check Python, the native module, Java and jars for Spark, and whether a broker lets us in; exit 1 if not."""
     checks = [
         Check("python", "ok", f"{platform.python_version()} at {sys.executable}"),
         _checked("native module", _native),
         *_spark(),
         _checked("flight", lambda: _flight(server)),
-        _checked("mqtt", lambda: _reachable(mqtt)),
+        _checked("mqtt", lambda: _mqtt(mqtt)),
     ]
     failed = [check for check in checks if check.state == "failed"]
     if json:
@@ -82,18 +78,19 @@ def _spark() -> list[Check]:
 def _flight(server: str) -> str:
     with connect(server, _PROBE_S) as client:
         version = client.version()
-    return f"headwater {version.version} at {server}, log {version.log_id}"
+    return f"headwater {version.version} at {server}, log {version.log_id}; {_as_whom()}"
 
 
-def _reachable(address: str) -> str:
-    at = parse_mqtt(address)
-    try:
-        socket.create_connection((at.host, at.port), _PROBE_S).close()
-    except OSError as error:
-        raise OSError(
-            f"nothing listens at {address}: start a broker, or give its address with --mqtt ({error})"
-        ) from error
-    return f"{address} accepts connections"
+def _mqtt(address: str) -> str:
+    with Mqtt(address, protocol="5", timeout_s=_PROBE_S):
+        return f"{address} accepts MQTT 5; {_as_whom()}"
+
+
+def _as_whom() -> str:
+    shown = Credentials.from_environment()
+    if shown.is_anonymous:
+        return "no user"
+    return "user of the token" if shown.user is None else f"user {shown.user}"
 
 
 def register(app: typer.Typer) -> None:

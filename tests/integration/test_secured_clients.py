@@ -375,3 +375,25 @@ def test_simulated_devices_that_the_broker_refuses_are_one_sentence(world: World
     assert re.search(wanted, refused.err), refused.err
     anonymous = headwater("devices", "simulate", "1", *at)
     check_sentence(anonymous, 4, "refuses device device-0001: not authorized (code 135)")
+
+
+@pytest.mark.parametrize(
+    ("options", "flight", "mqtt"),
+    [
+        ("login trust", f"user {USER}", f"accepts MQTT 5; user {USER}"),
+        ("wrong trust", "credentials", "Bad user name or password"),
+        ("trust", "credentials", "Not authorized"),
+        ("login", UNKNOWN, UNKNOWN),
+    ],
+)
+def test_doctor_checks_a_secured_broker_as_other_commands_reach_it(
+    world: World, command: Callable[..., Ended], options: str, flight: str, mqtt: str
+) -> None:
+    addresses = ["--server", world.at("grpc+tls"), "--mqtt", world.at("mqtts")]
+    done = command("doctor", "--json", *addresses, *chosen(world, options))
+    (report,) = done.documents
+    found = {check["name"]: check for check in report["checks"]}
+    state = "ok" if options == "login trust" else "failed"
+    for name, says in (("flight", flight), ("mqtt", mqtt)):
+        assert (found[name]["state"], says in found[name]["detail"]) == (state, True), found[name]
+    assert "hunter2" not in done.out + done.err
