@@ -279,8 +279,9 @@ def _link_errors() -> Iterator[None]:
 
 
 def _need_gmqtt() -> None:
-    if find_spec("gmqtt") is None:
-        raise ConfigError("devices need gmqtt: install headwater with the extra `device`")
+    missing = [name for name in ("gmqtt", "websockets") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"devices need {' and '.join(missing)}: install headwater with the extra `device`")
     # gmqtt warns about each interrupted connection, and many simulated devices interrupt theirs on purpose.
     logging.getLogger("gmqtt").setLevel(logging.ERROR)
     logging.getLogger("gmqtt.mqtt.handler").addFilter(_is_failure)

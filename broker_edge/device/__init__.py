@@ -1,7 +1,7 @@
 """Devices in Python: a reference agent that carries out commands and updates, and a fleet of simulated devices.
 
-Needs the `device` extra (gmqtt). The agent implements the payloads of docs/protocols.md §5 and does not depend on Delta
-or Spark.
+Needs the `device` extra (gmqtt, websockets). The agent implements the payloads of docs/protocols.md §5 and does not
+depend on Delta or Spark.
 """
 
 from broker_edge.device.agent import Agent

@@ -1,26 +1,27 @@
-"""MQTT over WebSocket for gmqtt: an asyncio transport that frames what it sends and unframes what it receives (RFC
+"""MQTT over WebSocket for gmqtt: an asyncio transport around `websockets`, whose protocol frames without doing I/O (RFC
 6455, client side; MQTT 5 §6).
 
-The bytes of data frames are one stream, because MQTT packets may span frames. It offers no compression.
+The bytes of binary frames are one stream, because MQTT packets may span frames. It offers no compression.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import os
 import ssl
 from typing import Any
 
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidMessage, InvalidStatus, NegotiationError
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import State
+from websockets.typing import Subprotocol
+from websockets.uri import WebSocketURI
+
 from broker_edge.mqtt_address import MqttAddress
 
-_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_HEAD_BYTES_MAX = 16 * 1024
-_CONTROL_BYTES_MAX = 125
-"""RFC 6455 §5.5: the payload of a control frame."""
-_BINARY, _CLOSE, _PING, _PONG = 0x2, 0x8, 0x9, 0xA
-_NORMAL_CLOSURE = (1000).to_bytes(2, "big")
+_MQTT = Subprotocol("mqtt")
+_FRAME_BYTES_MAX = 5 + 268_435_455
+"""The largest MQTT packet (MQTT 5 §1.5.5)."""
 
 
 class WebSocketError(ConnectionError):
@@ -51,36 +52,38 @@ class _Framing(asyncio.Transport, asyncio.Protocol):
         super().__init__()
         self.upgraded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._inside, self._at = inside, at
-        self._key = base64.b64encode(os.urandom(16)).decode()
+        uri = WebSocketURI(at.is_tls, at.host, at.port, at.path, "")
+        self._frames = ClientProtocol(uri, subprotocols=[_MQTT], max_size=(None, _FRAME_BYTES_MAX))
         self._socket: asyncio.Transport | None = None
-        self._buffer = bytearray()
-        self._left = 0
-        """Bytes of the current data frame that have not arrived."""
 
     # Of the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport), "a stream socket"
         self._socket = transport
-        host = f"[{self._at.host}]" if ":" in self._at.host else self._at.host
-        head = (
-            f"GET {self._at.path} HTTP/1.1\r\nHost: {host}:{self._at.port}\r\nUpgrade: websocket\r\n"
-            f"Connection: Upgrade\r\nSec-WebSocket-Key: {self._key}\r\nSec-WebSocket-Version: 13\r\n"
-            "Sec-WebSocket-Protocol: mqtt\r\n\r\n"
-        )
-        transport.write(head.encode())
+        self._frames.send_request(self._frames.connect())
+        self._send()
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        if not self.upgraded.done():
-            self._read_head()
-        if self.upgraded.done() and not self.upgraded.cancelled() and self.upgraded.exception() is None:
-            self._read_frames()
+        self._frames.receive_data(data)
+        self._look_at_upgrade()
+        for event in self._frames.events_received():
+            if not isinstance(event, Frame) or self._frames.subprotocol is None:
+                continue
+            if event.opcode in (Opcode.BINARY, Opcode.CONT):
+                self._inside.data_received(bytes(event.data))
+            elif event.opcode is Opcode.TEXT:  # MQTT 5 §6: the connection must be closed.
+                self._frames.fail(CloseCode.UNSUPPORTED_DATA)
+        self._send()
+        if self._frames.close_expected() and self._socket is not None:
+            self._socket.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.upgraded.done():
-            self.upgraded.set_exception(exc or WebSocketError(f"{self._at} closed the connection during the upgrade"))
-        elif self.upgraded.exception() is None:
+        self._frames.receive_eof()
+        if not self.upgraded.done() and exc is not None:
+            self.upgraded.set_exception(exc)
+        self._look_at_upgrade()
+        if not self.upgraded.cancelled() and self.upgraded.exception() is None:
             self._inside.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -89,71 +92,40 @@ class _Framing(asyncio.Transport, asyncio.Protocol):
     def resume_writing(self) -> None:
         self._inside.resume_writing()
 
-    def _read_head(self) -> None:
-        end = self._buffer.find(b"\r\n\r\n")
-        if end < 0:
-            if len(self._buffer) > _HEAD_BYTES_MAX:
-                self.upgraded.set_exception(WebSocketError(f"{self._at} does not speak WebSocket"))
+    def _look_at_upgrade(self) -> None:
+        if self.upgraded.done():
             return
-        lines = self._buffer[:end].decode("latin-1").split("\r\n")
-        del self._buffer[: end + 4]
-        pairs = (line.partition(":") for line in lines[1:])
-        fields = {name.strip().lower(): value.strip() for name, _, value in pairs}
-        accept = base64.b64encode(hashlib.sha1((self._key + _GUID).encode()).digest()).decode()
-        if " 101 " not in f"{lines[0]} " or fields.get("sec-websocket-accept") != accept:
-            self.upgraded.set_exception(WebSocketError(f"{self._at} refused WebSocket: {lines[0][:100]}"))
-        elif fields.get("sec-websocket-protocol") != "mqtt":
-            self.upgraded.set_exception(WebSocketError(f"{self._at} does not offer MQTT over WebSocket"))
-        else:
+        refusal = self._frames.handshake_exc
+        if refusal is None and self._frames.state is State.CONNECTING:
+            return
+        if refusal is None and self._frames.subprotocol is not None:
             self.upgraded.set_result(None)
-
-    def _read_frames(self) -> None:
-        while self._buffer:
-            if self._left:
-                part = bytes(self._buffer[: self._left])
-                del self._buffer[: len(part)]
-                self._left -= len(part)
-                self._inside.data_received(part)
-                continue
-            if not self._read_frame():
-                return
-
-    def _read_frame(self) -> bool:
-        """Reads the head of a data frame or a whole control frame; False if more bytes are needed."""
-        buffer = self._buffer
-        if len(buffer) < 2:
-            return False
-        code, length, size = buffer[0] & 0x0F, buffer[1] & 0x7F, 2
-        if length > _CONTROL_BYTES_MAX:
-            size = 4 if length == 126 else 10
-            if len(buffer) < size:
-                return False
-            length = int.from_bytes(buffer[2:size], "big")
-        if code < _CLOSE:
-            del buffer[:size]
-            self._left = length
-            return True
-        if length > _CONTROL_BYTES_MAX:
-            self.abort()
-            return False
-        if len(buffer) < size + length:
-            return False
-        payload = bytes(buffer[size : size + length])
-        del buffer[: size + length]
-        if code == _PING:
-            self._send(_PONG, payload)
-        elif code == _CLOSE:
-            self.close()
-        return True
+            return
+        match refusal:
+            case None | NegotiationError():
+                what = "does not offer MQTT over WebSocket"
+            case InvalidMessage(__cause__=EOFError()):
+                what = "closed the connection during the upgrade"
+            case InvalidMessage():
+                what = "does not speak WebSocket"
+            case InvalidStatus():
+                what = f"refused WebSocket: HTTP {refusal.response.status_code}"
+            case _:
+                what = f"refused WebSocket: {str(refusal)[:100]}"
+        self.upgraded.set_exception(WebSocketError(f"{self._at} {what}"))
 
     # Of the protocol inside
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        self._send(_BINARY, bytes(data))
+        if self._frames.state is State.OPEN:
+            self._frames.send_binary(data)
+            self._send()
 
     def close(self) -> None:
-        if self._socket is not None and not self._socket.is_closing():
-            self._send(_CLOSE, _NORMAL_CLOSURE)
+        if self._frames.state is State.OPEN:
+            self._frames.send_close(CloseCode.NORMAL_CLOSURE)
+            self._send()
+        if self._socket is not None:
             self._socket.close()
 
     def abort(self) -> None:
@@ -174,21 +146,8 @@ class _Framing(asyncio.Transport, asyncio.Protocol):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default if self._socket is None else self._socket.get_extra_info(name, default)
 
-    def _send(self, code: int, payload: bytes) -> None:
-        if self._socket is None or self._socket.is_closing():
-            return
-        length, mask = len(payload), os.urandom(4)
-        if length <= _CONTROL_BYTES_MAX:
-            head = bytes((0x80 | code, 0x80 | length))
-        elif length < 1 << 16:
-            head = bytes((0x80 | code, 0x80 | 126)) + length.to_bytes(2, "big")
-        else:
-            head = bytes((0x80 | code, 0x80 | 127)) + length.to_bytes(8, "big")
-        self._socket.write(head + mask + _masked(payload, mask))
-
-
-def _masked(payload: bytes, mask: bytes) -> bytes:
-    """RFC 6455 §5.3, as one operation on large integers."""
-    length = len(payload)
-    key = (mask * (length // 4 + 1))[:length]
-    return (int.from_bytes(payload, "big") ^ int.from_bytes(key, "big")).to_bytes(length, "big")
+    def _send(self) -> None:
+        """Writes what the frames made. An empty text stands for the end, which `close` brings."""
+        for data in self._frames.data_to_send():
+            if data and self._socket is not None and not self._socket.is_closing():
+                self._socket.write(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable
 
@@ -110,23 +111,79 @@ def test_frames_of_every_length_are_one_stream_and_pings_are_answered() -> None:
     exchange(serve, work)
 
 
-def test_a_control_frame_that_is_too_long_ends_the_connection() -> None:
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        pytest.param(b"\x89\x7e\x00\x7e" + bytes(126), 1002, id="a control frame that is too long"),
+        pytest.param(b"\x81\x02hi", 1003, id="text"),
+        pytest.param(b"\x80\x02hi", 1002, id="a continuation of nothing"),
+        pytest.param(b"\x02\x01a\x82\x01b", 1002, id="a packet within a packet"),
+        pytest.param(b"\xc2\x01a", 1002, id="compression, which was not agreed"),
+        pytest.param(b"\x82\x81\x00\x00\x00\x00a", 1002, id="a masked frame of a server"),
+        pytest.param(b"\x82\x7f\x00\x00\x00\x00\x20\x00\x00\x00", 1009, id="more than an MQTT packet"),
+    ],
+)
+def test_a_frame_that_must_not_be_ends_the_connection(frame: bytes, code: int) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(upgrade(await reader.readuntil(b"\r\n\r\n")) + b"\x89\x7e\x00\x7e")
+        writer.write(upgrade(await reader.readuntil(b"\r\n\r\n")) + frame)
+        kind, payload = await frame_of(reader)
+        assert (kind, int.from_bytes(payload[:2], "big")) == (0x88, code)
         assert await reader.read(1) == b""
 
     async def work(transport: asyncio.Transport, inside: Received) -> None:
         await inside.lost
+        transport.write(b"too late")
+        assert bytes(inside.data) in (b"", b"a")
 
     exchange(serve, work)
+
+
+def test_a_ping_between_two_fragments_is_answered_and_the_packet_is_whole() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.write(upgrade(head) + b"\x02\x02ab" + b"\x89\x04ping" + b"\x00\x00" + b"\x80\x01c" + b"\x89\x00")
+        assert await frame_of(reader) == (0x8A, b"ping")
+        assert await frame_of(reader) == (0x8A, b"")
+        assert await frame_of(reader) == (0x82, b"answer")
+
+    async def work(transport: asyncio.Transport, inside: Received) -> None:
+        while bytes(inside.data) != b"abc":
+            await asyncio.sleep(0)
+        transport.write(b"answer")
+        assert await inside.lost is None
+
+    exchange(serve, work)
+
+
+def test_a_connection_that_is_given_up_during_the_upgrade_is_cut() -> None:
+    gone = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        gone.set()
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read(1) == b""
+
+    async def both() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server, asyncio.timeout(WAIT_S):
+            at = MqttAddress("127.0.0.1", server.sockets[0].getsockname()[1], "ws", "/mqtt")
+            opening = asyncio.ensure_future(open_websocket(Received(), at, None))
+            await gone.wait()
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+
+    asyncio.run(both())
 
 
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (lambda head: b"HTTP/1.1 404 Not Found\r\n\r\n", "refused WebSocket: HTTP/1.1 404 Not Found"),
+        (lambda head: b"HTTP/1.1 404 Not Found\r\n\r\n", "refused WebSocket: HTTP 404"),
         (lambda head: upgrade(head, key="of another request"), "refused WebSocket"),
         (lambda head: upgrade(head, protocol="chat"), "does not offer MQTT over WebSocket"),
+        (lambda head: upgrade(head).replace(b"Sec-WebSocket-Protocol", b"Other"), "does not offer MQTT over WebSocket"),
         (lambda head: b"\x20\x02\x00\x00" * 5_000, "does not speak WebSocket"),
         (lambda head: b"", "closed the connection during the upgrade"),
     ],
