@@ -10,7 +10,7 @@ from broker_edge.broker import native
 
 
 def bench(context: typer.Context) -> None:
-    """Measure an MQTT broker: pub, sub, pair, connect (`headwater bench --help`)."""
+    """Measure an MQTT broker: publishers, subscribers, pairs of both, or connections."""
     run = native().bench
     # The native code handles interrupts; Python's handler would only run after it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+from support.doc_reference import bench_usage
 from support.programs import headwater
 
 from broker_edge import Client
 from broker_edge.torture.process import BrokerProcess
+
+WAIT_S = 60.0
 
 
 def bench(broker: BrokerProcess, *words: str) -> dict[str, object]:
@@ -32,6 +38,26 @@ def test_every_subscriber_gets_every_message(broker: BrokerProcess) -> None:
 
 def test_connections_are_counted(broker: BrokerProcess) -> None:
     assert bench(broker, "connect", "-c", "10", "-n", "200")["acked"] == 200
+
+
+def test_clients_are_named_by_the_prefix() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(WAIT_S)
+        words = ("pub", "-c", "1", "-n", "1", "--client-prefix", "north-")
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(headwater, "bench", *words, "--mqtt", address)
+            client, _ = server.accept()
+            with client:
+                client.settimeout(WAIT_S)
+                assert b"\x00\x07north-0" in client.recv(1024)
+            assert ended.result().code == 3
+    assert headwater("bench", "pub", "--client-prefix", "x" * 70_000).code == 2
+
+
+def test_the_options_are_those_of_the_reference() -> None:
+    done = headwater("bench", "--help")
+    assert (done.code, done.out) == (0, bench_usage())
 
 
 def test_a_broker_that_is_away_and_a_wrong_word_end_in_one_sentence() -> None:

@@ -221,6 +221,9 @@ def _command(command: Any, path: str) -> Iterator[str]:
         below = getattr(command, "commands", {})
         if below:
             return
+        if path == "headwater bench":
+            yield f"```text\n{bench_usage()}```"
+            return
         rows = []
         for parameter in command.get_params(context):
             record = parameter.get_help_record(context)
@@ -230,6 +233,15 @@ def _command(command: Any, path: str) -> Iterator[str]:
             rows.append(f"| `{_cell(name)}` | {_cell(help_)} |")
         if rows:
             yield "\n".join(["| argument or option | meaning |", "|---|---|", *rows])
+
+
+def bench_usage() -> str:
+    """What `headwater bench --help` prints, from the source of the native code. A test compares both."""
+    found = re.search(
+        r'pub const USAGE: &str = "\\\n(.*?)";', read("broker_edge/core/bench/src/arguments.rs"), re.DOTALL
+    )
+    assert found is not None, "the usage is a constant of that file"
+    return found[1]
 
 
 def metrics(exposition: str) -> str:

@@ -31,11 +31,13 @@ usage: headwater bench SCENARIO [OPTIONS]
   -n, --messages N             total messages, or connections
   -d, --duration SECONDS       run time, in place of --messages (10)
   -w, --window N               closed loop: unacknowledged messages per publisher (100)
-  -r, --rate N                 open loop: total messages, or connections, per second; latency counts from the intended time
+  -r, --rate N                 open loop: total messages, or connections, per second; latency counts from the intended
+                               time
   -s, --size BYTES             payload size, or sizes by weight: 64:9,1024:1 (64)
   -q, --qos 0|1|2              QoS, or QoS by weight: 0:1,1:1 (1)
   --topics N                   topics of each publisher (1)
   --prefix TOPIC               prefix of all topics (bench)
+  --client-prefix TEXT         prefix of all client ids, before a number; for users with ids of their own (bench-PID-)
   --protocol 3.1|3.1.1|5       MQTT version (3.1.1)
   --patience SECONDS           give up when nothing arrives for this long (10)
   --pid PID                    also report the CPU time of this broker process on this machine
@@ -94,6 +96,7 @@ pub fn parse(arguments: &[String]) -> Result<Option<Request>, String> {
             "-q" | "--qos" => plan.qos = mix(name, &value()?, qos)?,
             "--topics" => plan.topics = number(name, &value()?)?,
             "--prefix" => plan.prefix = value()?,
+            "--client-prefix" => plan.client_prefix = value()?,
             "--protocol" => plan.version = version(&value()?)?,
             "--patience" => plan.patience = seconds(name, &value()?)?,
             "--pid" => plan.broker_pid = Some(number(name, &value()?)?),
@@ -163,7 +166,8 @@ mod tests {
 
     #[test]
     fn words_become_a_plan() {
-        let text = "sub -c 9 --publishers=2 --rate 500 -n 70 -s 64:3,1024:1 --qos 2 --mqtt=127.0.0.1:99 --json";
+        let text = "sub -c 9 --publishers=2 --rate 500 -n 70 -s 64:3,1024:1 --qos 2 --mqtt=127.0.0.1:99 --json \
+                    --client-prefix north-";
         let request = parsed(text).expect("it is well-formed").expect("no help");
         let plan = request.plan;
         assert!(request.json);
@@ -174,6 +178,7 @@ mod tests {
         assert_eq!(plan.pace, Pace::Open { per_s: 500.0 });
         assert_eq!(plan.limit, Limit::Messages(70));
         assert_eq!(plan.address.to_string(), "127.0.0.1:99");
+        assert_eq!(plan.client_prefix, "north-");
         assert_eq!(plan.qos_max(), QoS::ExactlyOnce);
         assert_eq!(plan.sizes.values().filter(|size| *size == 64).count(), 3);
     }

@@ -98,6 +98,8 @@ pub struct Plan {
 /// Delivered messages begin with their send time, in this many bytes.
 pub const TIME_BYTES: usize = 8;
 const SIZE_MAX: usize = 16 << 20;
+/// A client id has at most 65,535 bytes (MQTT 5 §1.5.4), and a number follows.
+const CLIENT_PREFIX_BYTES_MAX: usize = 60_000;
 
 impl Plan {
     /// The plan of a command line without options.
@@ -127,6 +129,11 @@ impl Plan {
         let wrong = |sentence: String| Err(BenchError::Usage(sentence));
         if self.connections == 0 || self.publishers == 0 || self.topics == 0 {
             return wrong("connections, publishers and topics must be at least 1".to_owned());
+        }
+        if self.client_prefix.len() > CLIENT_PREFIX_BYTES_MAX || self.client_prefix.contains('\0') {
+            return wrong(format!(
+                "--client-prefix is a text of at most {CLIENT_PREFIX_BYTES_MAX} bytes, without a null character"
+            ));
         }
         match self.pace {
             Pace::Closed { window: 0 } => return wrong("--window must be at least 1".to_owned()),
