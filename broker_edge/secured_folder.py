@@ -24,7 +24,7 @@ PORTS: Mapping[str, int] = {"mqtt": 1883, "mqtts": 8883, "flight": 8815, "admin"
 HOSTS = ("localhost", "127.0.0.1", "::1")
 _GENERATE_S = 120.0
 
-_ACL = f"""\
+ACL = f"""\
 # Who may do what: docs/security.md explains every line. After a change, send SIGHUP to the broker.
 
 # People who run the broker: groups, backups, reloads, clients.
@@ -42,12 +42,14 @@ topic replay $gaps
 topic write devices/+/actions
 topic write artifacts/#
 
-# Each device, which is the user of its name: writes its own topics, reads its commands and firmware.
+# Each device, which is the user of its name: writes its own topics, reads its commands and firmware (chunks from an
+# offset of its choice, to go on after an interruption).
 pattern write devices/%c/telemetry/#
 pattern write devices/%c/status
 pattern read devices/%c/actions
-pattern read artifacts/#
-pattern replay artifacts/#
+pattern read artifacts/+/+/manifest
+pattern read artifacts/+/+/chunks
+pattern replay artifacts/+/+/chunks
 """
 
 
@@ -110,7 +112,7 @@ class SecuredFolder:
         (self.root / "schemas").mkdir(exist_ok=True)
         made = [*self._certificates(), *self._users()]
         for path, text in (
-            (self.root / "acl", _ACL),
+            (self.root / "acl", ACL),
             (self.broker, self._broker_yaml()),
             (self.pipelines, self._pipelines_yaml()),
         ):

@@ -85,6 +85,17 @@ impl Connection {
             },
         };
         plan.address = address.resolve()?;
+        let is_local = plan.address.ip().is_loopback();
+        if plan.credentials.password.is_some() && plan.layers.tls.is_none() && !is_local {
+            let scheme = if address.scheme.is_websocket() {
+                "wss"
+            } else {
+                "mqtts"
+            };
+            self.notes.push(format!(
+                "{text} has no TLS: others on the network can read the password or token; write {scheme}://"
+            ));
+        }
         plan.place = text;
         Ok(self.notes)
     }
@@ -216,6 +227,31 @@ mod tests {
         let options = [("--mqtt", "mqtts://a..b:7"), ("--tls-ca", cert)];
         let reason = applied(&options, &[]).err().unwrap_or_default();
         assert!(reason.contains("a..b"), "{reason}");
+    }
+
+    #[test]
+    fn a_password_in_clear_to_another_machine_is_a_note() {
+        for (address, scheme) in [
+            ("10.1.2.3:7", Some("mqtts://")),
+            ("ws://10.1.2.3:7", Some("wss://")),
+            ("mqtts://10.1.2.3:7", None),
+            ("127.0.0.1:7", None),
+        ] {
+            let login = [
+                ("--mqtt", address),
+                ("--user", "ann"),
+                ("--password-from", "env:PATH"),
+            ];
+            let (_, notes) = applied(&login, &[]).expect("it is well-formed");
+            assert_eq!(notes.len(), usize::from(scheme.is_some()), "{notes:?}");
+            assert!(
+                notes
+                    .iter()
+                    .all(|note| note.ends_with(scheme.unwrap_or_default()))
+            );
+            let (_, notes) = applied(&login[..1], &[]).expect("it is well-formed");
+            assert!(notes.is_empty(), "{notes:?}");
+        }
     }
 
     #[test]
