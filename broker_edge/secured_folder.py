@@ -23,6 +23,8 @@ OPERATOR, PIPELINE = "operator", "pipeline"
 PORTS: Mapping[str, int] = {"mqtt": 1883, "mqtts": 8883, "flight": 8815, "admin": 8080}
 HOSTS = ("localhost", "127.0.0.1", "::1")
 _GENERATE_S = 120.0
+_COMMON_NAME_MAX = 64
+"""RFC 5280, upper bound of a common name."""
 
 ACL = f"""\
 # Who may do what: docs/security.md explains every line. After a change, send SIGHUP to the broker.
@@ -57,7 +59,10 @@ pattern replay artifacts/+/+/chunks
 class SecuredFolder:
     """`root` is absolute. `hosts` are the names and addresses in the broker's certificate; jobs call the first one.
     MQTT over TLS, Flight and admin listen on `bind`; MQTT in clear on 127.0.0.1 only. With `beside`, the folder of a
-    first broker, `devices` counts for nothing."""
+    first broker, `devices` counts for nothing.
+
+    With `client_certificates` a device authenticates itself over TLS by a certificate of its name, signed by an
+    authority for devices, and has no password. A folder that has this authority keeps to it."""
 
     root: Path
     devices: tuple[str, ...] = ("device-0001",)
@@ -65,6 +70,7 @@ class SecuredFolder:
     bind: str = "127.0.0.1"
     ports: Mapping[str, int] = field(default_factory=lambda: PORTS)
     beside: Path | None = None
+    client_certificates: bool = False
 
     @property
     def broker(self) -> Path:
@@ -77,6 +83,15 @@ class SecuredFolder:
     @property
     def ca(self) -> Path:
         return self.root / "tls" / "ca.pem"
+
+    @property
+    def devices_ca(self) -> Path:
+        """The authority of the devices' certificates; it exists if devices have certificates."""
+        return self.root / "tls" / "devices-ca.pem"
+
+    def certificate(self, device: str) -> tuple[Path, Path]:
+        """The certificate of a device and its key."""
+        return self.root / "secrets" / f"{device}.pem", self.root / "secrets" / f"{device}.key"
 
     @property
     def device_passwords(self) -> Path:
@@ -98,6 +113,11 @@ class SecuredFolder:
         for name in self.devices:
             if not name or set(name) & set("/+#:\0\n") or name in (OPERATOR, PIPELINE, "devices"):
                 raise ConfigError(f"`{name}` cannot be the name of a device: it is a user and a level of topics")
+        if self.client_certificates and self.broker.exists() and not self.devices_ca.exists():
+            raise ConfigError(f"{self.broker} lets devices in by password: name a new folder for client certificates")
+        for name in self.devices if self.client_certificates or self.devices_ca.exists() else ():
+            if len(name) > _COMMON_NAME_MAX or not name.isascii():
+                raise ConfigError(f"`{name}` cannot be the name in a certificate: {_COMMON_NAME_MAX} ASCII characters")
         try:
             return self._write()
         except OSError as error:
@@ -110,7 +130,7 @@ class SecuredFolder:
             folder.mkdir(parents=True, exist_ok=True, mode=mode)
         # Silver of a new set-up has no schemas, and needs their folder.
         (self.root / "schemas").mkdir(exist_ok=True)
-        made = [*self._certificates(), *self._users()]
+        made = [*self._certificates(), *self._device_certificates(), *self._users()]
         for path, text in (
             (self.root / "acl", ACL),
             (self.broker, self._broker_yaml()),
@@ -122,7 +142,9 @@ class SecuredFolder:
         return made
 
     def _write_beside(self, first: Path) -> list[Path]:
-        shared = (("users", 0o600), ("acl", 0o644), ("tls/ca.pem", 0o644))
+        shared = [("users", 0o600), ("acl", 0o644), ("tls/ca.pem", 0o644)]
+        if (first / "tls/devices-ca.pem").exists():
+            shared.append(("tls/devices-ca.pem", 0o644))
         for name in (*(name for name, _ in shared), "tls/ca.key"):
             if not (first / name).is_file():
                 raise ConfigError(
@@ -153,17 +175,27 @@ class SecuredFolder:
                 raise ConfigError(f"{self.ca} is missing, and other files of it exist: put it back, or remove {tls}")
             authority = new_authority(f"headwater {self.hosts[0]}")
             made += _new_pair(authority, self.ca, ca_key)
-        if cert.exists() and key.exists():
+        if _is_made(cert, key):
             return made
-        if cert.exists() or key.exists():
-            raise ConfigError(f"only one of {cert} and {key} exists: put the other back, or remove this one too")
-        if not ca_key.exists():
-            raise ConfigError(f"a certificate needs {ca_key}: put it back to sign one, or place {cert} and {key} there")
-        authority = KeyPair(self.ca.read_bytes(), ca_key.read_bytes())
+        authority = _authority(self.ca, ca_key, cert, key)
         return made + _new_pair(new_certificate(authority, self.hosts[0], hosts=self.hosts), cert, key)
 
+    def _device_certificates(self) -> list[Path]:
+        if not self.client_certificates and not self.devices_ca.exists():
+            return []
+        ca_key = self.devices_ca.with_suffix(".key")
+        made: list[Path] = []
+        if not self.devices_ca.exists():
+            made += _new_pair(new_authority(f"headwater devices {self.hosts[0]}"), self.devices_ca, ca_key)
+        for name in self.devices:
+            cert, key = self.certificate(name)
+            if not _is_made(cert, key):
+                made += _new_pair(new_certificate(_authority(self.devices_ca, ca_key, cert, key), name), cert, key)
+        return made
+
     def _users(self) -> list[Path]:
-        missing = [name for name in (OPERATOR, PIPELINE, *self.devices) if not self.password(name).exists()]
+        with_password = (OPERATOR, PIPELINE, *(() if self.devices_ca.exists() else self.devices))
+        missing = [name for name in with_password if not self.password(name).exists()]
         if not missing:
             return []
         users = self.root / "users"
@@ -187,14 +219,22 @@ class SecuredFolder:
             "listeners:\n",
             f'  # In clear, for programs on this machine.\n  mqtt: {{bind: "127.0.0.1:{self.ports["mqtt"]}"}}\n',
         ]
+        has_certificates = self.devices_ca.exists()
+        mutual = f"{tls[:-1]}, client_ca: {_quoted(self.devices_ca)}, client_auth: required}}"
         for name in ("mqtts", "flight", "admin"):
-            parts.append(f'  {name}:\n    bind: "{_in_address(self.bind)}:{self.ports[name]}"\n    tls: {tls}\n')
+            chosen = mutual if has_certificates and name == "mqtts" else tls
+            parts.append(f'  {name}:\n    bind: "{_in_address(self.bind)}:{self.ports[name]}"\n    tls: {chosen}\n')
         named = [host for host in self.hosts if host not in HOSTS]
         if named:
             parts.append(f"admin:\n  hosts: {json.dumps(named)}\n")
         parts.append(
             f"auth:\n  password_file: {_quoted(self.root / 'users')}\n  acl_file: {_quoted(self.root / 'acl')}\n"
         )
+        if has_certificates:
+            parts.append(
+                "  # A device is the user of the name in its certificate, and needs no password.\n"
+                "  certificate: {user: common_name, bind_client_id: true}\n"
+            )
         return "".join(parts)
 
     def _pipelines_yaml(self) -> str:
@@ -242,6 +282,20 @@ def _pairs(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
     for line in lines:
         name, _, password = line.partition(":")
         yield name, password
+
+
+def _is_made(cert: Path, key: Path) -> bool:
+    """Whether both exist. Raises ConfigError if only one does: neither is ever replaced."""
+    if cert.exists() != key.exists():
+        raise ConfigError(f"only one of {cert} and {key} exists: put the other back, or remove this one too")
+    return cert.exists()
+
+
+def _authority(ca: Path, ca_key: Path, cert: Path, key: Path) -> KeyPair:
+    """What signs `cert`."""
+    if not ca_key.exists():
+        raise ConfigError(f"a certificate needs {ca_key}: put it back to sign one, or place {cert} and {key} there")
+    return KeyPair(ca.read_bytes(), ca_key.read_bytes())
 
 
 def _new_pair(pair: KeyPair, cert: Path, key: Path) -> list[Path]:

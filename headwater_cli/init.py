@@ -47,6 +47,12 @@ def init(
             help="Folder of a first broker: write another broker with its users, rights and authority.",
         ),
     ] = None,
+    client_certificates: Annotated[
+        bool,
+        typer.Option(
+            "--client-certificates", help="Devices have certificates of their own for MQTT over TLS, and no passwords."
+        ),
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Add what is missing to a folder with files; overwrites nothing.")
     ] = False,
@@ -59,6 +65,8 @@ def init(
     root = folder.absolute()
     if root.exists() and not force and (not root.is_dir() or any(root.iterdir())):
         raise ConfigError(f"{folder} is not empty: name a new folder, or add what is missing to it with --force")
+    if beside is not None and client_certificates:
+        raise typer.BadParameter(f"--client-certificates: a broker beside {beside} does as {beside} does")
     if beside is not None and device:
         raise ConfigError(
             f"the devices of a broker beside {beside} are those of {beside}: add them there, with "
@@ -71,6 +79,7 @@ def init(
         bind=bind,
         ports=_ports(port or [], PORTS),
         beside=None if beside is None else beside.absolute(),
+        client_certificates=client_certificates,
     )
     made = secured.write()
     commands = next_commands(secured)
@@ -96,7 +105,11 @@ def next_commands(secured: SecuredFolder) -> list[str]:
     device = secured.devices[0]
     publish = ["headwater", "pub", f"devices/{device}/telemetry", '{"celsius": 20.5}', "--id", device]
     publish += ["--mqtt", secured.mqtts(), "--tls-ca", str(secured.ca)]
-    publish += ["--user", device, "--password-from", f"file:{secured.password(device)}"]
+    if secured.devices_ca.exists():
+        cert, key = secured.certificate(device)
+        publish += ["--tls-cert", str(cert), "--tls-key", str(key)]
+    else:
+        publish += ["--user", device, "--password-from", f"file:{secured.password(device)}"]
     jobs = ["headwater", "jobs", "run", "telemetry", "--available-now", "--config", str(secured.pipelines)]
     return [shlex.join(words) for words in (broker, publish, jobs)]
 

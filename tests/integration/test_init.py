@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import stat
 import subprocess
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -117,6 +118,91 @@ def test_the_certificate_has_the_names_and_is_signed_by_the_authority(
     assert load_broker(tmp_path / "x")["listeners"]["mqtt"]["bind"] == "127.0.0.1:1883"
     assert load_settings(tmp_path / "x/pipelines.yaml").fleet()[0].server == "grpc+tls://edge-1.example:8815"
     assert "to renew it, remove" in done.err
+
+
+def published(folder: Path, device: str, *options: str) -> Ended:
+    """A message of a device, over TLS."""
+    port = load_broker(folder)["listeners"]["mqtts"]["bind"].rpartition(":")[2]
+    at = ("--mqtt", f"mqtts://localhost:{port}", "--tls-ca", str(folder / "tls/ca.pem"))
+    return headwater("pub", f"devices/{device}/telemetry", "x", "--id", device, *at, *options)
+
+
+def certificate(folder: Path, device: str) -> list[str]:
+    secrets = folder / "secrets"
+    return ["--tls-cert", str(secrets / f"{device}.pem"), "--tls-key", str(secrets / f"{device}.key")]
+
+
+def test_devices_with_certificates_need_no_password_and_are_nobody_else(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    done = headwater("init", str(first), "--client-certificates", *ports(), "--device", "pump-1")
+    assert done.code == 0, done.err
+    # A device that comes later has a certificate, too; and so has each broker beside the first one.
+    assert headwater("init", str(first), "--force", "--device", "pump-1", "--device", "pump-2").code == 0
+    assert headwater("init", str(second), "--beside", str(first), *ports()).code == 0
+    names = {"pump-1.pem", "pump-1.key", "pump-2.pem", "pump-2.key", "operator.password", "pipeline.password"}
+    assert {path.name for path in (first / "secrets").iterdir()} == names
+    assert not (second / "tls/devices-ca.key").exists()
+    with ExitStack() as stack:
+        for folder in (first, second):
+            process = subprocess.Popen(
+                [headwaterd(), "--config", str(folder / "broker.yaml")],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            stack.callback(process.wait, WAIT_S)
+            stack.callback(process.terminate)
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("ready mqtt=")
+            for device in ("pump-1", "pump-2"):
+                ended = published(folder, device, *certificate(first, device))
+                assert (ended.code, ended.err) == (0, "")
+            other = published(folder, "pump-2", *certificate(first, "pump-1"))
+            assert (other.code, other.err.count("\n")) == (4, 1), other.err
+            without = published(folder, "pump-1")
+            assert (without.code, "asks for a certificate" in without.err) == (3, True), without.err
+        (printed,) = [line for line in done.lines if line.startswith("headwater pub ")]
+        assert headwater(*shlex.split(printed)[1:]).code == 0
+
+
+def test_certificates_of_devices_are_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "fleet"
+    assert init(capsys, str(folder), "--client-certificates", "--device", "a").code == 0
+    secrets = {"tls/ca.key", "tls/broker.key", "tls/devices-ca.key", "secrets/a.key"}
+    for name in secrets:
+        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
+    cert, ca = (
+        x509.load_pem_x509_certificate((folder / name).read_bytes()) for name in ("secrets/a.pem", "tls/devices-ca.pem")
+    )
+    cert.verify_directly_issued_by(ca)
+    (folder / "secrets/a.pem").unlink()
+    before = contents(folder)
+    refused = init(capsys, str(folder), "--force", "--device", "a")
+    assert (refused.code, "only one of" in refused.err) == (5, True), refused.err
+    (folder / "secrets/a.key").unlink()
+    (folder / "tls/devices-ca.key").unlink()
+    refused = init(capsys, str(folder), "--force", "--device", "a")
+    assert (refused.code, "devices-ca.key: put it back" in refused.err) == (5, True), refused.err
+    gone = {"secrets/a.key", "tls/devices-ca.key"}
+    assert contents(folder) == {name: content for name, content in before.items() if name not in gone}
+
+
+@pytest.mark.parametrize("name", ["x" * 65, "pümp"])
+def test_a_name_that_no_certificate_can_have_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    refused = init(capsys, str(tmp_path / "x"), "--client-certificates", "--device", name)
+    assert (refused.code, "cannot be the name in a certificate" in refused.err) == (5, True), refused.err
+    assert not (tmp_path / "x").exists()
+
+
+def test_certificates_are_for_new_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = str(tmp_path / "first")
+    assert init(capsys, first).code == 0
+    refused = init(capsys, first, "--force", "--client-certificates")
+    assert (refused.code, "lets devices in by password" in refused.err) == (5, True), refused.err
+    refused = init(capsys, str(tmp_path / "second"), "--beside", first, "--client-certificates")
+    assert (refused.code, "does as" in refused.err) == (2, True), refused.err
 
 
 def test_a_folder_with_files_is_refused_and_force_only_adds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
