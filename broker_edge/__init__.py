@@ -38,6 +38,8 @@ if TYPE_CHECKING:
         SetupError,
         SinkError,
         StartError,
+        StoreError,
+        StoreRefusedError,
         TableStoreError,
         UnavailableError,
     )
@@ -96,6 +98,8 @@ __all__ = [
     "SetupError",
     "SinkError",
     "StartError",
+    "StoreError",
+    "StoreRefusedError",
     "TableStoreError",
     "Topic",
     "UnavailableError",

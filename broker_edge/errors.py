@@ -17,6 +17,8 @@ HeadwaterError
 ├── BrokerError        an internal error of the broker: see its log
 ├── OffsetError        an offset of a Spark checkpoint cannot be parsed
 ├── SinkError          a table, or a row for it, is not as required; nothing was written
+│   └── StoreError         an object store does not answer: start it, or correct its address
+│       └── StoreRefusedError  it refuses: correct bucket and credentials, or use a store that commits safely
 └── PipelineError      a job cannot do its work
     ├── SetupError         the machine lacks something: install Java or the Delta jars
     ├── SettingsError      the settings file or an option of a job is wrong
@@ -159,6 +161,14 @@ class OffsetError(HeadwaterError):
 
 class SinkError(HeadwaterError):
     """A table, or what should be written to it, is not as required; nothing was written."""
+
+
+class StoreError(SinkError):
+    """An object store does not answer, or fails."""
+
+
+class StoreRefusedError(StoreError):
+    """An object store refuses what we need, and will until somebody changes something."""
 
 
 class PipelineError(HeadwaterError):

@@ -1,7 +1,8 @@
 """The `headwater` command: one file per noun, data on stdout, messages on stderr.
 
-Exit codes: 0 ok, 1 failed, 2 usage, 3 cannot connect, 4 refused, 5 config invalid, 124 timed out, 130 interrupted. Bad
-input and an unreachable broker end with a one-sentence message; `--debug` shows the traceback.
+Exit codes: 0 ok, 1 failed, 2 usage, 3 cannot connect, or trouble of an object store, 4 refused, 5 config invalid, 124
+timed out, 130 interrupted. Bad input and an unreachable broker end with a one-sentence message; `--debug` shows the
+traceback.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from broker_edge.errors import (
     OutOfRangeError,
     RefusedError,
     SettingsError,
+    StoreError,
     UnavailableError,
 )
 from broker_edge.escape import SafeFormatter
@@ -70,6 +72,7 @@ __all__ = ["app", "main"]
 _EXIT_CODES: tuple[tuple[type[HeadwaterError], int], ...] = (
     (ConnectError, 3),
     (UnavailableError, 3),
+    (StoreError, 3),
     (RefusedError, 4),
     (OutOfRangeError, 4),
     (FencedError, 4),
@@ -184,25 +187,28 @@ def _report(error: BaseException) -> int:
             return error.exit_code
         case SystemExit():
             return error.code if isinstance(error.code, int) else 1
+        case _ if (trouble := _of_store(error)) is not None:
+            say(f"headwater: {trouble}")
+            return 3
         case HeadwaterError():
             # Settings errors have several lines that show the place in the file. Other errors may quote outside data.
             (say_lines if isinstance(error, ConfigError) else say)(f"headwater: {error}")
             return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
         case typer.TyperException():
             return _report_usage(error)
-        case OSError() if (sentence := _of_store(error)) is not None:
-            say(f"headwater: {sentence}")
-            return 3
         case _:
             text = str(error).partition("\n")[0] or type(error).__name__
             say(f"headwater: failed: {text} (run it again with --debug to see where)")
             return 1
 
 
-def _of_store(error: OSError) -> str | None:
-    from sinks.store_errors import store_sentence  # `sinks` loads libraries that most commands do not need.
+def _of_store(error: BaseException) -> StoreError | None:
+    """The trouble of an object store behind `error`, if there is any."""
+    if not isinstance(error, (HeadwaterError, OSError)) or "sinks.store" not in sys.modules:
+        return None  # Otherwise the command has opened no store, and `sinks` loads libraries that it does not need.
+    from sinks.store_errors import store_error
 
-    return store_sentence(error)
+    return store_error(error)
 
 
 def _report_usage(error: typer.TyperException) -> int:

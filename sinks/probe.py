@@ -8,14 +8,16 @@ writes one new key twice, in a folder of its own that Delta's readers ignore.
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
-from broker_edge.errors import SinkError
-from sinks.store import StoreAccess, is_remote
+from broker_edge.errors import StoreError, StoreRefusedError
+from sinks.store import CONNECT_S, RETRIES, RETRY_S, StoreAccess, is_remote
+from sinks.store_errors import REFUSED
 
 if TYPE_CHECKING:
     from obstore.store import S3Config
@@ -25,8 +27,9 @@ FOLDER = "_headwater_probe"
 
 @cache
 def require_safe_commits(path: str, access: StoreAccess) -> None:
-    """Raises SinkError if the store of `path`, the path of a table or of a folder of tables, is not usable. Asks once
-    per path and process, in three requests; does nothing for local folders."""
+    """Raises StoreError if the store of `path`, the path of a table or of a folder of tables, does not answer, and
+    StoreRefusedError if it is not usable. Asks once per path and process, in three requests; does nothing for local
+    folders."""
     if not is_remote(path):
         return
     try:
@@ -34,22 +37,27 @@ def require_safe_commits(path: str, access: StoreAccess) -> None:
     except (BaseError, OSError, ValueError) as error:
         # The library adds the store's XML, its own values and a trace after the first lines.
         reason = " ".join(str(error).split("Debug source")[0].partition("<?xml")[0].split())[:300].rstrip(": ")
-        raise SinkError(
+        kind = StoreRefusedError if REFUSED.search(reason) else StoreError
+        raise kind(
             f"cannot write to {path} ({reason}): check the bucket, its permissions and storage.options"
         ) from error
     if not is_safe:
-        raise SinkError(
+        raise StoreRefusedError(
             f"the store of {path} has no conditional PUT (If-None-Match), so that concurrent commits would lose rows: "
             "use a store that has it"
         )
 
 
 def _second_put_fails(path: str, access: StoreAccess) -> bool:
-    options = access.deltalake()
+    options = access.object_store()
     store = from_url(
         path,
         config=cast("S3Config", {name: value for name, value in options.items() if name != "aws_allow_http"}),
-        client_options={"allow_http": options.get("aws_allow_http") == "true"},
+        client_options={
+            "allow_http": options.get("aws_allow_http") == "true",
+            "connect_timeout": timedelta(seconds=CONNECT_S),
+        },
+        retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_S)},
     )
     key = f"{FOLDER}/{uuid.uuid4().hex}"
     store.put(key, b"first", mode="create")

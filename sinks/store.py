@@ -46,6 +46,12 @@ _OTHER_ENVIRONMENT = (
 )
 """What deltalake and pyarrow both read."""
 
+RETRIES = 5
+RETRY_S = 10
+CONNECT_S = 5
+"""How long one request is repeated: a few seconds. A job that fails is started again, which is told and can be stopped;
+the library alone would be silent for three minutes."""
+
 S3_SCHEMES = ("s3://", "s3a://")
 
 
@@ -96,6 +102,15 @@ class StoreAccess:
 
     def deltalake(self) -> dict[str, str]:
         """For `storage_options` of deltalake, with the current secrets. Raises ConfigError."""
+        patience = {
+            "max_retries": str(RETRIES),
+            "retry_timeout": f"{RETRY_S}s",
+            "connect_timeout": f"{CONNECT_S}s",
+        }
+        return self.object_store() | patience
+
+    def object_store(self) -> dict[str, str]:
+        """The options of the `object_store` library, with the current secrets. Raises ConfigError."""
         found = self._resolved()
         if found.get("aws_endpoint", "").startswith("http://"):
             # The library refuses such an address otherwise; whoever writes it has decided already.

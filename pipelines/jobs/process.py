@@ -1,6 +1,7 @@
 """Shared by the command lines of all jobs: waiting for a query, stopping on a signal, one-sentence errors.
 
-exit codes: 0 ended or stopped by a signal, 1 failed, 3 no broker answers, 5 a setting or option is wrong
+exit codes: 0 ended or stopped by a signal, 1 failed, 3 no broker answers or the object store is of no use, 5 a setting
+or option is wrong
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pipelines.spark.errors import own_error
 from pipelines.spark.jvm_end import jvm_may_end
 from pipelines.spark.session import open_session
 from sinks.connect import is_connect
+from sinks.store_errors import store_error
 
 EXIT_FAILED = 1
 EXIT_UNREACHABLE = 3
@@ -34,6 +36,8 @@ _WAIT_SECONDS = 0.5
 _EXIT_CODES = {
     "UnavailableError": EXIT_UNREACHABLE,
     "ConnectError": EXIT_UNREACHABLE,
+    "StoreError": EXIT_UNREACHABLE,
+    "StoreRefusedError": EXIT_UNREACHABLE,
     "OptionError": EXIT_SETTINGS,
     "SettingsError": EXIT_SETTINGS,
     "ConfigError": EXIT_SETTINGS,
@@ -99,9 +103,14 @@ def run_job(work: Callable[[], None]) -> int:
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
         work()
-    except HeadwaterError as error:
-        return _failed(type(error).__name__, str(error))
+    except (HeadwaterError, OSError) as error:
+        trouble = store_error(error)
+        if trouble is None and not isinstance(error, HeadwaterError):
+            raise
+        return _failed(type(trouble or error).__name__, str(trouble or error))
     except (PySparkException, Py4JJavaError) as error:
+        if (trouble := store_error(error)) is not None:
+            return _failed(type(trouble).__name__, str(trouble))
         found = own_error(error)
         if found is None:
             return _failed("Spark", str(error).strip())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pipelines.settings import JobsSettings
 from pipelines.spark.errors import has_new_columns, own_error
+from sinks.store_errors import store_error
 
 FORGIVEN_S = 600.0
 """A job that ran this long gets all its attempts again."""
@@ -23,6 +24,7 @@ _FINAL = frozenset(
         "RefusedError",
         "SettingsError",
         "SetupError",
+        "StoreRefusedError",
     }
 )
 """Errors that a restart cannot fix: somebody must change something first."""
@@ -34,7 +36,11 @@ def is_final(error: BaseException) -> bool:
 
 
 def error_name(error: BaseException) -> str:
-    """The class name of the error, or of our own error wrapped in one of Spark's."""
+    """The class name of the error, or of our own error wrapped in one of Spark's, or of the trouble of a store behind
+    it."""
+    trouble = store_error(error)
+    if trouble is not None:
+        return type(trouble).__name__
     found = own_error(error)
     return type(error).__name__ if found is None else found[0]
 
@@ -43,6 +49,9 @@ def sentence(error: BaseException) -> str:
     """The error in one line."""
     if has_new_columns(error):
         return "the table that it reads has new columns: it goes on with them at the same offset"
+    trouble = store_error(error)
+    if trouble is not None:
+        return str(trouble)
     found = own_error(error)
     text = str(error) if found is None else found[1]
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)

@@ -7,6 +7,7 @@ but looks alive is worse than none; the exit code tells the supervisor of the pr
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,13 @@ class RunFailedError(JobFailedError):
     def __init__(self, job: str, cause: BaseException) -> None:
         super().__init__(f"{job}: {sentence(cause)}")
         self.cause_name = error_name(cause)
+
+
+def _stop(job: Job) -> None:
+    try:
+        job.stop()
+    except Exception as error:
+        log.warning("%s could not be stopped: %s", job.name, sentence(error))
 
 
 @dataclass(slots=True)
@@ -103,7 +111,8 @@ class Runner:
     def run(self, stop: Callable[[float], bool]) -> None:
         """Runs until `stop(seconds)`, which waits at most that long, returns True, or every job has ended by itself.
 
-        Raises RunFailedError when a job cannot continue. In any case every job has been stopped when this returns.
+        Raises RunFailedError when a job cannot continue. In any case every job has been told to stop when this
+        returns, and has `stop_s` of the policy to do it.
         """
         try:
             while True:
@@ -113,9 +122,25 @@ class Runner:
                 if all(kept.state is JobState.ENDED for kept in self._kept) or stop(self._policy.look_s):
                     return
         finally:
-            for kept in reversed(self._kept):
-                if kept.state is not JobState.WAITING:
-                    kept.job.stop()
+            self._stop()
+
+    def _stop(self) -> None:
+        """Stops all jobs at once. One that does not end in time, as while a store does not answer, is left behind: a
+        job may be killed at any point, and its next start repeats what it had begun."""
+        threads = [
+            threading.Thread(target=_stop, args=(kept.job,), name=kept.job.name, daemon=True)
+            for kept in reversed(self._kept)
+            if kept.state is not JobState.WAITING
+        ]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + self._policy.stop_s
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        left = [thread.name for thread in threads if thread.is_alive()]
+        if left:
+            names, within = " and ".join(left), f"within {self._policy.stop_s:g} s"
+            log.warning("%s did not end %s: the next start repeats what was begun", names, within)
 
     def _look(self, kept: _Kept) -> None:
         now_s = self._clock()

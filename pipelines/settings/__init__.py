@@ -159,6 +159,7 @@ class JobsSettings(Section):
     retries: int = Field(default=5, ge=0)
     retry_first_s: float = Field(default=1.0, gt=0)
     retry_max_s: float = Field(default=60.0, gt=0)
+    stop_s: float = Field(default=5.0, gt=0)
     lag_records_max: int | None = Field(default=1_000_000, gt=0)
     silent_s_max: float | None = Field(default=300.0, gt=0)
     webhook: str | None = None

@@ -196,8 +196,8 @@ def commands() -> str:
         _MADE,
         _wrapped(
             "Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 usage, 3 cannot connect, "
-            "4 refused, 5 invalid settings, 124 timed out, 130 interrupted. `headwater broker` takes the arguments of "
-            "`headwaterd`; `headwaterd --help` lists them."
+            "or the object store does not answer or refuses, 4 refused, 5 invalid settings, 124 timed out, 130 "
+            "interrupted. `headwater broker` takes the arguments of `headwaterd`; `headwaterd --help` lists them."
         ),
         "## `headwater`",
         *_command(root, "headwater"),

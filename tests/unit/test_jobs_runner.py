@@ -32,6 +32,11 @@ from pipelines.silver.job import start_silver
 from pipelines.spark.jvm_end import jvm_may_end
 from sources.broker_errors import unreachable
 
+STORE_REFUSES = (
+    "Generic S3 error ↳ Error performing GET http://h:9000/b/x in 4ms - Server returned non-2xx status code: ↳ 403 "
+    "Forbidden ↳ <Error><Code>AccessDenied</Code><Message>No.</Message></Error>"
+)
+STORE_IS_SILENT = "Generic S3 error ↳ Error performing GET http://h:9000/b/x in 30s - HTTP error ↳ request timed out"
 POLICY = JobsSettings(retries=3, retry_first_s=1.0, retry_max_s=3.0, lag_records_max=100, silent_s_max=30.0)
 
 
@@ -101,6 +106,35 @@ def run(job: FakeJob, *, turns: int = 30) -> tuple[FakeScreen, Clock]:
     return screen, clock
 
 
+def test_a_job_that_does_not_end_holds_up_neither_the_others_nor_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    ends = threading.Event()
+
+    class Stuck(FakeJob):
+        def stop(self) -> None:
+            super().stop()
+            ends.wait()
+
+    class Broken(FakeJob):
+        def stop(self) -> None:
+            super().stop()
+            raise RuntimeError("no answer")
+
+    jobs = [FakeJob(), Stuck(), Broken(), FakeJob()]
+    for name, job in zip("abcd", jobs, strict=True):
+        job.name = name
+    policy = POLICY.model_copy(update={"stop_s": 0.05})
+    try:
+        Runner(jobs, policy, FakeScreen()).run(lambda seconds: True)
+        assert [job.stops for job in jobs] == [1, 1, 1, 1]
+        messages = sorted(record.getMessage() for record in caplog.records)
+        assert messages == [
+            "b did not end within 0.05 s: the next start repeats what was begun",
+            "c could not be stopped: no answer",
+        ]
+    finally:
+        ends.set()
+
+
 @pytest.mark.parametrize("at_start", [False, True])
 def test_an_error_that_may_pass_is_tried_again_with_growing_pauses(at_start: bool) -> None:
     job = FakeJob(TableStoreError("disk"), unreachable("grpc://a", "gone"), None, at_start=at_start)
@@ -123,13 +157,30 @@ def test_an_error_that_stays_ends_the_run_after_the_last_try_with_its_sentence()
 
 @pytest.mark.parametrize(
     "error",
-    [DataLossError("gone", partition=3, start=0, end=1), SettingsError("wrong"), EngineFencedError("taken over")],
+    [
+        DataLossError("gone", partition=3, start=0, end=1),
+        SettingsError("wrong"),
+        EngineFencedError("taken over"),
+        OSError(STORE_REFUSES),
+    ],
 )
 def test_an_error_that_waiting_cannot_mend_is_not_tried_again(error: Exception) -> None:
     job = FakeJob(error, None)
     with pytest.raises(RunFailedError):
         run(job)
     assert job.starts == 1
+
+
+def test_a_store_that_does_not_answer_is_tried_again_and_said_in_one_sentence() -> None:
+    behind = TableStoreError("the table actions cannot be read")
+    behind.__cause__ = OSError(STORE_IS_SILENT)
+    job = FakeJob(*[behind] * 9)
+    with pytest.raises(RunFailedError) as failed:
+        run(job)
+    assert job.starts == 1 + POLICY.retries
+    said = str(failed.value)
+    assert said.startswith("fake: the object store refused or did not answer http://h:9000/b/x (request timed out): ")
+    assert exit_code(failed.value.cause_name) == EXIT_UNREACHABLE
 
 
 def test_a_table_that_another_job_makes_is_waited_for() -> None:

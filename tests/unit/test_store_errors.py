@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from broker_edge.errors import StoreError, StoreRefusedError, TableStoreError
 from headwater_cli import main
-from sinks.store_errors import store_sentence
+from pipelines.jobs.process import EXIT_UNREACHABLE, run_job
+from sinks.store_errors import store_error
 
 REFUSED = (
     "Kernel error -> Generic S3 error\n"
@@ -18,25 +20,66 @@ SILENT = (
     "error\n           \x1b[31m↳\x1b[0m tcp connect error\n            \x1b[31m↳\x1b[0m Connection refused (os error "
     "111)\n"
 )
+BUSY = (
+    "Generic S3 error\n ↳ Error performing PUT http://h:9009/b/x in 2s, after 5 retries - Server returned error: ↳ 503 "
+    "Service Unavailable ↳ <Error><Code>SlowDown</Code><Message>Reduce your rate</Message>"
+)
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 @pytest.mark.parametrize(
-    ("text", "address", "reason"),
+    ("text", "kind", "address", "reason"),
     [
-        (REFUSED, "http://127.0.0.1:9000/nob", "(NoSuchBucket: The specified bucket does not exist)"),
-        (SILENT, "http://h:9009/b/x", "(Connection refused (os error 111))"),
+        (
+            REFUSED,
+            StoreRefusedError,
+            "http://127.0.0.1:9000/nob",
+            "(NoSuchBucket: The specified bucket does not exist)",
+        ),
+        (SILENT, StoreError, "http://h:9009/b/x", "(Connection refused (os error 111))"),
+        (BUSY, StoreError, "http://h:9009/b/x", "(SlowDown: Reduce your rate)"),
     ],
 )
-def test_address_cause_and_remedy_are_in_the_sentence(text: str, address: str, reason: str) -> None:
-    sentence = store_sentence(OSError(text))
-    assert sentence is not None
-    assert sentence.startswith(f"the object store refused or did not answer {address} {reason}: check endpoint, bucket")
-    assert not set(sentence) & {"\n", "\x1b", "↳", "<"}
+def test_address_cause_and_remedy_are_in_the_sentence(
+    text: str, kind: type[StoreError], address: str, reason: str
+) -> None:
+    for error in (OSError(text), caused(TableStoreError("x"), OSError(text)), RuntimeError(f"in a worker: {text}")):
+        found = store_error(error)
+        assert type(found) is kind
+        said = str(found)
+        assert said.startswith(f"the object store refused or did not answer {address} {reason}: check endpoint, bucket")
+        assert not set(said) & {"\n", "\x1b", "↳", "<"}
+
+
+def test_an_error_of_a_store_is_itself() -> None:
+    own = StoreRefusedError("no")
+    assert store_error(own) is store_error(caused(RuntimeError(), own)) is own
 
 
 def test_other_errors_are_left_alone() -> None:
-    assert store_sentence(FileNotFoundError(2, "No such file or directory", "http://x")) is None
-    assert store_sentence(ValueError(REFUSED)) is None
+    assert store_error(FileNotFoundError(2, "No such file or directory", "http://x")) is None
+    assert store_error(OSError(REFUSED.replace("NoSuchBucket", "NoSuchKey"))) is None
+    assert store_error(OSError("↳ no address")) is None
+
+
+def test_a_job_that_runs_alone_says_it_and_ends_with_3(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(error: Exception) -> int:
+        def work() -> None:
+            raise error
+
+        return run_job(work)
+
+    for error in (OSError(SILENT), caused(TableStoreError("x"), OSError(SILENT)), StoreRefusedError("no")):
+        assert fails(error) == EXIT_UNREACHABLE
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first == second
+    assert (first.startswith("error: the object store refused or did not answer"), third) == (True, "error: no")
+    with pytest.raises(OSError, match="of something else"):
+        fails(OSError("of something else"))
 
 
 def test_a_command_says_it_and_ends_with_3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
