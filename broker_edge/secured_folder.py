@@ -50,7 +50,6 @@ pattern write devices/%c/telemetry/#
 pattern write devices/%c/status
 pattern read devices/%c/actions
 pattern read artifacts/+/+/manifest
-pattern read artifacts/+/+/chunks
 pattern replay artifacts/+/+/chunks
 """
 

@@ -1,7 +1,7 @@
 """`headwater jobs run`: from names and settings to an exit code. The command line itself is in `headwater_cli.jobs`.
 
-exit codes: 0 ended or stopped by a signal, 1 a job failed, 3 no broker answers or the object store is of no use, 5 a
-setting is wrong
+exit codes: 0 ended or stopped by a signal, 1 a job failed, 3 no broker answers or the object store is of no use, 4 a
+broker refuses, 5 a setting is wrong
 """
 
 from __future__ import annotations

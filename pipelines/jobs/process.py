@@ -1,7 +1,7 @@
 """Shared by the command lines of all jobs: waiting for a query, stopping on a signal, one-sentence errors.
 
-exit codes: 0 ended or stopped by a signal, 1 failed, 3 no broker answers or the object store is of no use, 5 a setting
-or option is wrong
+exit codes: 0 ended or stopped by a signal, 1 failed, 3 no broker answers or the object store is of no use, 4 a broker
+refuses, 5 a setting or option is wrong
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from sinks.store_errors import store_error
 
 EXIT_FAILED = 1
 EXIT_UNREACHABLE = 3
+EXIT_REFUSED = 4
 EXIT_SETTINGS = 5
 
 _WAIT_SECONDS = 0.5
@@ -38,6 +39,7 @@ _EXIT_CODES = {
     "ConnectError": EXIT_UNREACHABLE,
     "StoreError": EXIT_UNREACHABLE,
     "StoreRefusedError": EXIT_UNREACHABLE,
+    "RefusedError": EXIT_REFUSED,
     "OptionError": EXIT_SETTINGS,
     "SettingsError": EXIT_SETTINGS,
     "ConfigError": EXIT_SETTINGS,

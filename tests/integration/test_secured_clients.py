@@ -237,6 +237,29 @@ def test_a_query_says_what_is_wrong_with_a_certificate(world: World, broker: str
         servers.close()
 
 
+@pytest.mark.parametrize(
+    ("broker", "options", "code", "says"),
+    [
+        ("good", "wrong trust", 4, "credentials"),
+        ("good", "login", 3, UNKNOWN),
+        ("expired", "login trust", 3, EXPIRED),
+        ("renamed", "login trust", 3, RENAMED),
+    ],
+)
+def test_jobs_say_what_is_wrong_in_one_sentence(
+    world: World, command: Callable[..., Ended], tmp_path: Path, broker: str, options: str, code: int, says: str
+) -> None:
+    settings = tmp_path / "pipelines.yaml"
+    settings.write_text(
+        f"jobs: {{retries: 0}}\nsilver: {{root: {tmp_path}/tables, schemas: {tmp_path}, rules: null}}\n"
+    )
+    at = ["--config", str(settings), "--server", world.at("grpc+tls", broker)]
+    done = command("jobs", "run", "gaps", "--available-now", *at, *chosen(world, options))
+    alert, last = done.err.splitlines()
+    assert (done.code, alert.startswith("alert: gaps stopped: "), says in last) == (code, True, True), done.err
+    assert "hunter2" not in done.out + done.err
+
+
 def test_a_failed_handshake_of_grpc_prints_our_sentence_only(world: World) -> None:
     """In a process of its own, because gRPC writes to the file descriptor of stderr."""
     done = headwater("topics", "--server", world.at("grpc+tls", "mutual"), *world.login(), *world.trust)
@@ -366,7 +389,7 @@ def test_a_device_that_cannot_connect_says_why(
 def test_simulated_devices_that_the_broker_refuses_are_one_sentence(world: World, tmp_path: Path) -> None:
     """In processes of their own, because the library of the devices logs as well. `--first` counts for passwords."""
     (tmp_path / "passwords").write_text("device-0007:hunter2\ndevice-0008:hunter2\n")
-    at = ("--mqtt", world.at("mqtts"), *world.trust, "--for", "1")
+    at = ("--mqtt", world.at("mqtts"), *world.trust, "--for", "1", "--no-telemetry")
     refused = headwater("devices", "simulate", "2", "--first", "7", "--passwords", str(tmp_path / "passwords"), *at)
     check_sentence(refused, 4, "the fleet could not connect: the broker at mqtts://localhost:")
     wanted = (

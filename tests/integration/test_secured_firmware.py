@@ -24,7 +24,6 @@ CHUNK = 16 * 1024
 DEVICE = "pump-1"
 LINES = (
     "pattern read artifacts/+/+/manifest",
-    "pattern read artifacts/+/+/chunks",
     "pattern replay artifacts/+/+/chunks",
 )
 

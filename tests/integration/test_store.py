@@ -225,7 +225,7 @@ def test_the_environment_gives_endpoint_and_region(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store:9000")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     found = StoreAccess.of({"aws_region": "eu-north-1"})
-    assert found.deltalake() == {
+    assert found.object_store() == {
         "aws_endpoint": "http://store:9000",
         "aws_region": "eu-north-1",
         "aws_allow_http": "true",

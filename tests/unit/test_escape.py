@@ -201,5 +201,5 @@ def test_logs_and_the_last_words_of_a_job_are_escaped(capfd: pytest.CaptureFixtu
     def work() -> Any:
         raise RefusedError(f"not allowed: {NASTY}")
 
-    assert run_job(work) == 1
+    assert run_job(work) == 4
     assert_harmless(capfd.readouterr().err)
