@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from broker_edge.errors import SetupError
 from pipelines.spark.decision import DATABRICKS_ENV
 from pipelines.spark.jars import S3A_EXCLUDES, S3A_PACKAGES
+from sinks.probe import require_safe_commits
 from sinks.store import StoreAccess, is_s3
 
 _FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
@@ -22,7 +23,8 @@ _FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 def reach_stores(spark: SparkSession, access: StoreAccess, paths: Iterable[str | None]) -> None:
     """Call before the session opens any of `paths` (tables and checkpoints) for the first time. Does nothing without a
-    path in S3. Raises SetupError without the jars, and ConfigError for a secret that cannot be read."""
+    path in S3. Raises SetupError without the jars, ConfigError for a secret that cannot be read, and StoreError for a
+    store that refuses or does not answer: Spark would say so late, and in many lines."""
     wanted = [path for path in paths if path is not None and is_s3(path)]
     # The platform reaches its stores with the rights of the cluster.
     if not wanted or DATABRICKS_ENV in os.environ:
@@ -39,6 +41,7 @@ def reach_stores(spark: SparkSession, access: StoreAccess, paths: Iterable[str |
         configuration.set("fs.AbstractFileSystem.s3.impl", "org.apache.hadoop.fs.s3a.S3A")
     for path in wanted:
         _open(spark, path, configuration)
+        require_safe_commits(path, access)
 
 
 def _open(spark: SparkSession, path: str, configuration: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from support.flight_server import FlightServer
 from support.s3 import SECRET, S3Server, s3_server
 
-from broker_edge.errors import SetupError, SinkError
+from broker_edge.errors import SetupError, SinkError, StoreRefusedError
+from pipelines.jobs.retry import is_final
 from pipelines.maintenance import silver_tables, tables_of, tend_all
 from pipelines.settings import (
     BronzeSettings,
@@ -112,6 +113,42 @@ def test_sparks_own_sink_is_refused_for_bronze_in_s3(
     fill(flight_server, 1)
     with pytest.raises(SinkError, match="Spark's commits to S3 would replace those of maintenance"):
         start_telemetry(spark, settings(s3, flight_server, writer="spark"), available_now=True)
+
+
+@pytest.mark.parametrize("job", [start_telemetry, start_silver])
+@pytest.mark.parametrize(
+    ("options", "paths"),
+    [
+        ({"aws_secret_access_key": "env:WRONG_KEY"}, {}),
+        ({}, {"checkpoint": "s3://nothing/checkpoint"}),
+    ],
+    ids=["wrong key", "missing bucket"],
+)
+def test_a_store_that_refuses_is_one_sentence_and_final(
+    spark: SparkSession,
+    s3: S3Server,
+    flight_server: FlightServer,
+    monkeypatch: pytest.MonkeyPatch,
+    job: Callable[..., object],
+    options: dict[str, str],
+    paths: dict[str, str],
+) -> None:
+    monkeypatch.setenv("WRONG_KEY", "hunter2")
+    right = settings(s3, flight_server)
+    chosen = right.model_copy(
+        update={
+            "storage": StorageSettings(options=s3.options() | options),
+            "telemetry": right.telemetry.model_copy(update=paths),
+            "silver": right.silver.model_copy(update=paths),
+        }
+    )
+    try:
+        with pytest.raises(StoreRefusedError, match="check the bucket, its permissions and storage") as caught:
+            job(spark, chosen, available_now=True)
+    finally:
+        reach_stores(spark, s3.access, ["s3://tables"])
+    assert is_final(caught.value)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_control_two_files_of_one_name_are_both_created_by_s3a(spark: SparkSession, s3: S3Server) -> None:
