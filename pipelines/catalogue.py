@@ -6,11 +6,12 @@ defines it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 from pyspark.sql import SparkSession
 
-from broker_edge.errors import SettingsError
+from broker_edge.errors import SettingsError, StoreError, StoreRefusedError
 from pipelines.actions import run_engine
 from pipelines.gaps import GapCopier, copy_until
 from pipelines.jobs.kinds import Job, LoopJob, StreamJob
@@ -19,10 +20,12 @@ from pipelines.quality.job import QualityJob, check_until
 from pipelines.settings import Settings
 from pipelines.settings.places import TablePlace
 from pipelines.silver.job import start_silver
+from pipelines.spark.decision import DATABRICKS_ENV
 from pipelines.status import StatusSettings, start_status
 from pipelines.telemetry import start_telemetry
 from sinks import tables
 from sinks.probe import require_safe_commits
+from sinks.store import is_s3
 
 _STAGES = (("telemetry", "status"), ("silver", "actions"), ("gaps", "quality", "maintenance"))
 """Order with `available_now`: silver reads what telemetry has written, quality what silver has written."""
@@ -45,6 +48,27 @@ def needs_spark(names: Sequence[str], settings: Settings) -> bool:
     """Whether any of the jobs needs a Spark session: streams do, and other jobs if tables are given by name."""
     named = settings.silver.root is None or settings.telemetry.table is not None
     return any(name in _STREAMS or (named and name != "actions") for name in names)
+
+
+def refuse_stores(names: Sequence[str], settings: Settings) -> None:
+    """Asks the stores of these jobs before a Spark session is started, which takes long. Raises StoreRefusedError. A
+    store that does not answer is left to the jobs, which ask again."""
+    tables_and_checkpoints = {
+        "telemetry": (settings.telemetry.table_path, settings.telemetry.checkpoint),
+        "status": (settings.actions.root, settings.status.checkpoint),
+        "actions": (settings.actions.root,),
+        "silver": (settings.silver.root, settings.silver.checkpoint),
+    }
+    paths = [path for name in names for path in tables_and_checkpoints.get(name, ())]
+    try:
+        for path in paths:
+            # Other stores are asked by the job that writes there, and the platform knows its own.
+            if path is not None and is_s3(path) and DATABRICKS_ENV not in os.environ:
+                require_safe_commits(path, settings.storage.access())
+    except StoreRefusedError:
+        raise
+    except StoreError:
+        return
 
 
 def stages(names: Sequence[str], *, available_now: bool) -> list[list[str]]:

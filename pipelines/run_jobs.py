@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from broker_edge.escape import shown_lines
-from pipelines.catalogue import make_job, names_of, needs_spark, stages
+from pipelines.catalogue import make_job, names_of, needs_spark, refuse_stores, stages
 from pipelines.jobs.alerts import Alert, Webhook
 from pipelines.jobs.process import StopSignal, exit_code, mute_query_traces
 from pipelines.jobs.progress import JsonLines, LiveTable
@@ -82,12 +82,14 @@ class _Session:
 
     def __init__(self, settings: Settings, names: Sequence[str]) -> None:
         self._settings = settings
+        self._names = names
         self._is_needed = needs_spark(names, settings)
         self._session: OpenSession | None = None
 
     def open(self) -> None:
         if not self._is_needed:
             return
+        refuse_stores(self._names, self._settings)
         self._session = open_session(SESSION_NAME, self._settings.spark)
         mute_query_traces(self._session.spark)
 

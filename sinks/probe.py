@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Config
 
 FOLDER = "_headwater_probe"
+_REASON_CHARACTERS_MAX = 500
 
 
 @cache
@@ -36,8 +37,10 @@ def require_safe_commits(path: str, access: StoreAccess) -> None:
         is_safe = _second_put_fails(path, access)
     except (BaseError, OSError, ValueError) as error:
         # The library adds the store's XML, its own values and a trace after the first lines.
-        reason = " ".join(str(error).split("Debug source")[0].partition("<?xml")[0].split())[:300].rstrip(": ")
-        kind = StoreRefusedError if REFUSED.search(reason) else StoreError
+        text = " ".join(str(error).split("Debug source")[0].partition("<?xml")[0].split()).rstrip(": ")
+        kind = StoreRefusedError if REFUSED.search(text) else StoreError
+        # Before it stands what it means in general, and the path once more.
+        reason = text[max(0, text.find("Error performing")) :][:_REASON_CHARACTERS_MAX]
         raise kind(
             f"cannot write to {path} ({reason}): check the bucket, its permissions and storage.options"
         ) from error

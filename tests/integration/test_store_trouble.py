@@ -16,7 +16,10 @@ import yaml
 from support.flight_server import FlightServer
 from support.s3 import BUCKET, CarelessStore, S3Server, s3_server
 
+from broker_edge.errors import StoreRefusedError
 from headwater_cli import main
+from pipelines.catalogue import refuse_stores
+from pipelines.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 25.0
@@ -30,6 +33,7 @@ COMMANDS = {
     "devices import": ("devices", "import", "fleet.csv", "--create"),
     "jobs run actions": ("jobs", "run", "actions", "--available-now"),
     "jobs run gaps": ("jobs", "run", "gaps", "--available-now"),
+    "jobs run status": ("jobs", "run", "status", "--available-now"),
 }
 
 
@@ -84,6 +88,9 @@ def options_for(trouble: str, s3: S3Server, folder: Path) -> dict[str, str]:
         ("actions create", "wrong key"),
         ("jobs run actions", "missing bucket"),
         ("jobs run actions", "wrong key"),
+        # No session of Spark is started for a store that refuses.
+        ("jobs run status", "missing bucket"),
+        ("jobs run status", "wrong key"),
         ("jobs run gaps", "missing bucket"),
         ("jobs run gaps", "wrong key"),
         ("jobs run gaps", "nobody"),
@@ -96,7 +103,9 @@ def test_trouble_with_a_store_is_one_sentence_and_exit_code_3(
     flight_server: FlightServer,
     folder: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("pipelines.run_jobs.open_session", lambda name, settings: pytest.fail("a session was started"))
     bucket = "nothing" if trouble == "missing bucket" else BUCKET
     settings = config(folder, options_for(trouble, s3, folder), flight_server.location, bucket=bucket)
     code = main([*COMMANDS[command], "--config", settings])
@@ -105,6 +114,18 @@ def test_trouble_with_a_store_is_one_sentence_and_exit_code_3(
     assert (code, bucket in last) == (3, True), said
     assert all(line.startswith("alert: ") for line in alerts), said
     assert "hunter2" not in said
+
+
+def test_before_the_session_only_a_refusal_counts(s3: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(trouble: str) -> None:
+        path = config(folder, options_for(trouble, s3, folder), "grpc://127.0.0.1:1")
+        refuse_stores(["telemetry", "status", "actions", "silver"], load_settings(Path(path)))
+
+    asked("nobody")
+    with pytest.raises(StoreRefusedError, match="403 Forbidden"):
+        asked("wrong key")
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17")
+    asked("wrong key")
 
 
 @pytest.mark.parametrize("command", ["devices import", "jobs run gaps"])
