@@ -42,6 +42,7 @@ from sinks.tables import (
     create_by_path,
     uri_of,
 )
+from sinks.torn_commits import repair_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class FleetDesk:
         self._root, self._by, self._tenant = root, by, tenant
         # Without options, those of the environment.
         self._access = access or StoreAccess.of({})
+        repair_tables(str(root))
         if create:
             require_safe_commits(str(root), self._access)
             create_by_path(root, storage_options=self._access.deltalake())

@@ -34,6 +34,7 @@ from sinks.rows import Row, arrow_of, now_us, rows_of
 from sinks.sql_text import literal
 from sinks.table_query import queried
 from sinks.tables import DEFAULT_TENANT, DEVICES, update_by_path, uri_of
+from sinks.torn_commits import repair_tables
 
 _EMPTY: Mapping[str, Any] = dict.fromkeys(DEVICES.names)
 
@@ -53,6 +54,7 @@ class Inventory:
         self._root, self._by, self._tenant = root, by, tenant
         self._options = dict(storage_options) if storage_options else None
         self._clock_us = clock_us
+        repair_tables(str(root))
         self._open(DEVICES.name)
 
     def import_devices(

@@ -32,6 +32,7 @@ from sinks.folder import TableFolder
 from sinks.probe import require_safe_commits
 from sinks.table import Table
 from sinks.tables import BESIDE_SILVER, TABLES
+from sinks.torn_commits import repair_table
 
 log = logging.getLogger(__name__)
 
@@ -195,6 +196,8 @@ def tend_until(
     `is_with_silver`, silver runs in this process, through this session. Raises JobFailedError if every table of a round
     had a problem."""
     tables, of_spark = tables_of(settings), silver_tables(settings)
+    for table in tables:
+        repair_table(table.path)
     for root in {table.path.rpartition("/")[0] for table in tables if table.path is not None}:
         require_safe_commits(root, settings.storage.access())
     while True:

@@ -25,23 +25,23 @@ from actions.uplink_status import UplinkTopic
 from broker_edge.access import BrokerAccess
 from broker_edge.errors import SetupError
 from broker_edge.sync import sync_checkpoint, sync_file_system
-from pipelines.checkpoint import has_finished_a_batch, repair_checkpoint, synced_checkpoint
 from pipelines.jobs.kinds import StreamJob
 from pipelines.jobs.process import StopSignal, mute_query_traces, run_job
 from pipelines.jobs.runner import run_alone
 from pipelines.settings import load_settings
 from pipelines.settings.job_options import add_broker_options, with_brokers
 from pipelines.source import headwater_stream
+from pipelines.spark.checkpoint import folder_to_sync, has_finished_a_batch, repair_checkpoint, synced_checkpoint
 from pipelines.spark.jvm_end import jvm_may_end
 from pipelines.spark.pools import pool
 from pipelines.spark.session import open_session
 from pipelines.spark.stores import reach_stores
 from sinks.connect import QueryId, is_connect
-from sinks.folder import TableFolder
 from sinks.probe import require_safe_commits
 from sinks.rows import now_us, rows_of
 from sinks.store import StoreAccess
 from sinks.tables import DEFAULT_TENANT
+from sinks.torn_commits import repair_tables
 
 QUERY_NAME = "status"
 _BATCH_BYTES = 8 * 1024 * 1024
@@ -81,11 +81,10 @@ def start_status(spark: SparkSession, settings: StatusSettings, *, available_now
             "the status job keeps its tables open in its own process, which Spark Connect does not allow: start it by "
             "spark-submit, or on one machine by `headwater jobs run status`"
         )
-    folder = TableFolder.of(settings.root, settings.access).local
-    syncs = folder is not None if settings.sync is None else settings.sync
-    if not syncs:
-        folder = None
-    checkpoint = TableFolder.of(settings.checkpoint, settings.access).local if syncs else None
+    folder = folder_to_sync(settings.root, settings.access, sync=settings.sync)
+    syncs = folder is not None or settings.sync is True
+    checkpoint = folder_to_sync(settings.checkpoint, settings.access, sync=settings.sync) if syncs else None
+    repair_tables(settings.root)
     if syncs:
         repair_checkpoint(settings.checkpoint)
     reach_stores(spark, settings.access, [settings.checkpoint])

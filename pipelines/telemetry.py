@@ -18,17 +18,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from broker_edge.errors import SettingsError
-from pipelines.checkpoint import has_finished_a_batch, repair_checkpoint, synced_checkpoint
 from pipelines.jobs.process import run_job, run_query
 from pipelines.settings import BronzeSettings, Settings, load_settings
 from pipelines.settings.job_options import add_broker_options, with_brokers
 from pipelines.source import headwater_options, headwater_splits
+from pipelines.spark.checkpoint import has_finished_a_batch, repair_checkpoint, synced_checkpoint
 from pipelines.spark.pools import pool
 from pipelines.spark.stores import reach_stores
 from sinks.bronze import WriteHow, places_after, write_bronze, write_bronze_files
 from sinks.connect import is_connect
 from sinks.store import is_remote
 from sinks.table import Table
+from sinks.torn_commits import repair_table
 from sources.schema import spark_schema
 
 QUERY_NAME = "telemetry"
@@ -40,6 +41,8 @@ def start_telemetry(spark: SparkSession, settings: Settings, *, available_now: b
     table = (
         Table.named(telemetry.table) if telemetry.table is not None else Table.at(telemetry.table_path or "", access)
     )
+    if not is_connect(spark):
+        repair_table(table.path)
     if _syncs(spark, settings, table):
         repair_checkpoint(telemetry.checkpoint)
     reach_stores(spark, access, [table.path, telemetry.checkpoint])

@@ -32,6 +32,9 @@ class SyncedTable:
 
     def after_commit(self, version: int) -> None:
         """Syncs the log up to `version`, also the commits of others: without them nobody can read later ones."""
+        if version > self._version + 1:
+            # With the files that they have written, such as those of compaction.
+            sync_file_system(self._root)
         log = self._root / _LOG
         for number in range(self._version + 1, version + 1):
             for path in (log / f"{number:020}.json", log / f"{number:020}.checkpoint.parquet"):

@@ -17,6 +17,7 @@ from sinks.probe import require_safe_commits
 from sinks.store import StoreAccess
 from sinks.table import Table as SinkTable
 from sinks.tables import BESIDE_SILVER, uri_of
+from sinks.torn_commits import repair_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,10 @@ class TablePlace:
         return SinkTable.named(f"{self.catalog_schema}.{name}")
 
     def make(self, spark: SparkSession | None, wanted: Iterable[tables.FieldTable] = BESIDE_SILVER) -> None:
-        """Creates missing tables. Tables given by name need a session."""
+        """Creates missing tables, and repairs those that a power cut left incomplete. Tables given by name need a
+        session."""
         if self.root is not None:
+            repair_tables(self.root)
             require_safe_commits(self.root, self.access)
             tables.create_by_path(self.root, storage_options=self.access.deltalake(), tables=wanted)
         elif spark is not None:

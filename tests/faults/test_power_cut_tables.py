@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from support.after_power_cut import forget_files
 from support.flight_server import FlightServer
 
 from broker_edge.torture.loop_image import LoopImage
@@ -24,6 +25,7 @@ from broker_edge.torture.waiting import wait_until
 from pipelines.settings import BronzeSettings, Settings, TelemetrySettings
 from pipelines.telemetry import start_telemetry
 
+pytestmark = pytest.mark.usefixtures("machine_starts_again")
 CUTS = int(os.environ.get("HEADWATER_POWER_CUTS", "2"))
 GROUP = "telemetry"
 BATCHES = 3
@@ -73,6 +75,7 @@ class Round:
             devices.join()
             with contextlib.suppress(PySparkException):
                 query.stop()
+        forget_files(spark)
         self._image.power_on()
         return finished
 

@@ -22,8 +22,8 @@ from actions.fleet_desk import FleetDesk, Order
 from actions.store import DeltalakeStore
 from broker_edge.errors import ConfigError, SinkError
 from headwater_cli import main
-from pipelines.checkpoint import has_finished_a_batch
 from pipelines.silver.plan import BatchPlan, PlanStore
+from pipelines.spark.checkpoint import has_finished_a_batch
 from sinks.folder import TableFolder
 from sinks.orphans import sweep_orphans
 from sinks.probe import FOLDER, require_safe_commits

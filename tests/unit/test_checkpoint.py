@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipelines.checkpoint import repair_checkpoint, synced_checkpoint
+from pipelines.spark.checkpoint import folder_to_sync, repair_checkpoint, synced_checkpoint
+from sinks.store import StoreAccess
 
 
 def _checkpoint(folder: Path, **sizes: tuple[int, ...]) -> Path:
@@ -36,3 +37,13 @@ def test_nothing_is_done_without_a_checkpoint_or_to_a_remote_one(tmp_path: Path)
     repair_checkpoint("hdfs2://somewhere")
     assert synced_checkpoint("s3://bucket/c") == {}
     assert synced_checkpoint(str(tmp_path)) == {"syncCheckpoint": str(tmp_path)}
+
+
+def test_local_folders_are_synced_unless_the_settings_say_no(tmp_path: Path) -> None:
+    access = StoreAccess.of({})
+    assert folder_to_sync(str(tmp_path), access, sync=None) == tmp_path
+    assert folder_to_sync(str(tmp_path), access, sync=True) == tmp_path
+    assert folder_to_sync(str(tmp_path), access, sync=False) is None
+    assert folder_to_sync("s3://bucket/t", access, sync=True) is None
+    assert folder_to_sync("hdfs2://somewhere", access, sync=True) is None
+    assert folder_to_sync(None, access, sync=None) is None

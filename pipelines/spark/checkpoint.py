@@ -1,8 +1,9 @@
-"""The checkpoint of a streaming query, in a local folder or an object store. Spark writes it."""
+"""The checkpoint of a streaming query, which Spark writes to a folder or an object store, and the folders to sync."""
 
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -38,6 +39,17 @@ def repair_checkpoint(checkpoint: str) -> None:
             log.warning("%s is empty after a power cut and is removed: the batch is planned again", newest)
             newest.unlink()
             newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+
+
+def folder_to_sync(path: str | None, access: StoreAccess, *, sync: bool | None) -> Path | None:
+    """The folder of a table, root or checkpoint that a job syncs: None in an object store, and with `bronze.sync:
+    false`."""
+    if path is None or sync is False:
+        return None
+    try:
+        return TableFolder.of(path, access).local
+    except SinkError:
+        return None
 
 
 def synced_checkpoint(checkpoint: str) -> dict[str, str]:
