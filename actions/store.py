@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,6 +46,7 @@ from actions.rows import (
     targets_table,
 )
 from broker_edge.errors import EngineFencedError, SetupError, TableStoreError
+from broker_edge.sync import sync_file_system
 from sinks.conflicts import committed
 from sinks.rows import now_us, rows_of
 from sinks.sql_text import literal, near
@@ -147,8 +148,11 @@ class DeltalakeStore:
     Raises SetupError if a table is missing, TableStoreError if a newer engine has claimed the tables.
     """
 
-    def __init__(self, root: Path | str, *, storage_options: Mapping[str, str] | None = None) -> None:
-        self._root = root
+    def __init__(
+        self, root: Path | str, *, storage_options: Mapping[str, str] | None = None, synced: Path | None = None
+    ) -> None:
+        """`synced` is the local folder of the tables, if they should be complete after a power cut."""
+        self._root, self._synced = root, synced
         self._folder = None if "://" in str(root) else Path(root)
         self._options = dict(storage_options) if storage_options else None
         self._tables = {name: self._open(name) for name in TABLES}
@@ -160,7 +164,10 @@ class DeltalakeStore:
             requests=_settled(state, "requests"),
             reports=_settled(targets, "reports"),
         )
-        self._recorded = self._read
+        self._recorded = self._durable = self._read
+        """Marks do not go beyond `_durable`, up to which the input tables are on disk for certain."""
+        if synced is not None:
+            sync_file_system(synced)
         self._devices_version = self._artifacts_version = -1
         self._epoch: int | None = None
 
@@ -231,6 +238,10 @@ class DeltalakeStore:
 
     def news(self) -> News:
         read = self._read
+        if self._synced is not None and read != self._durable:
+            # Now, and not in `commit`, because a command does not wait for it here.
+            sync_file_system(self._synced)
+            self._durable = read
         actions, actions_read = self._changes("actions", read.actions)
         for row in actions:
             if not row["action_id"]:
@@ -265,6 +276,9 @@ class DeltalakeStore:
 
     def commit(self, decision: Decision, settled: Versions, *, new: frozenset[str] = _NOTHING) -> None:
         self._refuse_if_fenced()
+        if self._synced is not None:
+            # If a power cut took a version back, another one would get its number.
+            settled = Versions(*map(min, astuple(settled), astuple(self._durable)))
         try:
             if decision.events:
                 self._append("action_events", events_table(decision.events, recorded_us=now_us()))
@@ -278,6 +292,9 @@ class DeltalakeStore:
                 marks = {"reports": settled.reports}
                 self._put("action_targets", targets_table, decision.target_updates, marks, new)
             if decision.state_updates:
+                if decision.target_updates and self._synced is not None:
+                    # After a power cut, as after a kill, no row of an action may be newer than its targets.
+                    sync_file_system(self._synced)
                 marks = {"actions": settled.actions, "requests": settled.requests}
                 self._put("action_state", states_table, decision.state_updates, marks, new)
         except CommitFailedError as error:

@@ -21,7 +21,9 @@ from pipelines.jobs.process import StopSignal, run_job
 from pipelines.jobs.runner import run_alone
 from pipelines.settings import ActionsSection, Settings, load_settings
 from pipelines.settings.job_options import add_broker_options, with_brokers
+from pipelines.spark.checkpoint import folder_to_sync
 from sinks.devices import Fleet
+from sinks.torn_commits import repair_tables
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +51,10 @@ def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool 
     with closing(Fleet(settings.fleet())) as fleet:
         pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s, device_state_s=given.device_state_s)
         depots = [BrokerDepot(publisher.client) for publisher in fleet.publishers]
-        store = DeltalakeStore(given.root, storage_options=settings.storage.access().deltalake())
+        access = settings.storage.access()
+        repair_tables(given.root)
+        synced = folder_to_sync(given.root, access, sync=settings.bronze.sync)
+        store = DeltalakeStore(given.root, storage_options=access.deltalake(), synced=synced)
         job = ActionJob(store, fleet.publishers, depots=depots, limits=limits_of(given), pace=pace)
         servers = ", ".join(publisher.server for publisher in fleet.publishers)
         log.info("the action engine reads %s and publishes on %s", given.root, servers)

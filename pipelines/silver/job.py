@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from broker_edge.errors import JobFailedError
+from broker_edge.sync import sync_checkpoint, sync_file_system
 from pipelines.jobs.process import run_job, run_query
 from pipelines.settings import Settings, load_settings
 from pipelines.settings.job_options import add_bronze_options, add_file_options, add_place_options, with_options
@@ -24,10 +25,12 @@ from pipelines.silver.batch import SilverBatches, SilverSetup, check_tables
 from pipelines.silver.plan import PlanStore
 from pipelines.silver.rules import load_rules
 from pipelines.silver.schema import load_schemas
+from pipelines.spark.checkpoint import folder_to_sync, repair_checkpoint
 from pipelines.spark.pools import pool
 from pipelines.spark.stores import reach_stores
-from sinks.connect import QueryId
+from sinks.connect import QueryId, is_connect
 from sinks.table import Table
+from sinks.torn_commits import repair_table
 
 QUERY_NAME = "silver"
 
@@ -44,6 +47,7 @@ def start_silver(spark: SparkSession, settings: Settings, *, available_now: bool
     """Starts the query. With an empty checkpoint it begins at the first available version of bronze."""
     silver = settings.silver
     bronze, access = bronze_table(settings), settings.storage.access()
+    repair_table(bronze.path)
     reach_stores(spark, access, [bronze.path, silver.root, silver.checkpoint])
     if not bronze.exists(spark):
         # Not a settings error: the table may be created later by a telemetry job that still waits for its broker.
@@ -51,11 +55,21 @@ def start_silver(spark: SparkSession, settings: Settings, *, available_now: bool
     setup = load_setup(settings)
     setup.place.make(spark)
     check_tables(spark, setup)
+    checkpoint, places = _synced(spark, settings)
+    if checkpoint is not None:
+        repair_checkpoint(silver.checkpoint)
     batches = SilverBatches(setup, PlanStore(silver.checkpoint, access))
     query_id = QueryId.of(spark, silver.checkpoint)
 
     def write(batch: DataFrame, batch_id: int) -> None:
+        # The offsets name a version of bronze. If it were lost, another one would get its number.
+        for place in places:
+            sync_file_system(place)
+        if checkpoint is not None:
+            sync_checkpoint(checkpoint, batch_id)
         batches.write(batch, batch_id, query_id.within(batch))
+        for place in places:
+            sync_file_system(place)
 
     reader = (
         spark.readStream.format("delta")
@@ -70,6 +84,19 @@ def start_silver(spark: SparkSession, settings: Settings, *, available_now: bool
         query = writer.foreachBatch(write).start()
     query_id.started(query)
     return query
+
+
+def _synced(spark: SparkSession, settings: Settings) -> tuple[Path | None, list[Path]]:
+    """The checkpoint, and the folders of bronze and silver, which a power cut must leave in step. None if silver is not
+    in a local folder, and over Spark Connect, where such folders are the server's."""
+    access, sync = settings.storage.access(), settings.bronze.sync
+    root = folder_to_sync(settings.silver.root, access, sync=sync)
+    if root is None or is_connect(spark):
+        return None, []
+    bronze = folder_to_sync(bronze_table(settings).path, access, sync=sync)
+    # They are usually on one file system.
+    places = {place.stat().st_dev: place for place in (bronze, root) if place is not None}
+    return folder_to_sync(settings.silver.checkpoint, access, sync=sync), list(places.values())
 
 
 def bronze_table(settings: Settings) -> Table:

@@ -13,6 +13,7 @@ from support.programs import clean_environment
 
 from broker_edge.errors import SetupError
 from pipelines.spark import needs
+from pipelines.spark.jars import delta_jars
 
 PROGRAM = """
 import sys
@@ -20,6 +21,8 @@ from pyspark.sql import SparkSession
 builder = SparkSession.builder.master("local[1]")
 for name in ("spark.driver.host", "spark.driver.bindAddress"):
     builder = builder.config(name, "127.0.0.1")
+if sys.argv[1:]:
+    builder = builder.config("spark.jars", ",".join(sys.argv[1:]))
 spark = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").getOrCreate()
 
 from pipelines.jobs.process import run_job
@@ -32,9 +35,19 @@ sys.exit(code)
 """
 
 
-def test_a_spark_without_delta_is_one_sentence_and_a_session_of_others_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("has_jars", "says"),
+    [
+        (False, "Spark has no Delta: give spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0"),
+        (True, f"Spark runs without Delta's extension: give spark-submit --conf {needs.EXTENSION_CONF}="),
+    ],
+)
+def test_a_spark_without_delta_is_one_sentence_and_a_session_of_others_goes_on(
+    tmp_path: Path, has_jars: bool, says: str
+) -> None:
+    jars = delta_jars() if has_jars else []
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", PROGRAM, *map(str, jars)],
         env=clean_environment({"SPARK_LOCAL_IP": "127.0.0.1"}),
         cwd=tmp_path,
         capture_output=True,
@@ -45,9 +58,7 @@ def test_a_spark_without_delta_is_one_sentence_and_a_session_of_others_goes_on(t
     assert done.returncode == 1, done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(said) == 1, done.stderr
-    assert said[0].startswith(
-        "error: Spark has no Delta: give spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0"
-    )
+    assert said[0].startswith(f"error: {says}")
     assert "is decided by a session that is active in this process" in done.stderr
     assert done.stdout.splitlines()[-1] == "runs 3"
 

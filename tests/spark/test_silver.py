@@ -13,6 +13,7 @@ import cbor2
 import pyarrow as pa
 import pytest
 import yaml
+from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -21,11 +22,12 @@ from support.poison import SEED, junk, mutated
 from support.sparkplug_bytes import reading
 
 from pipelines.settings import Settings
-from pipelines.silver import batch, split
+from pipelines.silver import batch, job, split
 from pipelines.silver.job import start_silver
 from pipelines.silver.schema import MessageSchema
 from pipelines.spark.errors import own_error
 from sinks import once
+from sinks.table import Table
 
 SCHEMA: dict[str, Any] = {
     "name": "weather",
@@ -53,6 +55,7 @@ class World:
         self.spark, self.folder = spark, folder
         self.bronze = BronzeTable(folder / "bronze")
         self.schema, self.rules = dict(SCHEMA), dict(RULES)
+        self.sync: bool | None = None
 
     def run(self) -> None:
         for name, value in (("schemas", self.schema), ("quality", self.rules)):
@@ -65,15 +68,22 @@ class World:
             "checkpoint": str(self.folder / "checkpoint"),
         }
         settings = Settings.model_validate(
-            {"tenant": "t1", "silver": silver, "telemetry": {"table_path": str(self.bronze.path)}}
+            {
+                "tenant": "t1",
+                "silver": silver,
+                "telemetry": {"table_path": str(self.bronze.path)},
+                "bronze": {"sync": self.sync},
+            }
         )
         query = start_silver(self.spark, settings, available_now=True)
         query.awaitTermination(120)
 
-    def rows(self, name: str = "silver_weather") -> list[dict[str, Any]]:
+    def table(self, name: str = "silver_weather") -> DataFrame:
         frame = self.spark.read.format("delta").load(str(self.folder / "tables" / name))
-        order = "offset" if "offset" in frame.columns else "rule"
-        return [row.asDict() for row in frame.orderBy(order).collect()]
+        return frame.orderBy("offset" if "offset" in frame.columns else "rule")
+
+    def rows(self, name: str = "silver_weather") -> list[dict[str, Any]]:
+        return [row.asDict() for row in self.table(name).collect()]
 
     def forget_last_commit(self) -> None:
         """The state after a kill between the writes and Spark's commit: the batch will be replayed."""
@@ -108,16 +118,18 @@ def test_good_rows_have_types_and_times_and_bad_ones_their_reasons(world: World)
     )
     world.bronze.append([{"seq": "of nobody"}], topic="plants/p1/telemetry")
     world.run()
+    expected = world.spark.createDataFrame(
+        [
+            ("d1", 3, 0, "t1", 1, 21.5, ["a", "b"]),
+            ("d1", 3, 1, "t1", 2, 3.0, None),
+            ("d1", 3, 9, "t1", 10, 99.0, None),
+        ],
+        "device_id string, partition int, offset bigint, tenant string, seq bigint, celsius double, tags array<string>",
+    )
+    assert_df_equality(world.table().select(*expected.columns), expected, ignore_nullable=True, ignore_metadata=True)
     good = world.rows()
-    assert [(row["seq"], row["celsius"], row["tags"]) for row in good] == [
-        (1, 21.5, ["a", "b"]),
-        (2, 3.0, None),
-        (10, 99.0, None),
-    ]
-    first = good[0]
-    assert first["event_time"].isoformat() == "2026-01-02T03:04:05"
+    assert good[0]["event_time"].isoformat() == "2026-01-02T03:04:05"
     assert good[1]["event_time"] == good[1]["ingest_time"]
-    assert (first["device_id"], first["partition"], first["offset"], first["tenant"]) == ("d1", 3, 0, "t1")
     reasons = {row["offset"]: row["reason"] for row in world.rows("quarantine")}
     assert reasons == {
         2: "seq must be bigint, not string",
@@ -204,6 +216,26 @@ def test_a_replayed_batch_uses_the_schema_and_rules_it_was_planned_with_and_adds
     world.bronze.append([{"seq": -3, "battery": 3}])
     world.run()
     assert [row["seq"] for row in world.rows()] == [1, -3]
+
+
+@pytest.mark.parametrize("sync", [None, False])
+def test_what_a_batch_reads_is_on_disk_before_it_is_planned_and_what_it_writes_before_it_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch, sync: bool | None
+) -> None:
+    done: list[str] = []
+    append = once.append_once
+
+    def noted(rows: DataFrame, table: Table, **names: Any) -> None:
+        done.append("append")
+        append(rows, table, **names)
+
+    monkeypatch.setattr(job, "sync_file_system", lambda folder: done.append("tables"))
+    monkeypatch.setattr(job, "sync_checkpoint", lambda folder, batch_id: done.append(f"offsets {batch_id}"))
+    monkeypatch.setattr(batch, "append_once", noted)
+    world.sync = sync
+    world.bronze.append([{"seq": 1}])
+    world.run()
+    assert done == (["append"] if sync is False else ["tables", "offsets 0", "append", "tables"])
 
 
 def test_cbor_and_sparkplug_arrive_as_json_does(world: World) -> None:

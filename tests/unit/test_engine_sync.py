@@ -1,0 +1,84 @@
+"""With local tables, what a power cut leaves of the engine's writes is what a kill could leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from support.engine_world import EngineWorld, PretendedLog
+
+from actions import store as store_module
+from actions.job import ActionJob
+from actions.store import DeltalakeStore
+from broker_edge import Place, Row
+
+
+class Notes:
+    """The steps of an engine, in order."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, *, is_synced: bool) -> None:
+        self.done: list[str] = []
+        self.world = EngineWorld(root)
+        self.world.devices("d1")
+        self._patch = monkeypatch
+        monkeypatch.setattr(store_module, "sync_file_system", self._noted("sync", store_module.sync_file_system))
+        monkeypatch.setattr(DeltalakeStore, "_put", self._noted("", DeltalakeStore._put))
+        store = DeltalakeStore(root, synced=root if is_synced else None)
+        self.job = ActionJob(store, NotedLog(self.done), clock_us=lambda: self.world.now_us)
+
+    def _noted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            self.done.append(name or arguments[1])
+            return call(*arguments)
+
+        return run
+
+    def turn(self) -> list[str]:
+        self.done.clear()
+        self.job.turn()
+        return list(self.done)
+
+    def mark(self, table: str, name: str) -> int:
+        found = DeltaTable(str(self.world.root / table)).transaction_version(f"headwater-actions:{name}")
+        return -1 if found is None else int(found)
+
+
+class NotedLog(PretendedLog):
+    def __init__(self, done: list[str]) -> None:
+        super().__init__()
+        self._done = done
+
+    def publish(self, rows: Sequence[Row]) -> list[Place]:
+        self._done.append("publish")
+        return super().publish(rows)
+
+
+def test_targets_are_on_disk_before_the_state_of_their_action_and_before_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = Notes(tmp_path, monkeypatch, is_synced=True)
+    notes.world.action()
+    done = notes.turn()
+    assert done[: done.index("publish")] == ["action_targets", "sync", "action_state"]
+
+
+def test_a_version_that_was_read_counts_as_settled_once_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = Notes(tmp_path, monkeypatch, is_synced=True)
+    notes.world.action("a1")
+    notes.turn()
+    assert notes.mark("action_state", "actions") == -1, "the version may still be lost"
+    notes.world.action("a2")
+    assert notes.turn()[0] == "sync"
+    assert notes.mark("action_state", "actions") == 1, "the version of a1, but not that of a2"
+
+
+def test_control_without_sync_a_version_counts_when_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = Notes(tmp_path, monkeypatch, is_synced=False)
+    notes.world.action()
+    assert "sync" not in notes.turn()
+    assert notes.mark("action_state", "actions") == 1
