@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 _KEEP_ENDED_US = 600 * 1_000_000
 _MEET_S = 3.0
-"""Time for several brokers to say at the start which logs they serve."""
+"""Time for brokers to say at the start which logs they serve."""
 _PUBLISH_S = 1.0
 """Time that a turn waits for several brokers. A slower one is asked for its answer in later turns."""
 _CLOSE_S = 5.0
@@ -109,8 +109,7 @@ class ActionJob:
         store.claim()
         self._state = replace(self._state, facts=store.facts())
         self._load(store.running())
-        if not self._logs.alone:
-            self._outbound.meet(_MEET_S)
+        self._outbound.meet(_MEET_S)
 
     @property
     def state(self) -> EngineState:

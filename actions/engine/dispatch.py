@@ -145,7 +145,7 @@ class _Round:
         if self._used[log_id] >= work.limits.publish_max or not self._is_free(target, action, row):
             return False
         said = None if is_wait(target.message) else target.message
-        work.put(target, owing(target, action, forced=row.forced, now_us=work.now_us, log_id=way.log_id, message=said))
+        work.put(target, owing(target, action, forced=row.forced, now_us=work.now_us, log_id=log_id, message=said))
         self._used[log_id] += 1
         return True
 

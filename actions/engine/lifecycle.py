@@ -164,10 +164,13 @@ def with_receipt(target: Target, report: Report, now_us: int) -> Target:
 
 
 def _swapped(target: Target, log_id: str) -> tuple[str, ...]:
-    """The copies of the target whose device took the one in this log: the other one stays behind."""
-    if target.log_id in (None, log_id):
-        return tuple(copy for copy in target.copies if copy != f"{target.attempt}/{log_id}")
-    return with_copy(target, target.log_id, without=log_id)
+    """The copies of the target whose device took the one in this log: the other one stays behind. If nobody wants the
+    command any more, the one that the device took still needs its cancel."""
+    is_unwanted = target.state in (S.CANCELLING, S.CANCELLED, S.REMOVED)
+    without = None if is_unwanted else log_id
+    if target.log_id in (None, log_id) or (is_unwanted and target.log_id == target.cancel_log_id):
+        return tuple(copy for copy in target.copies if copy != f"{target.attempt}/{without}")
+    return with_copy(target, target.log_id, without=without)
 
 
 def with_copy(target: Target, log_id: str, *, without: str | None) -> tuple[str, ...]:

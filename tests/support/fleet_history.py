@@ -185,7 +185,7 @@ class History:
         more = {"artifacts": {ARTIFACT.key: ARTIFACT}, "limits": self.limits, "logs": logs}
         before = self.state
         decision = tick(before, *arguments, **more)
-        if tick(before, *arguments, **more) != decision:
+        if self.promises.step % 5 == 0 and tick(before, *arguments, **more) != decision:
             self.promises.breaks("a tick is a function of its arguments", decision)
         lacking = {box.log.id for box in self.boxes if box.log.lacks()} if self.is_ota and not logs.alone else set()
         self.promises.decided(before, decision, self.limits.publish_max, lacking)

@@ -14,6 +14,7 @@ S = TargetState
 ONCE = "a device with its journal carries out an attempt once"
 REMEMBERED = "a command that nobody wants is withdrawn, or remembered"
 WITHDRAWN = "once all brokers answer, a command that nobody wants has its cancel"
+STOPPED = "a device that has begun what nobody wants is stopped"
 FORCED = "a device learns that it is forced, wherever it is"
 _UNINFORMED_MAX = 6
 
@@ -22,6 +23,8 @@ class Promises:
     def __init__(self, seed: int) -> None:
         self.seed, self.step = seed, 0
         self.broken: dict[str, str] = {}
+        self._begun_too_late: list[tuple[str, Log]] = []
+        """The commands that nobody wanted when a device began them."""
         self._uninformed = Counter[tuple[str, str, int]]()
 
     def breaks(self, promise: str, detail: object) -> None:
@@ -37,6 +40,8 @@ class Promises:
         is_over = target.final and (target.attempt > key[1] or target.state in (S.CANCELLED, S.REMOVED))
         if is_over and f"{key[1]}/{log.id}" not in target.copies:
             self.breaks(REMEMBERED, f"{name} in {log.id}: {target}")
+        elif is_over:
+            self._begun_too_late.append((name, log))
 
     def placed(self, publish: Publish, logs: Iterable[Log]) -> None:
         if any(log.value(publish.idempotency_key) not in (None, publish.value) for log in logs):
@@ -83,8 +88,11 @@ class Promises:
                 if self._uninformed[device.id, *key] > _UNINFORMED_MAX:
                     self.breaks(FORCED, target)
 
-    def withdrawn(self, logs: Iterable[Log], devices: Mapping[str, ModelDevice], state: EngineState) -> None:
+    def withdrawn(self, logs: Collection[Log], devices: Mapping[str, ModelDevice], state: EngineState) -> None:
         """Call it when all brokers have answered for a while."""
+        for name, log in self._begun_too_late:
+            if log in logs and f"{name}/cancel" not in log.places:
+                self.breaks(STOPPED, f"{name} in {log.id}: {state.targets[name.split('/')[0]][name.split('/')[1]]}")
         for log in logs:
             for publish in log.records:
                 name, key = publish.idempotency_key, (publish.action_id, publish.attempt)

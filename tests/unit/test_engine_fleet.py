@@ -11,7 +11,7 @@ import pytest
 from support.fleet_history import History
 from support.fleet_promises import FORCED, ONCE, REMEMBERED, WITHDRAWN
 
-HISTORIES = int(os.environ.get("HEADWATER_HISTORIES", "200"))
+HISTORIES = int(os.environ.get("HEADWATER_HISTORIES", "160"))
 """`make test-long` runs more."""
 
 

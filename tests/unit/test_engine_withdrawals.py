@@ -286,3 +286,36 @@ def test_a_receipt_that_is_read_after_a_status_still_names_the_copy_that_was_tak
         engine.tick(engine.report("SUCCEEDED", 9, log_id="log-roof"))
     engine.tick()
     assert (in_log(engine, "log-roof"), in_log(engine, "log-yard")) == (["a1/d1/1"], WITH_CANCEL)
+
+
+def test_a_command_for_the_only_broker_names_its_log_before_the_broker_answers() -> None:
+    """Its answer may be lost, and the box replaced: only this log can have the command."""
+    engine = engine_of(logs=ONE, action=once_more())
+    engine.broker_up = False
+    engine.tick()
+    assert (engine.target().outbox, engine.target().log_id) == ("command", "log-roof")
+    engine.tick(after_s=11)
+    assert engine.target().copies == ("1/log-roof",)
+
+
+@pytest.mark.parametrize("end", ["REMOVED", "CANCELLED"])
+def test_a_device_that_takes_what_nobody_wants_still_gets_the_cancel(end: str) -> None:
+    """It found the command in the log before its cancel: the receipt says that it has begun."""
+    engine = engine_of()
+    online(engine, "log-roof", 1)
+    place = engine.target().offset
+    engine.logs = ROOF_AWAY
+    engine.devices = {"d1": Device("d1", "default", log="yard")}
+    engine.cancel()
+    engine.tick()
+    if end == "REMOVED":
+        engine.devices = {}
+    else:
+        engine.ask("force")
+    engine.tick()
+    assert (engine.target().state.value, engine.target().copies) == (end, ("1/log-roof",))
+    engine.tick(engine.receipt(50, log_id="log-roof", command_partition=2, command_offset=place))
+    assert (engine.target().receipt_log_id, engine.target().copies) == ("log-roof", ("1/log-roof",))
+    engine.logs = BOTH
+    engine.tick()
+    assert in_log(engine, "log-roof") == WITH_CANCEL
