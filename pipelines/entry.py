@@ -57,6 +57,13 @@ def maintenance() -> None:
     _end(main())
 
 
+def jobs() -> None:
+    """`headwater_job.py jobs JOB…`: `pipelines.run_jobs`, several jobs in one process with one session."""
+    from pipelines.run_jobs import main
+
+    _end(main())
+
+
 _JOBS = {
     "telemetry": telemetry,
     "status": status,
@@ -65,6 +72,7 @@ _JOBS = {
     "gaps": gaps,
     "quality": quality,
     "maintenance": maintenance,
+    "jobs": jobs,
 }
 
 

@@ -1,4 +1,5 @@
-"""`headwater jobs run`: from names and settings to an exit code. The command line itself is in `headwater_cli.jobs`.
+"""`headwater jobs run`: from names and settings to an exit code. Its command line is in `headwater_cli.jobs`; `main` is
+that of a platform which runs one program, such as `spark-submit`.
 
 exit codes: 0 ended or stopped by a signal, 1 a job failed, 3 no broker answers or the object store is of no use, 4 a
 broker refuses, 5 a setting is wrong
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -18,13 +19,13 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from broker_edge.escape import shown_lines
-from pipelines.catalogue import make_job, names_of, needs_spark, refuse_stores, stages
+from pipelines.catalogue import JOB_NAMES, make_job, names_of, needs_spark, refuse_stores, stages
 from pipelines.jobs.alerts import Alert, Webhook
-from pipelines.jobs.process import StopSignal, exit_code, mute_query_traces
+from pipelines.jobs.process import StopSignal, exit_code, mute_query_traces, run_job
 from pipelines.jobs.progress import JsonLines, LiveTable
 from pipelines.jobs.runner import RunFailedError, Runner
 from pipelines.settings import Settings, load_settings
-from pipelines.settings.job_options import with_brokers
+from pipelines.settings.job_options import add_broker_options, with_brokers
 from pipelines.spark.jvm_end import CALL_ERRORS, jvm_may_end
 from pipelines.spark.session import OpenSession, open_session
 
@@ -75,6 +76,31 @@ def run(
             sys.stderr.write(f"error: {shown_lines(str(error))}\n")
             return exit_code(error.cause_name)
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the jobs that the arguments name. Progress is on stdout as JSON lines, unless that is a terminal."""
+    parser = ArgumentParser(prog="headwater_job.py jobs", description="Runs several jobs in one process.")
+    parser.add_argument("jobs", nargs="+", metavar="JOB", help=f"{', '.join(JOB_NAMES)}, or all")
+    parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
+    add_broker_options(parser)
+    parser.add_argument("--available-now", action="store_true", help="do the available work, then exit")
+    parser.add_argument("--webhook", metavar="URL", help="post alerts to this URL as JSON")
+    options = parser.parse_args(arguments)
+    codes = []
+
+    def work() -> None:
+        code = run(
+            options.jobs,
+            config=options.config,
+            available_now=options.available_now,
+            as_json=False,
+            webhook=options.webhook,
+            brokers=vars(options),
+        )
+        codes.append(code)
+
+    return run_job(work) or codes[0]
 
 
 class _Session:

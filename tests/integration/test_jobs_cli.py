@@ -17,6 +17,7 @@ from support.flight_server import FlightServer
 
 from broker_edge import Client
 from headwater_cli import main
+from pipelines import run_jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,6 +50,19 @@ def test_jobs_end_when_they_have_done_what_there_was(
     assert main(["jobs", "run", "gaps", "actions", "--available-now", "--json", "--config", settings]) == 0
     assert {line["job"] for line in lines(capsys.readouterr().out) if line["state"] == "ended"} == {"gaps", "actions"}
     assert DeltaTable(tmp_path / "tables" / "ingest_gaps").to_pyarrow_table().num_rows == 1
+
+
+def test_the_program_of_spark_submit_runs_several_jobs_too(
+    flight_server: FlightServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = str(config("grpc://127.0.0.1:1", tmp_path))
+    live = ["--available-now", "--config", settings, "--server", flight_server.location]
+    assert run_jobs.main(["gaps", "actions", *live]) == 0
+    assert {line["job"] for line in lines(capsys.readouterr().out) if line["state"] == "ended"} == {"gaps", "actions"}
+    assert run_jobs.main(["gasp", *live]) == 5
+    assert "error: there is no job gasp: telemetry, status, silver" in capsys.readouterr().err
+    flight_server.down()
+    assert run_jobs.main(["gaps", *live]) == 3
 
 
 def test_a_broker_that_stays_away_is_an_alert_and_exit_code_3(
