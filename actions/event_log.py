@@ -20,6 +20,7 @@ from broker_edge.errors import SetupError
 from sinks.conflicts import committed
 from sinks.rows import arrow_of, rows_of
 from sinks.sql_text import near
+from sinks.store import StoreAccess
 from sinks.tables import ACTION_EVENTS, QUARANTINE, update_by_path, uri_of
 
 Row = Mapping[str, Any]
@@ -28,17 +29,40 @@ _PLACE = ("log_id", "partition", "offset", "epoch")
 
 
 class EventLog:
-    """The two tables under `root`. Raises SetupError if they do not exist."""
+    """The two tables under `root`. Raises SetupError if they do not exist. A copy that is sent to another process opens
+    them there when it first needs them, with the secrets of `access` as they are there."""
 
-    def __init__(self, root: Path | str, *, storage_options: Mapping[str, str] | None = None) -> None:
-        options = dict(storage_options) if storage_options else None
+    def __init__(self, root: Path | str, *, access: StoreAccess | None = None) -> None:
+        self._root, self._access = root, access or StoreAccess()
+        self._opened: tuple[DeltaTable, DeltaTable] | None = self._open()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_root": self._root, "_access": self._access, "_opened": None}
+
+    def _open(self) -> tuple[DeltaTable, DeltaTable]:
+        options = self._access.deltalake() or None
         try:
-            self._events = DeltaTable(uri_of(root, ACTION_EVENTS.name), storage_options=options)
-            self._quarantine = DeltaTable(uri_of(root, QUARANTINE.name), storage_options=options)
-            update_by_path(self._events, ACTION_EVENTS)
+            events = DeltaTable(uri_of(self._root, ACTION_EVENTS.name), storage_options=options)
+            quarantine = DeltaTable(uri_of(self._root, QUARANTINE.name), storage_options=options)
+            update_by_path(events, ACTION_EVENTS)
         except DeltaError as error:
-            make = f"sinks.tables.create_by_path({str(root)!r})"
-            raise SetupError(f"the tables of actions are not under {root}: make them with {make}") from error
+            make = f"sinks.tables.create_by_path({str(self._root)!r})"
+            raise SetupError(f"the tables of actions are not under {self._root}: make them with {make}") from error
+        return events, quarantine
+
+    @property
+    def _tables(self) -> tuple[DeltaTable, DeltaTable]:
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    @property
+    def _events(self) -> DeltaTable:
+        return self._tables[0]
+
+    @property
+    def _quarantine(self) -> DeltaTable:
+        return self._tables[1]
 
     def append(self, events: Sequence[Row], quarantine: Sequence[Row], *, query_id: str, batch_id: int) -> None:
         """Appends both or, after a crash, the rest. Quarantine goes first, because `places` only considers the events.

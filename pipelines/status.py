@@ -23,7 +23,6 @@ from actions.status_batch import StatusBatches
 from actions.status_rows import RECEIPTS, STATUS_FILTER
 from actions.uplink_status import UplinkTopic
 from broker_edge.access import BrokerAccess
-from broker_edge.errors import SetupError
 from broker_edge.sync import sync_checkpoint, sync_file_system
 from pipelines.jobs.kinds import StreamJob
 from pipelines.jobs.process import StopSignal, mute_query_traces, run_job
@@ -31,7 +30,13 @@ from pipelines.jobs.runner import run_alone
 from pipelines.settings import load_settings
 from pipelines.settings.job_options import add_broker_options, with_brokers
 from pipelines.source import headwater_stream
-from pipelines.spark.checkpoint import folder_to_sync, has_finished_a_batch, repair_checkpoint, synced_checkpoint
+from pipelines.spark.checkpoint import (
+    folder_to_sync,
+    has_finished_a_batch,
+    is_server_side,
+    repair_checkpoint,
+    synced_checkpoint,
+)
 from pipelines.spark.jvm_end import jvm_may_end
 from pipelines.spark.pools import pool
 from pipelines.spark.session import open_session
@@ -74,22 +79,19 @@ class StatusSettings:
 def start_status(spark: SparkSession, settings: StatusSettings, *, available_now: bool = False) -> StreamingQuery:
     """Starts the query. With an empty checkpoint it resumes after the newest records in `action_events`.
 
-    Raises SetupError over Spark Connect, where its tables would have to be sent to the server.
+    Over Spark Connect the tables must have the same address here and at the server, which writes them.
     """
-    if is_connect(spark):
-        raise SetupError(
-            "the status job keeps its tables open in its own process, which Spark Connect does not allow: start it by "
-            "spark-submit, or on one machine by `headwater jobs run status`"
-        )
-    folder = folder_to_sync(settings.root, settings.access, sync=settings.sync)
-    syncs = folder is not None or settings.sync is True
-    checkpoint = folder_to_sync(settings.checkpoint, settings.access, sync=settings.sync) if syncs else None
-    repair_tables(settings.root)
+    sync = False if is_server_side(spark, settings.sync) else settings.sync
+    folder = folder_to_sync(settings.root, settings.access, sync=sync)
+    syncs = folder is not None or sync is True
+    checkpoint = folder_to_sync(settings.checkpoint, settings.access, sync=sync) if syncs else None
+    if not is_connect(spark):
+        repair_tables(settings.root)
     if syncs:
         repair_checkpoint(settings.checkpoint)
     reach_stores(spark, settings.access, [settings.checkpoint])
     require_safe_commits(settings.root, settings.access)
-    log = EventLog(settings.root, storage_options=settings.access.deltalake())
+    log = EventLog(settings.root, access=settings.access)
     uplink = None if settings.uplink_topic is None else UplinkTopic(settings.uplink_topic)
     records = headwater_stream(
         spark,

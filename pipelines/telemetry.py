@@ -22,7 +22,7 @@ from pipelines.jobs.process import run_job, run_query
 from pipelines.settings import BronzeSettings, Settings, load_settings
 from pipelines.settings.job_options import add_broker_options, with_brokers
 from pipelines.source import headwater_options, headwater_splits
-from pipelines.spark.checkpoint import has_finished_a_batch, repair_checkpoint, synced_checkpoint
+from pipelines.spark.checkpoint import has_finished_a_batch, is_server_side, repair_checkpoint, synced_checkpoint
 from pipelines.spark.pools import pool
 from pipelines.spark.stores import reach_stores
 from sinks.bronze import WriteHow, places_after, write_bronze, write_bronze_files
@@ -90,11 +90,8 @@ def _is_sparks(bronze: BronzeSettings, table: Table) -> bool:
 
 
 def _syncs(spark: SparkSession, settings: Settings, table: Table) -> bool:
-    """The setting; without one, whether files are written to a local folder. Over Spark Connect a local folder is one
-    of the server, whose commits this process cannot sync."""
-    if is_connect(spark):
-        if settings.bronze.sync:
-            raise SettingsError("bronze.sync does not work over Spark Connect: set it to null, or use spark-submit")
+    """The setting; without one, whether files are written to a local folder of this machine."""
+    if is_server_side(spark, settings.bronze.sync):
         return False
     if settings.bronze.sync is not None:
         return settings.bronze.sync

@@ -6,8 +6,10 @@ import logging
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
-from broker_edge.errors import SinkError
+from broker_edge.errors import SettingsError, SinkError
+from sinks.connect import is_connect
 from sinks.folder import TableFolder
 from sinks.store import StoreAccess
 
@@ -39,6 +41,16 @@ def repair_checkpoint(checkpoint: str) -> None:
             log.warning("%s is empty after a power cut and is removed: the batch is planned again", newest)
             newest.unlink()
             newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+
+
+def is_server_side(spark: SparkSession, sync: bool | None) -> bool:
+    """Whether local folders are those of a Spark Connect server, whose commits this process cannot sync. Raises
+    SettingsError if the setting wants it nevertheless."""
+    if not is_connect(spark):
+        return False
+    if sync:
+        raise SettingsError("bronze.sync does not work over Spark Connect: set it to null, or use spark-submit")
+    return True
 
 
 def folder_to_sync(path: str | None, access: StoreAccess, *, sync: bool | None) -> Path | None:

@@ -70,7 +70,7 @@ def test_the_jobs_without_a_jvm_work_in_s3(s3: S3Server) -> None:
     store = DeltalakeStore(root, storage_options=options)
     store.claim()
     assert [action.action_id for action in store.news().actions] == [id_]
-    assert EventLog(root, storage_options=options).places() == {}
+    assert EventLog(root, access=s3.access).places() == {}
 
 
 def test_the_command_line_takes_the_usual_environment(s3: S3Server) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from actions.event_log import EventLog
+from sinks.store import StoreAccess
 from sinks.tables import create_by_path
 
 
@@ -25,6 +28,26 @@ def event(
 
 def test_an_empty_table_names_no_place(log: EventLog) -> None:
     assert log.places() == {}
+
+
+def test_a_copy_that_was_sent_elsewhere_continues(log: EventLog, tmp_path: Path) -> None:
+    """As over Spark Connect, where the batches are written at the server. A table itself cannot be sent."""
+    with pytest.raises(TypeError, match="cannot pickle"):
+        pickle.dumps(DeltaTable(str(tmp_path / "action_events")))
+    log.append([event(7, 2)], [], query_id="q", batch_id=0)
+    copy: EventLog = pickle.loads(pickle.dumps(log))
+    copy.append([event(7, 2)], [], query_id="q", batch_id=0)
+    copy.append([event(8, 2)], [], query_id="q", batch_id=1)
+    assert log.places() == copy.places() == {"log-a": {"3": [9, 2]}}
+
+
+def test_a_copy_has_the_reference_of_a_secret_and_not_the_secret(tmp_path: Path) -> None:
+    create_by_path(tmp_path)
+    (tmp_path / "key").write_text("a-secret-that-must-not-leak\n")
+    options = {"aws_access_key_id": "ann", "aws_secret_access_key": f"file:{tmp_path}/key"}
+    sent = pickle.dumps(EventLog(tmp_path, access=StoreAccess.of(options)))
+    assert b"a-secret-that-must-not-leak" not in sent
+    assert f"file:{tmp_path}/key".encode() in sent
 
 
 def test_each_log_and_partition_goes_on_behind_its_newest_record(log: EventLog) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from broker_edge.errors import SettingsError, SetupError, SinkError
+from broker_edge.errors import SettingsError, SinkError
 from pipelines import telemetry
 from pipelines.settings import Settings
-from pipelines.status import start_status
 from sinks.connect import QueryId, StartedQueryId, StoredQueryId, is_connect
 from sinks.table import Table
 
@@ -66,13 +64,6 @@ def test_a_connect_session_is_known_by_its_module() -> None:
     assert is_connect(connect)
     assert isinstance(QueryId.of(connect, "c"), StoredQueryId)
     assert not is_connect(Reads())
-
-
-def test_the_status_job_says_that_it_does_not_run_over_connect(tmp_path: Path) -> None:
-    connect: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
-    settings: Any = SimpleNamespace()
-    with pytest.raises(SetupError, match="Spark Connect does not allow: start it by spark-submit"):
-        start_status(connect, settings)
 
 
 def test_a_sync_of_the_servers_folder_is_refused_and_not_the_default() -> None:
