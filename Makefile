@@ -141,7 +141,7 @@ test-long: setup $(CACHE)/faults.stamp store-server ## long kill loops, models a
 	.ci/targets
 
 .PHONY: test-fleet
-test-fleet: setup ## a cluster of machines in network namespaces: kills, Spark Connect (root; ARGS='-k connect')
+test-fleet: setup store-server ## a cluster of machines in network namespaces: kills, Spark Connect (root; ARGS='-k connect')
 	HEADWATER_FLEET=1 $(PY) -m pytest tests/fleet $(ARGS)
 
 .PHONY: lint

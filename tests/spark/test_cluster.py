@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.spark_cluster import WAIT_S, Publisher, offsets_in, pack_for, running_cluster
+from support.cluster_load import Publisher, offsets_in
+from support.spark_cluster import WAIT_S, pack_for, running_cluster
 
 MESSAGES = 2_000
 

@@ -78,6 +78,19 @@ class Node:
         """Power off: SIGKILL for everything on the machine."""
         wait_until(self._has_nothing_left, seconds=_END_S, what=f"the processes of {self.name} to end")
 
+    def forget(self) -> None:
+        """What a start does to a machine whose /tmp is in memory: empties it."""
+        assert not self.pids(), f"{self.name} runs"
+        for path in (self.folder / "tmp").iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.make_tmp()
+
+    def make_tmp(self) -> None:
+        for below in ("tmp/node", "tmp/home"):
+            (self.folder / below).mkdir(parents=True)
+            os.chown(self.folder / below, self.uid, self.uid)
+        (self.folder / "tmp").chmod(0o1777)
+
     def _has_nothing_left(self) -> bool:
         pids = self.pids()
         for pid in pids:
@@ -123,14 +136,12 @@ class Network:
         number = len(self.nodes) + 1
         folder = self.folder / name
         uid = _FIRST_UID + number
-        for below in ("tmp/node", "tmp/home"):
-            (folder / below).mkdir(parents=True)
-            os.chown(folder / below, uid, uid)
-        (folder / "tmp").chmod(0o1777)
+        folder.mkdir(parents=True)
         # Hadoop asks for the name of the user.
         (folder / "passwd").write_text(f"root:x:0:0::/root:/bin/sh\n{name}:x:{uid}:{uid}::/tmp/home:/bin/sh\n")
         (folder / "group").write_text(f"root:x:0:\n{name}:x:{uid}:\n")
         node = Node(name, f"{_NET}.{number}", f"hw{os.getpid()}-{name}", uid, folder, dict(mounts))
+        node.make_tmp()
         _ip("netns", "add", node.namespace)
         port = f"p{number}"
         peer = ("peer", "name", "eth0", "netns", node.namespace)

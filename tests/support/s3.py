@@ -11,7 +11,7 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,14 +20,18 @@ import pytest
 from broker_edge.torture.waiting import wait_until
 from pipelines.spark.jars import delta_jars, s3a_jars
 from sinks.store import StoreAccess
+from support.netns_nodes import Network
 from support.ports import free_port
 from support.relay import Relay
 
 PROGRAM = Path(__file__).resolve().parents[2] / ".cache" / "versitygw"
 BUCKET = "tables"
+HISTORY = "history"
+"""A second bucket, for Spark's event logs."""
 SECRET = "a-secret-that-must-not-leak"
 USER = "tester"
 _START_S = 30.0
+_PORT = 7070
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +74,13 @@ class S3Server:
 @contextlib.contextmanager
 def s3_server(folder: Path) -> Iterator[S3Server]:
     """Runs the server over a new folder, with one bucket."""
-    if not os.access(PROGRAM, os.X_OK):
-        pytest.fail(f"{PROGRAM} is missing: run `make store-server` (it needs Go 1.25 or newer)", pytrace=False)
+    program = _program()
     objects, secret = folder / "objects", folder / "secret"
     (objects / BUCKET).mkdir(parents=True)
     secret.write_text(SECRET + "\n")
     port = free_port()
     environment = {**os.environ, "ROOT_ACCESS_KEY": USER, "ROOT_SECRET_KEY": SECRET}
-    command = [str(PROGRAM), "--port", f"127.0.0.1:{port}", "--quiet", "posix", "--sidecar", str(folder / "sidecar")]
+    command = [str(program), "--port", f"127.0.0.1:{port}", "--quiet", "posix", "--sidecar", str(folder / "sidecar")]
     (folder / "sidecar").mkdir()
     with (folder / "server.log").open("wb") as log:
         server = subprocess.Popen([*command, str(objects)], env=environment, stdout=log, stderr=subprocess.STDOUT)
@@ -87,6 +90,46 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     finally:
         server.terminate()
         server.wait(_START_S)
+
+
+def s3_on_machine(network: Network, log: Path) -> S3Server:
+    """The server on a machine of its own, called `store`; only that machine has its secret. Ends with the network."""
+    program = _program()
+    folder = network.folder / "store-disk"
+    for below in (f"objects/{BUCKET}", f"objects/{HISTORY}", "sidecar", "bin"):
+        (folder / below).mkdir(parents=True)
+    shutil.copy(program, folder / "bin")
+    secret = folder / "secret"
+    # The shell reads the secret from a file, because every process of the test's machine is in one list.
+    secret.write_text(f"ROOT_ACCESS_KEY={USER}\nROOT_SECRET_KEY={SECRET}\n")
+    secret.chmod(0o600)
+    node = network.add("store", {"disk": folder})
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, node.uid, node.uid)
+    server = f"{node.address}:{_PORT}"
+    command = f"set -a; . /opt/disk/secret; exec /opt/disk/bin/{program.name} --port {server} --quiet posix"
+    words = ["sh", "-ec", f"{command} --sidecar /opt/disk/sidecar /opt/disk/objects"]
+    process = network.start(node, words, environment={}, log=log)
+    wait_until(
+        lambda: process.poll() is not None or f":{_PORT:04X} " in _listening(node.pids()),
+        seconds=_START_S,
+        what=f"the S3 server, see {log}",
+    )
+    assert process.poll() is None, log.read_text(errors="replace")
+    return S3Server(f"http://{server}", secret, folder / "objects")
+
+
+def _listening(pids: Sequence[int]) -> str:
+    """The sockets of the first process' network, as the kernel shows them."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pids[0]}/net/tcp").read_text() if pids else ""
+    return ""
+
+
+def _program() -> Path:
+    if not os.access(PROGRAM, os.X_OK):
+        pytest.fail(f"{PROGRAM} is missing: run `make store-server` (it needs Go 1.25 or newer)", pytrace=False)
+    return PROGRAM.resolve()
 
 
 def _answers(port: int) -> bool:

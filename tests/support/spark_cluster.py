@@ -1,12 +1,12 @@
 """A standalone Spark cluster of a test: master, two workers and a driver on machines of their own (`netns_nodes`).
 
-The machines share nothing but the network and `store`, which stands for an object store. They have Java, Python and
-Spark; headwater is only in the archive that the driver sends. The commands are those of deploy/spark/standalone.md.
+The machines share nothing but the network and a store: a real S3 server on a machine of its own (`start_store`), or
+the folder `store`. They have Java, Python and Spark; headwater is only in the archive that the driver sends. The
+commands are those of deploy/spark/standalone.md.
 """
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import subprocess
@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyspark
-from deltalake import DeltaTable
 
 from broker_edge.torture.waiting import wait_until
-from pipelines.spark.jars import default_folder, delta_jars
+from pipelines.spark.jars import default_folder, delta_jars, s3a_jars
 from pipelines.spark.pack import JOB, PYTHON, pack
 from support.doc_blocks import blocks
-from support.netns_nodes import Network, Node, within
-from support.programs import clean_environment, headwaterd, program
+from support.netns_nodes import Network, Node
+from support.programs import headwaterd, program
+from support.s3 import S3Server, s3_on_machine
 
 MASTER_PORT = 7077
 WAIT_S = 240.0
@@ -51,7 +51,12 @@ def page_commands() -> list[str]:
 
 
 def until(
-    condition: Callable[[], bool], what: str, said: Callable[[], str], process: subprocess.Popen[bytes] | None = None
+    condition: Callable[[], bool],
+    what: str,
+    said: Callable[[], str],
+    process: subprocess.Popen[bytes] | None = None,
+    *,
+    seconds: float = WAIT_S,
 ) -> None:
     """Waits for an event; fails with `said()` when the time is over or the process has ended."""
 
@@ -66,7 +71,7 @@ def until(
         return is_there or has_ended()
 
     try:
-        wait_until(is_known, seconds=WAIT_S, what=what)
+        wait_until(is_known, seconds=seconds, what=what)
     except TimeoutError as error:
         raise AssertionError(f"no {what}:\n{said()}") from error
     assert is_there, f"no {what}:\n{said()}"
@@ -74,19 +79,23 @@ def until(
 
 @dataclass(slots=True)
 class Cluster:
-    """Machines by role; `packed` is the folder that `headwater spark pack` made."""
+    """Machines by role; `packed` is the folder that `headwater spark pack` made. `worker_cores` and `worker_memory` are
+    those of each worker, if not as on the page."""
 
     network: Network
     packed: Path
     store: Path
     logs: Path
+    worker_cores: int = 1
+    worker_memory: str = "1500m"
+    s3: S3Server | None = None
     workers: list[Node] = field(default_factory=list)
     _nodes: dict[str, Node] = field(default_factory=dict)
 
     def start(self, *, workers: int = 2) -> None:
-        self.logs.mkdir(exist_ok=True)
-        self.store.mkdir(exist_ok=True)
-        self.store.chmod(0o777)
+        if self.s3 is None:
+            self.store.mkdir(exist_ok=True)
+            self.store.chmod(0o777)
         self._nodes["master"] = self.network.add("master", self._spark())
         self.network.start(
             self._nodes["master"],
@@ -101,7 +110,14 @@ class Cluster:
         until(lambda: self.said("master").count("Registering worker") >= workers, "worker", lambda: self.said("master"))
         # The driver has no checkout either: it runs what the executors run.
         driver = self._spark() | {"job": self.packed, "jars": default_folder()}
+        if self.s3 is not None:
+            driver["s3a"] = s3a_jars()[0].parent
         self._nodes["driver"] = self.network.add("driver", driver)
+
+    def start_store(self) -> S3Server:
+        """Before `start`: the machines then share the network and this server, and no folder."""
+        self.s3 = s3_on_machine(self.network, self.logs / "store.txt")
+        return self.s3
 
     def start_worker(self, number: int) -> None:
         """Also after it was killed: then as a machine that comes back."""
@@ -126,13 +142,7 @@ class Cluster:
 
     def start_broker(self, name: str, settings: Mapping[str, str] | None = None) -> Node:
         """A broker on a machine of its own, without users unless `settings` say otherwise. Also after it was killed."""
-        if name not in self._nodes:
-            binary = self.logs / "broker-bin"
-            binary.mkdir(exist_ok=True)
-            if not (binary / "headwaterd").exists():
-                shutil.copy(headwaterd(), binary / "headwaterd")
-            self._nodes[name] = self.network.add(name, {"broker": binary})
-        node = self.node(name)
+        node = self._nodes.get(name) or self.add_broker_machine(name)
         known = {
             "data_dir": "/tmp/node/log",
             "listeners.mqtt.bind": f"{node.address}:1883",
@@ -140,12 +150,24 @@ class Cluster:
             "listeners.admin.bind": "127.0.0.1:9190",
             "auth.allow_anonymous": "true",
         }
-        words = [f"--set={key}={value}" for key, value in (known | dict(settings or {})).items()]
-        log = self.logs / f"{name}.txt"
-        before = self.said(name).count("ready mqtt=")
-        process = self.network.start(node, ["/opt/broker/headwaterd", *words], environment={}, log=log)
-        until(lambda: self.said(name).count("ready mqtt=") > before, name, lambda: self.said(name), process)
+        self.run_broker(node, [f"--set={key}={value}" for key, value in (known | dict(settings or {})).items()])
         return node
+
+    def add_broker_machine(self, name: str, mounts: Mapping[str, Path] | None = None) -> Node:
+        """A machine with the program of the broker, which does not run yet."""
+        binary = self.logs / "broker-bin"
+        binary.mkdir(exist_ok=True)
+        if not (binary / "headwaterd").exists():
+            shutil.copy(headwaterd(), binary / "headwaterd")
+        self._nodes[name] = self.network.add(name, {"broker": binary, **(mounts or {})})
+        return self._nodes[name]
+
+    def run_broker(self, node: Node, words: Sequence[str]) -> None:
+        """Starts the broker with these arguments, and returns once it is ready."""
+        said, log = f"the broker {node.name}", self.logs / f"{node.name}.txt"
+        before = self.said(node.name).count("ready mqtt=")
+        process = self.network.start(node, ["/opt/broker/headwaterd", *words], environment={}, log=log)
+        until(lambda: self.said(node.name).count("ready mqtt=") > before, said, lambda: self.said(node.name), process)
 
     @staticmethod
     def telemetry_options(broker: Node) -> list[str]:
@@ -170,7 +192,9 @@ class Cluster:
         words = self._words(page_commands()[3])
         words = words[: words.index(JOB)]
         # There is no network to fetch packages from.
-        jars = ",".join(f"/opt/jars/{jar.name}" for jar in delta_jars(None))
+        found = [f"/opt/jars/{jar.name}" for jar in delta_jars(None)]
+        found += [] if self.s3 is None else [f"/opt/s3a/{jar.name}" for jar in s3a_jars()]
+        jars = ",".join(found)
         place = words.index("--packages")
         words[place : place + 2] = ["--jars", jars]
         for option in without:
@@ -203,7 +227,7 @@ class Cluster:
 
     def start_client(self, *arguments: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         """A job on a machine that has only what was packed: no Spark, no Java. The output is `said("client")`."""
-        mounts = {"job": self.packed} | ({} if _OWN_PYTHON is None else {"python": _OWN_PYTHON})
+        mounts = {name: path for name, path in self._spark().items() if name != "spark"} | {"job": self.packed}
         if "client" not in self._nodes:
             self._nodes["client"] = self.network.add("client", mounts)
         node = self.node("client")
@@ -220,6 +244,7 @@ class Cluster:
         """A command of the page with the addresses and folders of the test."""
         here = {"$SPARK_HOME": "/opt/spark", "head:7077": f"{self.node('master').address}:{MASTER_PORT}"}
         here |= {"--host head": f"--host {self.node('master').address}", "--webui-port 8080": "--webui-port 0"}
+        here["--cores 1 --memory 1500m"] = f"--cores {self.worker_cores} --memory {self.worker_memory}"
         for usual, ours in here.items():
             command = command.replace(usual, ours)
         return shlex.split(command)
@@ -239,7 +264,9 @@ class Cluster:
         return found
 
     def _spark(self) -> dict[str, Path]:
-        found = {"spark": Path(pyspark.__path__[0]), "store": self.store}
+        found = {"spark": Path(pyspark.__path__[0])}
+        if self.s3 is None:
+            found["store"] = self.store
         if _OWN_PYTHON is not None:
             found["python"] = _OWN_PYTHON
         return found
@@ -254,52 +281,17 @@ def pack_for(folder: Path, *, extras: tuple[str, ...] = ("spark",)) -> Path:
 
 
 @contextmanager
-def running_cluster(folder: Path, packed: Path) -> Iterator[Cluster]:
+def running_cluster(
+    folder: Path, packed: Path, *, with_s3: bool = False, worker_cores: int = 1, worker_memory: str = "1500m"
+) -> Iterator[Cluster]:
+    """Master, two workers and the machine of the driver; `with_s3` is a server in place of the folder that they
+    share."""
     with Network(folder) as network:
         # Machines reach what is mounted from here, and nothing else of it.
-        cluster = Cluster(network, packed, folder / "store", folder / "logs")
+        logs = folder / "logs"
+        logs.mkdir()
+        cluster = Cluster(network, packed, folder / "store", logs, worker_cores, worker_memory)
+        if with_s3:
+            cluster.start_store()
         cluster.start()
         yield cluster
-
-
-def offsets_in(table: Path) -> list[int]:
-    """The offsets in a bronze table, each as often as it is there."""
-    found: list[int] = DeltaTable(str(table)).to_pyarrow_table(columns=["offset"])["offset"].to_pylist()
-    return found
-
-
-class Publisher:
-    """Messages of one device, and so of one partition, from the broker's own machine."""
-
-    def __init__(self, broker: Node, count: int, *, rate: int | None = None) -> None:
-        words = [*within(broker), sys.executable, "-c", "import sys; from headwater_cli import main; sys.exit(main())"]
-        words += ["pub", "--mqtt", f"{broker.address}:1883", "--ack", "--json", "--lines", "--file", "-"]
-        words += [] if rate is None else ["--rate", str(rate)]
-        self._process = subprocess.Popen(
-            [*words, "devices/d1/telemetry"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=clean_environment({"PYTHONUNBUFFERED": "1"}),
-        )
-        self._offsets: set[int] = set()
-        assert self._process.stdin is not None
-        self._process.stdin.writelines(f"{number}\n" for number in range(count))
-        self._process.stdin.close()
-
-    def until(self, count: int) -> None:
-        """Waits until that many are acknowledged."""
-        assert self._process.stdout is not None
-        while len(self._offsets) < count:
-            line = self._process.stdout.readline()
-            assert line, f"the publisher ended after {len(self._offsets)} acknowledgements"
-            self._offsets.add(int(json.loads(line)["offset"]))
-
-    def acknowledged(self) -> set[int]:
-        """Waits for the end; the offsets that the broker has acknowledged."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._offsets.add(int(json.loads(line)["offset"]))
-        self._process.wait(WAIT_S)
-        return self._offsets
