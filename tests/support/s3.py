@@ -116,7 +116,7 @@ def s3_on_machine(network: Network, log: Path) -> S3Server:
         what=f"the S3 server, see {log}",
     )
     assert process.poll() is None, log.read_text(errors="replace")
-    return S3Server(f"http://{server}", secret, folder / "objects")
+    return S3Server(f"http://{server}", secret, folder / "objects", process.pid)
 
 
 def _listening(pids: Sequence[int]) -> str:
