@@ -2,8 +2,8 @@
 
 The agent looks a command up by name in a table of handlers and passes an update to the updater. It acknowledges a
 command once the journal has it, executes it once per (action, attempt), and reports ACCEPTED → IN_PROGRESS → SUCCEEDED
-| FAILED, or REJECTED. A cancel stops a running command. A finished one keeps its state, and an update that is already
-being installed runs to its end.
+| FAILED, or REJECTED. Only the newest attempt of an action counts. A cancel stops a running command. A finished one
+keeps its state, and an update that is already being installed runs to its end.
 """
 
 from __future__ import annotations
@@ -11,18 +11,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from broker_edge.device.calls import Call, Command, Handler, Rejected
 from broker_edge.device.journal import FINAL, Entry, Journal
 from broker_edge.device.link import Link, LinkClosed
 from broker_edge.device.ota import Restart, UpdateFailed, Updater
+from broker_edge.device.reports import Key, Reports
 from broker_edge.device.wording import OwnWords, Said, Words
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A command that is carried out. A new attempt of it may take its place while it runs."""
+
+    command: Command
+    task: asyncio.Task[None] | None = None
+    has_begun: bool = False
+    """Whether the first step of the task has been taken."""
+
+    @property
+    def key(self) -> Key:
+        return self.command.key
+
+    def stop(self, why: str) -> None:
+        if self.task is not None:
+            self.task.cancel(why)
 
 
 class Agent:
@@ -48,19 +66,13 @@ class Agent:
     ) -> None:
         self.device_id = device_id
         self._updater = updater
-        self._words = words or OwnWords()
-        self._on_restart, self._on_told = on_restart, on_told
+        self._on_restart = on_restart
         self._handlers = dict(handlers)
         self._journal = journal or Journal()
         self._commands_max = commands_max
-        self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._begun: set[tuple[str, int]] = set()
-        """The running tasks whose first step has been taken."""
-        self._telling: set[asyncio.Task[None]] = set()
-        self._reporting: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._link: Link | None = None
-        self._boot = uuid.uuid4().hex[:12]
-        self._seq = 0
+        self._running: dict[Key, _Work] = {}
+        version = (lambda: None) if updater is None else lambda: updater.version
+        self._reports = Reports(device_id, self._journal, words or OwnWords(), version=version, on_told=on_told)
 
     @property
     def topic(self) -> str:
@@ -68,45 +80,56 @@ class Agent:
 
     @property
     def boot(self) -> str:
-        return self._boot
+        return self._reports.boot
 
     def attach(self, link: Link) -> None:
-        self._link = link
+        self._reports.attach(link)
 
     def begin_boot(self) -> None:
         """Begin a new run of the device: new boot id, seq starts again."""
-        self._boot = uuid.uuid4().hex[:12]
-        self._seq = 0
+        self._reports.begin_boot()
 
     async def catch_up(self) -> None:
         """After a start: report what an earlier run could not report, resume an update, and fail other commands that
         had begun."""
-        pending = self._updater.pending() if self._updater is not None else None
-        if pending is not None and self._updater is not None:
-            known = self._journal.get(*pending.key)
-            if known is None or known.state in FINAL:
-                # Interrupted before the journal had the order, so it is delivered again; or between its end and
-                # `forget`.
-                self._updater.forget(pending.key)
-                pending = None
+        pending = self._pending()
         for entry in self._journal.untold():
-            if (entry.action_id, entry.attempt) in self._running:
+            key = (entry.action_id, entry.attempt)
+            if key in self._running:
                 continue  # The link was open already, and this run began it.
-            if pending is not None and (entry.action_id, entry.attempt) == pending.key:
-                self._start(pending.key, self._carry_out(Command.again(pending)))
+            if pending is not None and key == pending.key:
+                self._start(pending)
                 continue
             if entry.state not in FINAL:
                 entry = replace(entry, state="FAILED", message="the device restarted while the command ran")
                 self._journal.put(entry)
-            await self._tell(entry)
+            await self._reports.tell(entry)
+
+    def _pending(self) -> Command | None:
+        """The update that an earlier run did not finish, as its newest attempt."""
+        order = self._updater.pending() if self._updater is not None else None
+        if order is None or self._updater is None:
+            return None
+        newest = self._journal.newest(order.action_id)
+        if newest is not None and newest.attempt > order.attempt and newest.state not in FINAL:
+            # Interrupted while the new attempt took over.
+            self._note_replaced(order.key, newest.attempt)
+            order = replace(order, attempt=newest.attempt)
+            self._updater.adopt(order)
+        known = self._journal.get(*order.key)
+        if known is None or known.state in FINAL:
+            # Interrupted before the journal had the order, so it is delivered again; or between its end and `forget`.
+            self._updater.forget(order.key)
+            return None
+        return Command.again(order)
 
     async def announce(self) -> None:
         """Report that the device has started, and its firmware."""
-        await self._publish("", 0, "ONLINE", None, None, None)
+        await self._reports.online()
 
     async def close(self) -> None:
         """Stop running commands without a report; a journal on disk reports them at the next start."""
-        running = [*self._running.values(), *self._telling]
+        running = [work.task for work in self._running.values() if work.task is not None] + self._reports.tasks
         for task in running:
             task.cancel("closing")
         await asyncio.gather(*running, return_exceptions=True)
@@ -117,117 +140,179 @@ class Agent:
             command = Command.parse(payload)
         except ValueError as error:
             log.warning("device %s ignores a record on %s: %s", self.device_id, topic, error)
-            return
-        key = command.key
-        known = self._journal.get(*key)
+        else:
+            self._handle(command)
+
+    def _handle(self, command: Command) -> None:
+        known = self._journal.get(*command.key)
         if command.type == "cancel":
             self._cancel(command, known)
         elif command.type == "force":
             if self._updater is not None:
-                self._updater.force(key)
+                self._updater.force(command.key)
         elif known is not None:
-            log.debug("device %s already has action %s attempt %d: %s", self.device_id, *key, known.state)
+            log.debug("device %s already has action %s attempt %d: %s", self.device_id, *command.key, known.state)
         else:
-            if command.order is not None and self._updater is not None:
-                self._replace_older(command, self._updater)
-                self._updater.take(command.order)
-            self._journal.put(Entry(command.action_id, command.attempt, "ACCEPTED"))
-            self._start(key, self._carry_out(command))
+            self._take(command)
 
-    def _replace_older(self, command: Command, updater: Updater) -> None:
-        """Replaces an older attempt of the same update that still waits for its manifest."""
-        for key, task in list(self._running.items()):
-            if key[0] == command.action_id and key[1] < command.attempt and not updater.has_begun(key):
-                message = f"replaced by attempt {command.attempt}"
-                # The engine no longer expects a status of the older attempt.
-                self._journal.put(Entry(*key, "CANCELLED", message, told=True))
-                updater.forget(key)
-                task.cancel("replaced")
+    # -- attempts --------------------------------------------------------------------------------------------------
 
-    def _start(self, key: tuple[str, int], work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._running[key] = task
-        task.add_done_callback(lambda _: self._running.pop(key, None))
-        task.add_done_callback(lambda _: self._begun.discard(key))
-        task.add_done_callback(self._look_at)
+    def _take(self, command: Command) -> None:
+        """Begins a command, unless another attempt of the same action makes that unnecessary."""
+        newest = self._journal.newest(command.action_id)
+        if newest is not None and newest.attempt > command.attempt:
+            log.info("device %s ignores action %s attempt %d: it has a newer one", self.device_id, *command.key)
+            return
+        if newest is not None and self._is_settled_by(command, newest):
+            return
+        if command.order is not None and self._updater is not None:
+            self._updater.take(command.order)
+        self._journal.put(Entry(*command.key, "ACCEPTED"))
+        self._start(command)
 
-    def _tell_soon(self, entry: Entry) -> None:
-        """Report without delaying the link's next record. The link bounds these tasks: one answer per record in
-        flight."""
-        task = asyncio.ensure_future(self._tell(entry))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
-        task.add_done_callback(self._look_at)
+    def _is_settled_by(self, command: Command, older: Entry) -> bool:
+        """Whether an older attempt does what the command asks for: it has succeeded, or it is under way."""
+        work = self._running.get((older.action_id, older.attempt))
+        if older.state == "SUCCEEDED" and command.order is None:
+            entry = Entry(*command.key, "SUCCEEDED", f"done by attempt {older.attempt}", older.result)
+            self._journal.put(entry)
+            self._reports.tell_soon(entry)
+            return True
+        if older.state in FINAL:
+            return False
+        if work is None:
+            return self._adopt_pending(command)
+        if not self._has_begun(work):
+            self._note_replaced(work.key, command.attempt)
+            if self._updater is not None:
+                self._updater.forget(work.key)
+            work.stop("replaced")
+            return False
+        if not command.is_same(work.command):
+            return False
+        self._adopt(command, work)
+        return True
 
-    def _look_at(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("device %s could not report: %s", self.device_id, error)
+    def _has_begun(self, work: _Work) -> bool:
+        if work.command.order is not None and self._updater is not None:
+            return self._updater.has_begun(work.key)
+        return work.has_begun
+
+    def _adopt(self, command: Command, work: _Work) -> None:
+        """Lets the work go on as another attempt."""
+        before = work.key
+        self._journal.put(Entry(*command.key, "IN_PROGRESS"))
+        if command.order is not None and self._updater is not None:
+            self._updater.adopt(command.order)
+        self._note_replaced(before, command.attempt)
+        del self._running[before]
+        work.command = command
+        self._running[command.key] = work
+        self._reports.progress(command.key, None, f"continues attempt {before[1]}")
+
+    def _adopt_pending(self, command: Command) -> bool:
+        """Lets an update that an earlier run began go on as another attempt, before `catch_up` has looked at it."""
+        pending = None if self._updater is None else self._updater.pending()
+        if self._updater is None or pending is None or command.order is None or not command.order.is_same(pending):
+            return False
+        self._journal.put(Entry(*command.key, "ACCEPTED"))
+        self._updater.adopt(command.order)
+        self._note_replaced(pending.key, command.attempt)
+        self._start(Command.again(replace(pending, attempt=command.attempt)))
+        return True
+
+    def _note_replaced(self, key: Key, attempt: int) -> None:
+        # The engine no longer expects a status of the older attempt.
+        self._journal.put(Entry(*key, "CANCELLED", f"replaced by attempt {attempt}", told=True))
 
     def _cancel(self, command: Command, known: Entry | None) -> None:
-        key = (command.action_id, command.attempt)
-        running = self._running.get(key)
+        key = command.key
+        work = self._running.get(key)
         if known is None:
             # The command may arrive later or never; it is stored as cancelled either way.
-            entry = Entry(*key, "CANCELLED", "cancelled before it began")
-            self._journal.put(entry)
-            self._tell_soon(entry)
+            self._note_cancelled(key)
         elif known.state in FINAL:
-            self._tell_soon(known)
+            self._reports.tell_soon(known)
         elif self._updater is not None and self._updater.is_past_cancelling(key):
             log.info("device %s is already installing: the cancel of %s is too late", self.device_id, key[0])
-        elif running is not None and key in self._begun:
-            running.cancel("cancel")
-        elif running is not None:
+        elif work is not None and work.has_begun:
+            work.stop("cancel")
+        elif work is not None:
             # The cancel came right behind the command: the task has not run yet, so it cannot answer.
-            running.cancel("replaced")
+            work.stop("replaced")
             if self._updater is not None:
                 self._updater.forget(key)
-            entry = Entry(*key, "CANCELLED", "cancelled before it began")
-            self._journal.put(entry)
-            self._tell_soon(entry)
+            self._note_cancelled(key)
 
-    async def _carry_out(self, command: Command) -> None:
-        self._begun.add(command.key)
-        refusal = self._refusal(command)
+    def _note_cancelled(self, key: Key) -> None:
+        entry = Entry(*key, "CANCELLED", "cancelled before it began")
+        self._journal.put(entry)
+        self._reports.tell_soon(entry)
+
+    # -- carrying out ----------------------------------------------------------------------------------------------
+
+    def _start(self, command: Command) -> None:
+        work = _Work(command)
+        work.task = asyncio.ensure_future(self._carry_out(work))
+        self._running[command.key] = work
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if self._running.get(work.key) is work:
+                del self._running[work.key]
+            self._reports.look_at(task)
+
+        work.task.add_done_callback(ended)
+
+    async def _carry_out(self, work: _Work) -> None:
+        work.has_begun = True
+        refusal = self._refusal(work.command)
         if refusal is not None:
-            await self._finish(command, "REJECTED", refusal)
+            await self._finish(work, "REJECTED", refusal)
             return
         try:
-            if command.type != "again":
-                await self._say(command, "ACCEPTED")
-                await self._say(command, "IN_PROGRESS", progress=0)
-            result = await self._result(command)
+            if work.command.type != "again":
+                await self._reports.say(work.key, "ACCEPTED")
+                await self._reports.say(work.key, "IN_PROGRESS", progress=0)
+            result = await self._result(work)
         except asyncio.CancelledError as stop:
             if "cancel" not in stop.args:
                 raise
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()
-            await self._finish(command, "CANCELLED", "cancelled while it ran")
+            await self._finish(work, "CANCELLED", "cancelled while it ran")
         except Restart as reason:
             log.info("device %s restarts %s", self.device_id, reason)
             if self._on_restart is not None:
                 self._on_restart()
         except LinkClosed:
             # The device stops or restarts; the journal records what is still to be reported.
-            log.info("device %s stops while %s is running", self.device_id, command.action_id)
+            log.info("device %s stops while %s is running", self.device_id, work.command.action_id)
         except Rejected as error:
-            await self._finish(command, "REJECTED", str(error))
+            await self._finish(work, "REJECTED", str(error))
         except UpdateFailed as error:
-            await self._finish(command, "FAILED", str(error))
+            await self._finish(work, "FAILED", str(error))
         except Exception as error:
-            await self._finish(command, "FAILED", f"{type(error).__name__}: {error}")
+            await self._finish(work, "FAILED", f"{type(error).__name__}: {error}")
         else:
-            await self._finish(command, "SUCCEEDED", None, result)
+            await self._finish(work, "SUCCEEDED", None, result)
 
-    async def _result(self, command: Command) -> Any:
+    async def _result(self, work: _Work) -> Any:
+        command = work.command
+
+        async def progress(percent: int, message: str | None = None, step: str | None = None) -> None:
+            await self._reports.say(work.key, "IN_PROGRESS", message, percent, step)
+
+        def report(percent: int, message: str | None = None, step: str | None = None) -> None:
+            self._reports.progress(work.key, percent, message, step)
+
         call = Call(
             device_id=self.device_id,
             action_id=command.action_id,
             attempt=command.attempt,
             name=command.name,
             params=command.params,
-            progress=lambda percent, message=None, step=None: self._say(command, "IN_PROGRESS", message, percent, step),
-            report=lambda percent, message=None, step=None: self._report(command, percent, message, step),
+            progress=progress,
+            report=report,
         )
         if command.order is not None and self._updater is not None:
             return await self._updater.carry_out(command.order, call)
@@ -249,79 +334,9 @@ class Agent:
             return f"this device already runs {self._commands_max} commands"
         return None
 
-    async def _say(
-        self,
-        command: Command,
-        state: str,
-        message: str | None = None,
-        progress: int | None = None,
-        step: str | None = None,
-    ) -> None:
-        self._journal.put(Entry(command.action_id, command.attempt, state, message))
-        await self._reported(command.key)
-        await self._publish(command.action_id, command.attempt, state, message, None, progress, step)
-
-    def _report(self, command: Command, progress: int, message: str | None, step: str | None) -> None:
-        """Reports progress without waiting. Skipped while an earlier report is being sent; the next one is newer
-        anyway."""
-        if command.key in self._reporting:
-            return
-        task = asyncio.ensure_future(
-            self._publish(command.action_id, command.attempt, "IN_PROGRESS", message, None, progress, step)
-        )
-        self._reporting[command.key] = task
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
-        task.add_done_callback(lambda _: self._reporting.pop(command.key, None))
-        task.add_done_callback(self._look_at)
-
-    async def _reported(self, key: tuple[str, int]) -> None:
-        """Waits for progress reports, so that none of them arrives after a later status."""
-        if (task := self._reporting.get(key)) is not None:
-            await asyncio.wait([task])
-
-    async def _finish(self, command: Command, state: str, message: str | None, result: Any = None) -> None:
-        entry = Entry(command.action_id, command.attempt, state, message, result)
+    async def _finish(self, work: _Work, state: str, message: str | None, result: Any = None) -> None:
+        entry = Entry(*work.key, state, message, result)
         self._journal.put(entry)
         if self._updater is not None:
-            self._updater.forget(command.key)
-        await self._tell(entry)
-
-    async def _tell(self, entry: Entry) -> None:
-        await self._reported((entry.action_id, entry.attempt))
-        await self._publish(entry.action_id, entry.attempt, entry.state, entry.message, entry.result, None)
-        self._journal.put(replace(entry, told=True))
-
-    async def _publish(
-        self,
-        action_id: str,
-        attempt: int,
-        state: str,
-        message: str | None,
-        result: Any,
-        progress: int | None,
-        step: str | None = None,
-    ) -> None:
-        if self._link is None:
-            raise RuntimeError(f"device {self.device_id} has no link: call attach first")
-        self._seq += 1
-        said = Said(
-            device_id=self.device_id,
-            action_id=action_id,
-            attempt=attempt,
-            state=state,
-            boot=self._boot,
-            seq=self._seq,
-            ts_us=time.time_ns() // 1_000,
-            progress=progress,
-            message=message,
-            result=result,
-            version=None if self._updater is None else self._updater.version,
-            step=step,
-        )
-        record = self._words.record(said)
-        if record is None:
-            return
-        await self._link.publish(*record)
-        if self._on_told is not None:
-            self._on_told(said)
+            self._updater.forget(work.key)
+        await self._reports.tell(entry)

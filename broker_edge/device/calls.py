@@ -49,6 +49,11 @@ class Order:
     def key(self) -> tuple[str, int]:
         return (self.action_id, self.attempt)
 
+    def is_same(self, other: Order) -> bool:
+        """Whether both are attempts to install the same artifact."""
+        named = (self.action_id, self.name, self.version) == (other.action_id, other.name, other.version)
+        return named and (None in (self.sha256, other.sha256) or self.sha256 == other.sha256)
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -65,6 +70,13 @@ class Command:
     @property
     def key(self) -> tuple[str, int]:
         return (self.action_id, self.attempt)
+
+    def is_same(self, other: Command) -> bool:
+        """Whether both are attempts of the same work."""
+        if self.order is not None and other.order is not None:
+            return self.order.is_same(other.order)
+        mine, others = (self.type, self.name, self.params), (other.type, other.name, other.params)
+        return self.order is other.order and mine == others
 
     @classmethod
     def again(cls, order: Order) -> Command:

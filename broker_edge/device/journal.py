@@ -43,6 +43,11 @@ class Journal:
     def get(self, action_id: str, attempt: int) -> Entry | None:
         return self._entries.get((action_id, attempt))
 
+    def newest(self, action_id: str) -> Entry | None:
+        """The highest attempt of an action."""
+        found = [entry for entry in self._entries.values() if entry.action_id == action_id]
+        return max(found, key=lambda entry: entry.attempt, default=None)
+
     def put(self, entry: Entry) -> None:
         self._entries[(entry.action_id, entry.attempt)] = entry
         while len(self._entries) > self._entries_max:

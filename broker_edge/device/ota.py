@@ -109,6 +109,16 @@ class Updater:
             )
         return True
 
+    def adopt(self, order: Order) -> None:
+        """Lets the update in progress go on as another attempt of the same action."""
+        job = self._flash.job()
+        if job is None:
+            return
+        mode = "forced" if "forced" in (job.mode, order.mode) else order.mode
+        self._flash.set_job(replace(job, attempt=order.attempt, mode=mode, sha256=job.sha256 or order.sha256))
+        if mode == "forced":
+            self._forced.set()
+
     def pending(self) -> Order | None:
         """The order that an earlier run of the device did not finish."""
         job = self._flash.job()

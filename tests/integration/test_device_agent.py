@@ -134,7 +134,34 @@ def test_repeated_command_is_carried_out_once(broker: Mosquitto) -> None:
             await until(lambda: backend.states("d1").count("SUCCEEDED") == 2, "both actions")
             backend.command("d1", name="count", attempt=2)
             await until(lambda: backend.states("d1").count("SUCCEEDED") == 3, "the second attempt")
-            assert calls == ["a1", "a2", "a1"]
+            assert backend.statuses("d1")[-1]["message"] == "done by attempt 1"
+            assert calls == ["a1", "a2"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("withdrawn", [True, False])
+def test_a_device_that_was_away_for_three_attempts_does_the_work_once(broker: Mosquitto, withdrawn: bool) -> None:
+    """Two attempts timed out meanwhile; their cancels are behind them, or in another log."""
+    calls: list[int] = []
+
+    async def reboot(call: Any) -> None:
+        calls.append(call.attempt)
+
+    async def scenario() -> None:
+        async with device(broker, {"reboot": reboot}):
+            pass  # Its session exists from now on.
+        backend = await Backend(broker.port, "devices/d1/actions").ready()
+        sent = [(1, "command"), (1, "cancel"), (2, "command"), (2, "cancel"), (3, "command")]
+        queue = [one for one in sent if withdrawn or one[1] == "command"]
+        for attempt, type_ in queue:
+            backend.command("d1", name="reboot", type=type_, attempt=attempt)
+        await until(lambda: len(backend.messages) == len(queue), "the queue")
+        backend.close()
+        async with device(broker, {"reboot": reboot}) as (_, _, backend):
+            ended = {"attempt": 3, "state": "SUCCEEDED"}
+            await until(lambda: any(ended.items() <= one.items() for one in backend.statuses("d1")), "the last attempt")
+            assert len(calls) == 1
 
     run(scenario)
 

@@ -11,12 +11,27 @@ from typing import Any
 
 import pytest
 from support.programs import StartBroker
-from support.update_device import CHUNK, CHUNKS, KEY, OLD, Cut, Device, Statuses, order, run, until_known, update
+from support.update_device import (
+    CHUNK,
+    CHUNKS,
+    KEY,
+    OLD,
+    Cut,
+    Device,
+    Statuses,
+    after,
+    end_of,
+    not_written,
+    order,
+    run,
+    until_known,
+    update,
+)
 
 from broker_edge import Client, Row
 from broker_edge.artifacts import ArtifactStore, Manifest, SigningKey, push
 from broker_edge.artifacts.manifest import chunks_topic, manifest_topic
-from broker_edge.device import FileFlash, Firmware, Link, UplinkWords
+from broker_edge.device import FileFlash, Firmware, Journal, Link, UplinkWords
 from broker_edge.device.download import Download
 from broker_edge.torture.process import BrokerProcess
 
@@ -224,6 +239,40 @@ def test_newer_attempt_replaces_one_that_has_not_begun(
     assert (last["state"], last["attempt"], last["version"]) == ("SUCCEEDED", 2, "2.0")
     of_first = [one["state"] for one in Statuses(client).all() if one.get("attempt") == 1]
     assert of_first == ["ACCEPTED", "IN_PROGRESS"]
+
+
+class Hurried(Device):
+    """Gets a second attempt of its update right before the step `at`, once."""
+
+    at = ""
+    client: Client
+    asked = False
+
+    async def before(self, step: str) -> None:
+        await super().before(step)
+        if step == self.at and not self.asked:
+            self.asked = True
+            order(self.client, attempt=2)
+            async with asyncio.timeout(60):
+                while Journal(self.folder / "journal.json").get("a1", 2) is None:
+                    await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("step", ["verify", "install", "confirm"])
+def test_a_new_attempt_takes_over_the_update_that_is_under_way(
+    broker: BrokerProcess, client: Client, image: Path, tmp_path: Path, step: str
+) -> None:
+    """The first attempt timed out for the engine, which sent another one; the image is installed once."""
+    push(client, image, "pump", "2.0", key=KEY, chunk_size=CHUNK)
+    device = Hurried(broker, tmp_path)
+    device.at, device.client = step, client
+    end = after(device, client, attempt=2, action_id="a1")
+    assert device.asked
+    assert (end["state"], end["version"], end["result"]) == ("SUCCEEDED", "2.0", {"version": "2.0", "installed": True})
+    assert not [one for one in Statuses(client).all() if one["state"] in ("REJECTED", "FAILED")]
+    assert end_of(client, "d1", "a1", 1) is None, "the first attempt is replaced"
+    assert device.steps.count("download") == 1
+    assert not_written(tmp_path)
 
 
 def test_places_where_nothing_is_end_the_update_in_words(

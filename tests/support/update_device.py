@@ -171,3 +171,35 @@ async def until_known(client: Client, device_id: str) -> None:
     while not client.topics(f"devices/{device_id}/status"):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
+
+
+def end_of(client: Client, device_id: str, action_id: str, attempt: int = 1) -> dict[str, Any] | None:
+    """The final status of an attempt."""
+    for one in Statuses(client, f"devices/{device_id}/status").all():
+        is_it = (one.get("action_id"), one.get("attempt")) == (action_id, attempt)
+        if is_it and one["state"] in ("SUCCEEDED", "FAILED", "REJECTED", "CANCELLED"):
+            return one
+    return None
+
+
+def after(device: Device, client: Client, *, attempt: int = 1, **fields: Any) -> dict[str, Any]:
+    """Gives a further order to a device and runs it until the end of that attempt."""
+
+    async def ended() -> bool:
+        return end_of(client, device.device_id, fields["action_id"], attempt) is not None
+
+    async def scenario() -> None:
+        waiting = asyncio.ensure_future(device.run(ended))
+        await until_known(client, device.device_id)
+        order(client, device.device_id, **fields)
+        await waiting
+
+    run(scenario)
+    found = end_of(client, device.device_id, fields["action_id"], attempt)
+    assert found is not None
+    return found
+
+
+def not_written(folder: Path) -> bool:
+    """Whether the device has neither an image nor an update in progress."""
+    return not list((folder / "flash").glob("*.part")) and FileFlash(folder / "flash", firmware=OLD).job() is None

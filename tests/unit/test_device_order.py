@@ -6,25 +6,10 @@ import asyncio
 import json
 from typing import Any
 
+from support.device_line import Line
+
 from broker_edge.device import Agent
 from broker_edge.device.calls import Call
-
-WAIT_S = 30
-
-
-class Line:
-    """A link that keeps what the device reports."""
-
-    def __init__(self) -> None:
-        self.said: list[dict[str, Any]] = []
-
-    async def publish(self, topic: str, payload: bytes, **more: Any) -> None:
-        self.said.append(json.loads(payload))
-
-    async def until(self, state: str) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while not any(one["state"] == state for one in self.said):
-                await asyncio.sleep(0)
 
 
 def device() -> tuple[Agent, Line, list[str]]:
