@@ -44,11 +44,12 @@ topic replay $gaps
 topic write devices/+/actions
 topic write artifacts/#
 
-# Each device, which is the user of its name: writes its own topics, reads its commands and firmware (chunks from an
-# offset of its choice, to go on after an interruption).
+# Each device, which is the user of its name: writes its own topics, reads its commands, key lists and firmware (chunks
+# from an offset of its choice, to go on after an interruption).
 pattern write devices/%c/telemetry/#
 pattern write devices/%c/status
 pattern read devices/%c/actions
+pattern read artifacts/root
 pattern read artifacts/+/+/manifest
 pattern replay artifacts/+/+/chunks
 """

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -39,7 +39,8 @@ class SigningKey:
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
-        self.key_id = key_id(key.public_key())
+        self.public = key.public_key()
+        self.key_id = key_id(self.public)
 
     @classmethod
     def generate(cls) -> SigningKey:
@@ -48,12 +49,17 @@ class SigningKey:
     @classmethod
     def load(cls, path: Path) -> SigningKey:
         """Raises ConfigError if the file is missing, unreadable or not such a key."""
+        return cls.of_pem(_read(path), where=str(path))
+
+    @classmethod
+    def of_pem(cls, text: bytes, *, where: str) -> SigningKey:
+        """Raises ConfigError, which says `where`, if the text is not such a key."""
         try:
-            key = load_pem_private_key(_read(path), password=None)
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"{path} is not a private key in PEM without a password: {error}") from error
+            key = load_pem_private_key(text, password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise ConfigError(f"{where} is not a private key in PEM without a password: {error}") from error
         if not isinstance(key, Ed25519PrivateKey):
-            raise ConfigError(f"{path} is not an ed25519 private key: make one with `headwater artifacts keygen`")
+            raise ConfigError(f"{where} is not an ed25519 private key: make one with `headwater artifacts keygen`")
         return cls(key)
 
     def save(self, path: Path) -> Path:
@@ -73,7 +79,11 @@ class SigningKey:
         return public
 
     def sign(self, artifact: Artifact) -> Signature:
-        return Signature(self.key_id, self._key.sign(artifact.signed_bytes()))
+        return self.sign_bytes(artifact.signed_bytes())
+
+    def sign_bytes(self, message: bytes) -> Signature:
+        """The caller puts a prefix that names the kind of the message before it."""
+        return Signature(self.key_id, self._key.sign(message))
 
     def trust(self) -> Trust:
         """Trust in this key only."""
@@ -89,16 +99,7 @@ class Trust:
     @classmethod
     def load(cls, paths: Iterable[Path]) -> Trust:
         """Reads PEM files; raises ConfigError for one that is not valid."""
-        keys = []
-        for path in paths:
-            try:
-                key = load_pem_public_key(_read(path))
-            except ValueError as error:
-                raise ConfigError(f"{path} is not a public key in PEM: {error}") from error
-            if not isinstance(key, Ed25519PublicKey):
-                raise ConfigError(f"{path} is a public key, but not an ed25519 key")
-            keys.append(key)
-        return cls(keys)
+        return cls([load_public(path) for path in paths])
 
     def __bool__(self) -> bool:
         return bool(self._keys)
@@ -118,6 +119,17 @@ class Trust:
             key.verify(signature.value, artifact.signed_bytes())
         except InvalidSignature as error:
             raise ArtifactError(f"the signature of {what} with key {signature.key_id} is wrong") from error
+
+
+def load_public(path: Path) -> Ed25519PublicKey:
+    """Reads a PEM file; raises ConfigError if it is not an ed25519 public key."""
+    try:
+        key = load_pem_public_key(_read(path))
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{path} is not a public key in PEM: {error}") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(f"{path} is a public key, but not an ed25519 key")
+    return key
 
 
 def _read(path: Path) -> bytes:

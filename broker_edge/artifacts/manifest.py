@@ -28,6 +28,11 @@ _SIGNED_PREFIX = b"headwater artifact v1\n"
 _INT64_MAX = 2**63 - 1
 
 
+def canonical(value: Any) -> bytes:
+    """JSON with one spelling: keys sorted, no spaces, ASCII only. `value` has no floats."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+
+
 class ArtifactError(HeadwaterError):
     """An artifact is not valid: an unreadable manifest, or a wrong digest or signature."""
 
@@ -98,10 +103,24 @@ class Artifact:
             "chunks": list(self.chunks),
         }
 
+    @classmethod
+    def of_json(cls, body: Mapping[str, Any]) -> Artifact:
+        """Raises KeyError, TypeError, ValueError or HeadwaterError for anything else."""
+        chunks = body["chunks"]
+        if not isinstance(chunks, list) or len(chunks) > CHUNKS_MAX:
+            raise ValueError("chunks")
+        return cls(
+            name=_text(body["name"]),
+            version=_text(body["version"]),
+            size=_number(body["size"]),
+            sha256=_text(body["sha256"]),
+            chunk_size=_number(body["chunk_size"]),
+            chunks=tuple(_text(digest) for digest in chunks),
+        )
+
     def signed_bytes(self) -> bytes:
         """The bytes that a signature covers."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return _SIGNED_PREFIX + text.encode("ascii")
+        return _SIGNED_PREFIX + canonical(self.to_json())
 
 
 def chunks_of(size: int, chunk_size: int) -> int:
@@ -117,6 +136,17 @@ class Signature:
 
     def to_json(self) -> dict[str, Any]:
         return {"algorithm": "ed25519", "key_id": self.key_id, "value": base64.b64encode(self.value).decode()}
+
+    @classmethod
+    def of_json(cls, body: Mapping[str, Any]) -> Signature:
+        """Raises KeyError, TypeError or ValueError for anything else."""
+        if body["algorithm"] != "ed25519":
+            raise ValueError(f"algorithm {body['algorithm']!r:.60}")
+        try:
+            value = base64.b64decode(_text(body["value"]), validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"signature: {error}") from error
+        return cls(_text(body["key_id"]), value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +206,8 @@ class Manifest:
     signature: Signature | None
     place: ChunkRuns
     pushed_us: int
+    policy: Mapping[str, Any] | None = None
+    """JSON that `broker_edge.policy` reads: what a device must be to install the artifact. Not checked here."""
 
     def __post_init__(self) -> None:
         if len(self.place) != len(self.artifact.chunks):
@@ -189,6 +221,7 @@ class Manifest:
             "v": 1,
             "artifact": self.artifact.to_json(),
             "signature": None if self.signature is None else self.signature.to_json(),
+            **({} if self.policy is None else {"policy": self.policy}),
             "place": self.place.to_json(),
             "pushed_us": self.pushed_us,
         }
@@ -205,41 +238,16 @@ class Manifest:
             raise ArtifactError("this is not a manifest of a supported version")
         try:
             return cls(
-                artifact=_artifact(body["artifact"]),
-                signature=_signature(body["signature"]),
+                artifact=Artifact.of_json(body["artifact"]),
+                signature=None if body["signature"] is None else Signature.of_json(body["signature"]),
                 place=_place(body["place"]),
                 pushed_us=_number(body["pushed_us"]),
+                policy=_object(body.get("policy")),
             )
         except RefusedError as error:
             raise ArtifactError(f"this is not a manifest: {error}") from error
         except (KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
             raise ArtifactError(f"this is not a manifest: wrong or missing {error}") from error
-
-
-def _artifact(body: Mapping[str, Any]) -> Artifact:
-    chunks = body["chunks"]
-    if not isinstance(chunks, list) or len(chunks) > CHUNKS_MAX:
-        raise ValueError("chunks")
-    return Artifact(
-        name=_text(body["name"]),
-        version=_text(body["version"]),
-        size=_number(body["size"]),
-        sha256=_text(body["sha256"]),
-        chunk_size=_number(body["chunk_size"]),
-        chunks=tuple(_text(digest) for digest in chunks),
-    )
-
-
-def _signature(body: Mapping[str, Any] | None) -> Signature | None:
-    if body is None:
-        return None
-    if body["algorithm"] != "ed25519":
-        raise ValueError(f"algorithm {body['algorithm']!r}")
-    try:
-        value = base64.b64decode(_text(body["value"]), validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"signature: {error}") from error
-    return Signature(_text(body["key_id"]), value)
 
 
 def _place(body: Mapping[str, Any]) -> ChunkRuns:
@@ -248,6 +256,12 @@ def _place(body: Mapping[str, Any]) -> ChunkRuns:
         raise ValueError("runs")
     pairs = tuple((_number(first), _number(count)) for first, count in runs)
     return ChunkRuns(_text(body["log_id"]), _text(body["partition"]), _number(body["number"]), pairs)
+
+
+def _object(value: Any) -> Mapping[str, Any] | None:
+    if value is not None and not isinstance(value, dict):
+        raise TypeError(f"{value!r:.60}, which is not an object")
+    return value
 
 
 def _text(value: Any) -> str:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -90,15 +90,23 @@ def push(
     key: SigningKey | None = None,
     chunk_size: int = CHUNK_BYTES,
     progress: Progress | None = None,
+    policy: Mapping[str, Any] | None = None,
+    expected: Artifact | None = None,
 ) -> Pushed:
-    """Stores the file as `name` `version`, signed with `key` if one is given.
+    """Stores the file as `name` `version`, signed with `key` if one is given, and with the `policy` of a manifest.
 
-    Pushing the same bytes again changes nothing, except that it adds a missing signature. Raises RefusedError if the
-    version has other bytes, ArtifactError if the file changes while it is read.
+    Pushing the same bytes again changes nothing, except that it adds a missing signature, or another policy. Raises
+    RefusedError if the version has other bytes, or if the file is not the `expected` one, and ArtifactError if the file
+    changes while it is read.
     """
     artifact = describe(path, name, version, chunk_size=chunk_size)
+    if expected is not None and artifact != expected:
+        raise RefusedError(
+            f"{path} as {name} {version} is not what was signed: {expected.name} {expected.version} with sha256 "
+            f"{expected.sha256[:12]}…"
+        )
     signed = (lambda one: None) if key is None else key.sign
-    return _stored(client, artifact, signed, partial(_read, path, artifact), progress)
+    return _stored(client, artifact, signed, partial(_read, path, artifact), progress, policy)
 
 
 def copy(source: Client, target: Client, name: str, version: str, *, progress: Progress | None = None) -> Pushed:
@@ -128,7 +136,7 @@ def copy(source: Client, target: Client, name: str, version: str, *, progress: P
         if whole.hexdigest() != manifest.artifact.sha256:
             raise ArtifactError(f"the chunks of {name} {version} on {source.server} do not match the manifest")
 
-    return _stored(target, manifest.artifact, signed, chunks, progress)
+    return _stored(target, manifest.artifact, signed, chunks, progress, manifest.policy)
 
 
 def _stored(
@@ -137,6 +145,7 @@ def _stored(
     signed: Callable[[Artifact], Signature | None],
     chunks: Callable[[], Iterator[bytes]],
     progress: Progress | None,
+    policy: Mapping[str, Any] | None,
 ) -> Pushed:
     """Stores the chunks that the log does not have, then the manifest. `chunks` reads them again for each take."""
     name, version = artifact.name, artifact.version
@@ -148,14 +157,20 @@ def _stored(
     if there is not None and there.place.log_id == log_id:
         _must_be_same(there, artifact)
         # It may be stored in chunks of another size, which the signature covers.
-        signature = signed(there.artifact)
-        if signature is None or there.signature == signature:
+        signature = signed(there.artifact) or there.signature
+        if policy is not None and there.artifact != artifact:
+            raise RefusedError(
+                f"{name} {version} is stored in chunks of {there.artifact.chunk_size} bytes, and the policy was signed "
+                f"for chunks of {artifact.chunk_size}: make the policy with the stored size"
+            )
+        policy = policy if policy is not None else there.policy
+        if (there.signature, there.policy) == (signature, policy):
             return Pushed(there, 0, 0, existed=True)
-        manifest = Manifest(there.artifact, signature, there.place, _now_us())
+        manifest = Manifest(there.artifact, signature, there.place, _now_us(), policy)
         stored = found = 0
     else:
         place, stored, found = _chunks(client, log_id, chunks, artifact, progress)
-        manifest = Manifest(artifact, signature, place, _now_us())
+        manifest = Manifest(artifact, signature, place, _now_us(), policy)
     row = Row(
         manifest_topic(name, version),
         manifest.to_bytes(),
@@ -167,7 +182,7 @@ def _stored(
         # Another push was faster, or an answer to this one was lost: the manifest in the log decides.
         manifest = store.get(name, version)
         _must_be_same(manifest, artifact)
-        _must_be_signed(manifest, signature)
+        _must_be_signed(manifest, signature, policy)
     return Pushed(manifest, stored, found, existed=stored == 0 and found == 0)
 
 
@@ -179,8 +194,8 @@ def _must_be_same(there: Manifest, artifact: Artifact) -> None:
         )
 
 
-def _must_be_signed(there: Manifest, signature: Signature | None) -> None:
-    if signature is not None and there.signature != signature:
+def _must_be_signed(there: Manifest, signature: Signature | None, policy: Mapping[str, Any] | None) -> None:
+    if (signature is not None and there.signature != signature) or (policy is not None and there.policy != policy):
         raise RefusedError(
             f"{there.artifact.name} {there.artifact.version} was pushed at the same time with another signature: "
             "push it again"

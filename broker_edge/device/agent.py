@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from broker_edge.device.calls import Call, Command, Handler, Rejected
+from broker_edge.device.guard import CommandRefused
 from broker_edge.device.journal import FINAL, Entry, Journal
+from broker_edge.device.key_feed import KeyFeed
 from broker_edge.device.link import Link, LinkClosed
 from broker_edge.device.ota import Restart, UpdateFailed, Updater
 from broker_edge.device.reports import Key, Reports
@@ -49,7 +51,7 @@ class Agent:
     Connect it to a `Link` that subscribes to `agent.topic` and has `agent.received` as its `on_message`, then call
     `attach`. `on_restart` is called when an update needs a restart of the device: the owner of the agent then closes it
     and starts a new one with the same journal and flash. `on_told` is called with each status that the broker has
-    acknowledged.
+    acknowledged. With `keys`, commands must be signed if the key list has the role `director`.
     """
 
     def __init__(
@@ -63,14 +65,16 @@ class Agent:
         words: Words | None = None,
         on_restart: Callable[[], None] | None = None,
         on_told: Callable[[Said], None] | None = None,
+        keys: KeyFeed | None = None,
     ) -> None:
         self.device_id = device_id
-        self._updater = updater
+        self._updater, self._keys = updater, keys
         self._on_restart = on_restart
         self._handlers = dict(handlers)
         self._journal = journal or Journal()
         self._commands_max = commands_max
         self._running: dict[Key, _Work] = {}
+        self._in_turn = asyncio.Lock()
         version = (lambda: None) if updater is None else lambda: updater.version
         self._reports = Reports(device_id, self._journal, words or OwnWords(), version=version, on_told=on_told)
 
@@ -92,6 +96,8 @@ class Agent:
     async def catch_up(self) -> None:
         """After a start: report what an earlier run could not report, resume an update, and fail other commands that
         had begun."""
+        if self._keys is not None:
+            self._keys.start()
         pending = self._pending()
         for entry in self._journal.untold():
             key = (entry.action_id, entry.attempt)
@@ -133,15 +139,25 @@ class Agent:
         for task in running:
             task.cancel("closing")
         await asyncio.gather(*running, return_exceptions=True)
+        if self._keys is not None:
+            await self._keys.close()
 
     async def received(self, topic: str, payload: bytes) -> None:
-        """Handle one record. The link acknowledges it when this returns, so the journal has it by then."""
-        try:
-            command = Command.parse(payload)
-        except ValueError as error:
-            log.warning("device %s ignores a record on %s: %s", self.device_id, topic, error)
-        else:
-            self._handle(command)
+        """Handle one record. The link acknowledges it when this returns, so the journal has it by then.
+
+        Records are handled in the order of arrival, also while one of them waits for a newer key list.
+        """
+        async with self._in_turn:
+            try:
+                command = Command.parse(payload)
+                if self._keys is not None:
+                    command = Command.parse(await self._keys.command(payload, self.device_id))
+            except CommandRefused as error:
+                self._refuse(command, str(error))
+            except ValueError as error:
+                log.warning("device %s ignores a record on %s: %s", self.device_id, topic, error)
+            else:
+                self._handle(command)
 
     def _handle(self, command: Command) -> None:
         known = self._journal.get(*command.key)
@@ -154,6 +170,13 @@ class Agent:
             log.debug("device %s already has action %s attempt %d: %s", self.device_id, *command.key, known.state)
         else:
             self._take(command)
+
+    def _refuse(self, command: Command, reason: str) -> None:
+        """Answers a command that nobody with the right to it has signed. The journal does not get it: the real command
+        may still come. An answer to a cancel, or about a command that this device has, would change its state."""
+        log.warning("device %s refuses action %s attempt %d: %s", self.device_id, *command.key, reason)
+        if command.type not in ("cancel", "force") and self._journal.get(*command.key) is None:
+            self._reports.answer_soon(command.key, "REJECTED", reason)
 
     # -- attempts --------------------------------------------------------------------------------------------------
 

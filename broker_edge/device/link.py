@@ -56,6 +56,7 @@ class _Listening:
     on_delivery: OnDelivery
     position: Callable[[], str | None] | None
     pace_s: float
+    qos: int
     filter: str = ""
     """The position of the last subscription."""
 
@@ -199,6 +200,7 @@ class Link:
         *,
         position: Callable[[], str | None] | None = None,
         pace_s: float = 0.0,
+        qos: int = 1,
     ) -> None:
         """Deliver records of `topic` to `on_delivery`, in order, until `unlisten`. Returns after the SUBACK.
 
@@ -206,7 +208,7 @@ class Link:
         earlier subscription to the topic is removed at the broker first. Each delivery is acknowledged after
         `on_delivery` has returned and `pace_s` have passed. Waits for the connection; raises SubscribeRefused.
         """
-        listening = _Listening(topic, on_delivery, position, pace_s)
+        listening = _Listening(topic, on_delivery, position, pace_s, qos)
         self._listening[topic] = listening
         while True:
             await self._wait_up()
@@ -289,7 +291,7 @@ class Link:
         # gmqtt keeps every Subscription that it was ever given, so remove the old one.
         self._client._remove_subscriptions(listening.filter)
         listening.filter = filter_
-        mid: int = self._client.subscribe(Subscription(filter_, qos=1), **asked)
+        mid: int = self._client.subscribe(Subscription(filter_, qos=listening.qos), **asked)
         return mid
 
     async def _answer(self, mid: int) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from broker_edge.artifacts.manifest import ArtifactError, Manifest
 from broker_edge.device.calls import Call, Order, Rejected
 from broker_edge.device.download import STALL_S, Download, fetch_manifest
 from broker_edge.device.flash import BOOTS_MAX, Firmware, Flash, Job
+from broker_edge.device.key_feed import KeyFeed
 from broker_edge.device.link import Link, LinkClosed
 from broker_edge.errors import HeadwaterError, NotFoundError
 
@@ -56,7 +57,8 @@ class Willing:
 
 @dataclass(frozen=True, slots=True)
 class UpdatePolicy:
-    """Unless `allow_unsigned` is set, only artifacts signed by a key of `trust` are installed."""
+    """Unless `allow_unsigned` is set, only artifacts signed by a key of `trust` are installed. A device with a guard
+    asks that instead."""
 
     trust: Trust
     allow_unsigned: bool = False
@@ -69,8 +71,10 @@ async def _no_hook(step: str) -> None:
 
 
 class Updater:
-    """Executes one update at a time. `before(step)` is called before each step, and may raise to interrupt the
-    update."""
+    """Executes one update at a time. `before(step)` is called before each step, and may raise to interrupt the update.
+
+    With `keys`, the guard decides what may be installed, in place of the keys of `policy`.
+    """
 
     def __init__(
         self,
@@ -80,8 +84,9 @@ class Updater:
         policy: UpdatePolicy,
         platform: Platform | None = None,
         before: Callable[[str], Awaitable[None]] = _no_hook,
+        keys: KeyFeed | None = None,
     ) -> None:
-        self._flash, self._link, self._policy = flash, link, policy
+        self._flash, self._link, self._policy, self._keys = flash, link, policy, keys
         self._platform = platform or Willing()
         self._before = before
         self._forced = asyncio.Event()
@@ -219,8 +224,7 @@ class Updater:
             text = await fetch_manifest(self._link, job.name, job.version)
             manifest = Manifest.parse(text)
             self._must_be_ordered(job, manifest)
-            if not self._policy.allow_unsigned:
-                self._policy.trust.check(manifest.artifact, manifest.signature)
+            await self._must_be_allowed(manifest)
         except NotFoundError as error:
             raise UpdateFailed(str(error)) from error
         except ArtifactError as error:
@@ -230,6 +234,12 @@ class Updater:
             raise Rejected(f"the image has {manifest.artifact.size} bytes, but only {free} are free")
         self._flash.set_job(replace(job, manifest=text.decode()))
         return manifest
+
+    async def _must_be_allowed(self, manifest: Manifest) -> None:
+        if self._keys is not None:
+            await self._keys.check(manifest)
+        elif not self._policy.allow_unsigned:
+            self._policy.trust.check(manifest.artifact, manifest.signature)
 
     def _must_be_ordered(self, job: Job, manifest: Manifest) -> None:
         artifact = manifest.artifact
@@ -259,6 +269,13 @@ class Updater:
         if mode == "soft" and not self._forced.is_set():
             await call.progress(100, step="wait")
             await self._until_fit()
+        if self._keys is not None:
+            # It may have waited for weeks, and keys may have been revoked meanwhile.
+            try:
+                await self._keys.check(self._manifest())
+            except ArtifactError as error:
+                self._flash.drop_image()
+                raise Rejected(str(error)) from error
         # From here on a cancel is too late.
         self._go_on("install")
         return None
@@ -290,6 +307,7 @@ class Updater:
         boot, job = self._flash.boot(), self._job()
         if boot.trial is None:
             if boot.good.version == job.version and boot.good.sha256 == self._manifest().artifact.sha256:
+                self._raise_floor()
                 return {"version": boot.good.version, "installed": True}
             raise UpdateFailed(
                 f"{job.version} was started {BOOTS_MAX} times without being confirmed: back to {self.version}"
@@ -303,7 +321,13 @@ class Updater:
             self._flash.set_job(replace(job, step="rollback", reason=f"{job.version} does not work: {error}"))
             return None
         self._flash.set_boot(boot.confirmed())
+        self._raise_floor()
         return {"version": self.version, "installed": True}
+
+    def _raise_floor(self) -> None:
+        """After the confirmation, so that an image that does not work can be rolled back. Repeated if interrupted."""
+        if self._keys is not None:
+            self._keys.guard.confirmed(self._manifest())
 
     async def _rollback(self, call: Call) -> dict[str, Any] | None:
         boot, job = self._flash.boot(), self._job()

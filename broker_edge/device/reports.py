@@ -78,6 +78,10 @@ class Reports:
         flight."""
         self._later(self.tell(entry))
 
+    def answer_soon(self, key: Key, state: str, message: str) -> None:
+        """Reports something that the journal must not contain."""
+        self._later(self._publish(*key, state, message))
+
     def progress(self, key: Key, percent: int | None, message: str | None = None, step: str | None = None) -> None:
         """Reports progress without waiting. Skipped while an earlier report is being sent; the next one is newer
         anyway."""

@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,9 @@ from broker_edge.device.commands import handlers
 from broker_edge.device.faults import Fault
 from broker_edge.device.flash import Firmware, MemoryFlash
 from broker_edge.device.fleet_log import FleetLog
+from broker_edge.device.guard import Guard, GuardSettings, MemoryHeld
 from broker_edge.device.journal import Journal
+from broker_edge.device.key_feed import KeyFeed
 from broker_edge.device.link import Link, LinkError, PublishRefused
 from broker_edge.device.ota import UpdatePolicy, Updater
 from broker_edge.device.wording import Said
@@ -39,13 +41,15 @@ _AWAY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """Settings for simulated devices that accept updates. `pace_s` is the time that a slow device takes for a chunk."""
+    """Settings for simulated devices that accept updates. `pace_s` is the time that a slow device takes for a chunk.
+    With `guards`, each device has one of them, in turn by its number."""
 
     trust: Trust = field(default_factory=lambda: Trust(()))
     allow_unsigned: bool = False
     firmware: str = "1.0.0"
     pace_s: float = 0.5
     window: int = 4
+    guards: tuple[GuardSettings, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ class SimulatedDevice:
         self._seq = 0
         self._journal = Journal()
         self._flash = _Flash(self)
+        self._held = MemoryHeld()
         self._spent = False
         self._opened = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
@@ -115,10 +120,15 @@ class SimulatedDevice:
             path=settings.path,
             tls=settings.tls,
         )
+        keys = None
+        if updates is not None and updates.guards:
+            keys = KeyFeed(Guard(_in_turn(updates.guards, self.device_id), self._held), self.link)
         if updates is not None and not self._is("refuses"):
             pace_s = updates.pace_s if self._is("slow") else 0.0
             policy = UpdatePolicy(updates.trust, allow_unsigned=updates.allow_unsigned, pace_s=pace_s)
-            self._updater = Updater(self._flash, self.link, policy=policy, platform=self, before=self._before)
+            self._updater = Updater(
+                self._flash, self.link, policy=policy, platform=self, before=self._before, keys=keys
+            )
             self._updater.start()
         self.agent = Agent(
             self.device_id,
@@ -127,6 +137,7 @@ class SimulatedDevice:
             updater=self._updater,
             on_restart=lambda: self.restart("to start other firmware", away_s=0.0),
             on_told=self._told,
+            keys=keys,
         )
         self.agent.attach(self.link)
 
@@ -263,7 +274,7 @@ class SimulatedDevice:
         if self.fault.name == "crash" and self.fault.step == step:
             await self._cut()
         elif self.fault.name == "reflashed" and step == "verify":
-            self._flash, self._journal = _Flash(self), Journal()
+            self._flash, self._journal, self._held = _Flash(self), Journal(), MemoryHeld()
             await self._cut()
 
     async def _cut(self) -> None:
@@ -293,6 +304,11 @@ class SimulatedDevice:
     async def check(self, firmware: Firmware) -> None:
         if self._is("fails"):
             raise RuntimeError("this device was told to fail")
+
+
+def _in_turn(guards: Sequence[GuardSettings], device_id: str) -> GuardSettings:
+    number = device_id.rpartition("-")[2]
+    return guards[(int(number) - 1 if number.isdecimal() else 0) % len(guards)]
 
 
 class _Flash(MemoryFlash):

@@ -1,4 +1,4 @@
-"""One device as its own process, with flash and journal in a folder: the implementation of `headwater devices run`.
+"""One device as its own process, with flash, journal and key list in a folder: what `headwater devices run` does.
 
 When the device restarts, `run` returns True, and the caller begins again as a new process. The process may be killed at
 any moment.
@@ -16,7 +16,9 @@ from typing import Any
 from broker_edge.device.agent import Agent
 from broker_edge.device.commands import handlers
 from broker_edge.device.flash import FileFlash, Firmware
+from broker_edge.device.guard import FileHeld, Guard, GuardSettings
 from broker_edge.device.journal import Journal
+from broker_edge.device.key_feed import KeyFeed
 from broker_edge.device.link import Link
 from broker_edge.device.ota import UpdatePolicy, Updater
 from broker_edge.device.wording import Said, Words
@@ -26,7 +28,8 @@ from broker_edge.tls import NO_TLS, TlsReferences
 
 @dataclass(frozen=True, slots=True)
 class StandaloneSettings:
-    """`firmware` is the initial firmware if `folder` is new. At most `window` chunks are in flight."""
+    """`firmware` is the initial firmware if `folder` is new. At most `window` chunks are in flight. With `guard`, the
+    device checks commands and policies of artifacts, and `policy` counts for nothing."""
 
     device_id: str
     folder: Path
@@ -41,6 +44,7 @@ class StandaloneSettings:
     scheme: str = "mqtt"
     path: str = WS_PATH
     tls: TlsReferences = NO_TLS
+    guard: GuardSettings | None = None
     connect_timeout_s: float = 30.0
 
 
@@ -67,7 +71,10 @@ async def run(settings: StandaloneSettings, *, on_told: Callable[[Said], None] |
         tls=settings.tls,
     )
     flash = FileFlash(settings.folder, firmware=Firmware("firmware", settings.firmware))
-    updater = Updater(flash, link, policy=settings.policy)
+    keys = None
+    if settings.guard is not None:
+        keys = KeyFeed(Guard(settings.guard, FileHeld(settings.folder / "policy.json")), link)
+    updater = Updater(flash, link, policy=settings.policy, keys=keys)
     updater.start()
     agent = Agent(
         settings.device_id,
@@ -77,6 +84,7 @@ async def run(settings: StandaloneSettings, *, on_told: Callable[[Said], None] |
         words=settings.words,
         on_restart=again.set,
         on_told=on_told,
+        keys=keys,
     )
     agent.attach(link)
     try:

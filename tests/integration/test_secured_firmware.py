@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from support.programs import StartBroker
 from support.secured import make_users
+from support.signing import Maker
 
 from broker_edge import Client, Credentials
 from broker_edge.artifacts import Manifest, push
-from broker_edge.device import FileFlash, Firmware, Link, SubscribeRefused
+from broker_edge.device import FileFlash, Firmware, KeyFeed, Link, SubscribeRefused
 from broker_edge.device.download import Download, fetch_manifest
 from broker_edge.errors import NotFoundError
+from broker_edge.policy import publish_roots
 from broker_edge.secured_folder import ACL
 from broker_edge.torture.process import BrokerProcess
 
@@ -68,6 +70,31 @@ def test_a_device_reads_firmware_with_the_rights_of_the_examples(
     for version in (5, 4):
         found = download(broker, passwords[DEVICE], tmp_path / f"flash-{version}", version)
         assert found == (tmp_path / "image").read_bytes()
+
+
+@pytest.mark.parametrize("acl", [*EXAMPLES.values(), ACL.replace("pattern read artifacts/root\n", "")])
+def test_a_device_reads_key_lists_with_the_rights_of_the_examples(
+    start_broker: StartBroker, tmp_path: Path, acl: str
+) -> None:
+    """The last one is the control: without its line the device keeps the key list with which it was made."""
+    maker = Maker()
+    broker, passwords = secured(start_broker, tmp_path, acl)
+    user = "pipelines" if "user pipelines" in acl else "pipeline"
+    credentials = Credentials(user=user, password=f"file:{tmp_path}/{user}.password")
+    with Client("grpc://{}:{}".format(*broker.flight), timeout_s=60, credentials=credentials) as client:
+        publish_roots(client, [maker.root, maker.next_root()])
+
+    async def read() -> int:
+        host, port = broker.mqtt
+        link = Link(DEVICE, host=host, port=port, user=DEVICE, password=passwords[DEVICE])
+        await link.open(timeout_s=60)
+        feed = KeyFeed(maker.guard(), link, answer_s=60)
+        await feed.settled()
+        await feed.close()
+        await link.close(drain_s=0)
+        return feed.guard.root.version
+
+    assert asyncio.run(read()) == (2 if "pattern read artifacts/root\n" in acl else 1)
 
 
 @pytest.mark.parametrize("line", LINES)

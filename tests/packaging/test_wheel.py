@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD_S = 1_200
-BASE = ("pyarrow", "paho-mqtt", "typer", "rich", "cryptography")
+BASE = ("pyarrow", "paho-mqtt", "typer", "rich", "cryptography", "packaging", "semver")
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,22 @@ from typing import Any
 
 from broker_edge import Client, Row
 from broker_edge.artifacts import SigningKey
-from broker_edge.device import Agent, FileFlash, Firmware, Flash, Journal, Link, UpdatePolicy, Updater
+from broker_edge.device import (
+    Agent,
+    FileFlash,
+    FileHeld,
+    Firmware,
+    Flash,
+    Guard,
+    GuardSettings,
+    Journal,
+    KeyFeed,
+    Link,
+    UpdatePolicy,
+    Updater,
+)
 from broker_edge.device.wording import Words
+from broker_edge.policy import sign_command
 from broker_edge.torture.process import BrokerProcess
 
 OLD = Firmware("pump", "1.0")
@@ -44,6 +58,7 @@ class Device:
     stall_s: float = 5.0
     version: int = 5
     wrap: Callable[[FileFlash], Flash] = lambda flash: flash
+    guard: GuardSettings | None = None
 
     async def may_install(self) -> None:
         await self.fit.wait()
@@ -89,7 +104,10 @@ class Device:
         )
         flash = self.wrap(FileFlash(self.folder / "flash", firmware=OLD))
         policy = UpdatePolicy(KEY.trust(), stall_s=self.stall_s)
-        updater = Updater(flash, link, policy=policy, platform=self, before=self.before)
+        keys = None
+        if self.guard is not None:
+            keys = KeyFeed(Guard(self.guard, FileHeld(self.folder / "policy.json")), link, answer_s=0.5)
+        updater = Updater(flash, link, policy=policy, platform=self, before=self.before, keys=keys)
         updater.start()
         agent = Agent(
             self.device_id,
@@ -98,6 +116,7 @@ class Device:
             updater=updater,
             words=self.words,
             on_restart=self.again.set,
+            keys=keys,
         )
         agent.attach(link)
         try:
@@ -132,7 +151,8 @@ class Statuses:
         return self.last()["state"] in ("SUCCEEDED", "FAILED", "REJECTED", "CANCELLED")
 
 
-def order(client: Client, device_id: str = "d1", **fields: Any) -> None:
+def order(client: Client, device_id: str = "d1", *, key: SigningKey | None = None, **fields: Any) -> None:
+    """Orders pump 2.0, or what `fields` say; with `key` the order is signed."""
     body = {
         "action_id": "a1",
         "device_id": device_id,
@@ -144,7 +164,10 @@ def order(client: Client, device_id: str = "d1", **fields: Any) -> None:
         "mode": "forced",
         **fields,
     }
-    client.produce([Row(f"devices/{device_id}/actions", json.dumps(body).encode())])
+    payload = json.dumps(body).encode()
+    if key is not None:
+        payload = sign_command(payload, key, expires_us=time.time_ns() // 1_000 + 3_600_000_000)
+    client.produce([Row(f"devices/{device_id}/actions", payload)])
 
 
 def run(test: Callable[[], Awaitable[None]], seconds: float = 240) -> None:
