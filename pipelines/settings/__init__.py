@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from actions.uplink_status import TOPIC, UplinkTopic
 from broker_edge.access import BrokerAccess
 from broker_edge.errors import ConfigError
 from broker_edge.flight import parse_server
-from pipelines.settings.brokers import AccessSection, BrokerSection, fleet_of
+from pipelines.settings.brokers import AccessSection, BrokerSection, fleet_of, referenced
 from pipelines.settings.yaml_file import Section, read_yaml
 from sinks.store import StoreAccess
 
@@ -110,6 +110,10 @@ class ActionsSection(Section):
     step_s: int = Field(default=24 * 3600, gt=0)
     allow_unsigned: bool = False
     trusted_keys: list[str] = Field(default=[])
+    signing_key: str | None = Field(default=None, repr=False)
+    signature_s: int = Field(default=30 * 24 * 3600, gt=0, le=10 * 365 * 24 * 3600)
+
+    _reference = field_validator("signing_key")(referenced)
 
 
 class SilverSettings(Section):

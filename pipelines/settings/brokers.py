@@ -12,7 +12,8 @@ from broker_edge.tls import TlsReferences
 from pipelines.settings.yaml_file import Section
 
 
-def _referenced(value: str | None) -> str | None:
+def referenced(value: str | None) -> str | None:
+    """The rule of every setting that names a secret."""
     if value is not None and REFERENCE.fullmatch(value) is None:
         raise ValueError("write file:PATH, env:NAME or secret:SCOPE/KEY, never the secret itself")
     return value
@@ -25,7 +26,7 @@ class TlsSection(Section):
     cert: str | None = None
     key: str | None = None
 
-    _references = field_validator("ca", "cert", "key")(_referenced)
+    _references = field_validator("ca", "cert", "key")(referenced)
 
 
 class AccessSection(Section):
@@ -36,7 +37,7 @@ class AccessSection(Section):
     token: str | None = Field(default=None, repr=False)
     tls: TlsSection = TlsSection()
 
-    _references = field_validator("password", "token")(_referenced)
+    _references = field_validator("password", "token")(referenced)
 
     @model_validator(mode="after")
     def _is_complete(self) -> AccessSection:
