@@ -203,7 +203,8 @@ class FleetDesk:
         With `labels` or `device_ids` only those devices may. Raises SettingsError if it is not a manifest, or if the
         name and version already exist."""
         try:
-            what, signed = manifest["artifact"], manifest.get("signature") or {}
+            what, policy = manifest["artifact"], manifest.get("policy") or {"signatures": []}
+            signed: Mapping[str, Any] = manifest.get("signature") or next(iter(policy["signatures"]), {})
             name, version, sha256, size = (
                 str(what["name"]),
                 str(what["version"]),

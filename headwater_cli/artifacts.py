@@ -20,6 +20,7 @@ from broker_edge.escape import moment
 from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, ServersOption, TimeoutOption, connect
 from headwater_cli._output import put_fields, put_json, put_rows, say
 from headwater_cli._tables import settings_of
+from headwater_cli.signing import add_to, check_policy, load_policy, load_root
 
 if TYPE_CHECKING:
     from broker_edge.access import BrokerAccess
@@ -39,6 +40,9 @@ def push(
     key: Annotated[
         Path | None, typer.Option("--key", metavar="FILE", help="Private key to sign it with; see `keygen`.")
     ] = None,
+    policy: Annotated[
+        Path | None, typer.Option("--policy", metavar="FILE.json", help="Its signed policy; see `policy`.")
+    ] = None,
     chunk_bytes: Annotated[int, typer.Option("--chunk-bytes", help="Size of a chunk.")] = 256 * 1024,
     server: ServersOption = None,
     every: Annotated[bool, typer.Option("--all", help="Store it at every broker of the settings.")] = False,
@@ -56,16 +60,29 @@ def push(
     from broker_edge.artifacts import push as push_file
 
     signer = None if key is None else SigningKey.load(key)
+    signed = None if policy is None else load_policy(policy)
     brokers = _brokers(server, every=every, config=config)
     failed: list[HeadwaterError] = []
     rows: list[dict[str, Any]] = []
-    is_signed = True
+    is_signed = is_checked = True
     for broker in brokers:
         who = {"server": broker.server, "name": broker.name} if len(brokers) > 1 else {}
         where = f"{broker.name or broker.server}: " if len(brokers) > 1 else ""
         try:
             with broker.client(timeout_s=timeout, retries=0) as client, _bar("pushing") as progress:
-                done = push_file(client, file, name, version, key=signer, chunk_size=chunk_bytes, progress=progress)
+                if signed is not None:
+                    is_checked = check_policy(client, signed) and is_checked
+                done = push_file(
+                    client,
+                    file,
+                    name,
+                    version,
+                    key=signer,
+                    chunk_size=chunk_bytes if signed is None else signed.artifact.chunk_size,
+                    progress=progress,
+                    policy=None if signed is None else signed.in_manifest(),
+                    expected=None if signed is None else signed.artifact,
+                )
         except HeadwaterError as error:
             failed.append(error)
             rows.append({"broker": who, "error": str(error)})
@@ -74,13 +91,15 @@ def push(
             continue
         row = {**_row(done.manifest), "stored": done.stored, "found": done.found, "existed": done.existed}
         rows.append({"broker": who, **row} if who else row)
-        is_signed = is_signed and done.manifest.signature is not None
+        is_signed = is_signed and (done.manifest.signature is not None or signed is not None)
         if not json:
             put_fields(where + _sentence(name, version, done))
     if json and (len(brokers) > 1 or not failed):
         put_json({"brokers": rows} if len(brokers) > 1 else rows[0])
     if not is_signed and not json:
         say("it is not signed: devices refuse it unless they allow unsigned firmware (sign it with --key FILE)")
+    if not is_checked and not json:
+        say("the broker has no key list, so the signatures of the policy were not checked (see `publish-root`)")
     if failed:
         raise failed[0]
 
@@ -133,20 +152,31 @@ def verify(
     trust: Annotated[
         list[Path] | None, typer.Option("--trust", metavar="FILE", help="Trusted public key; repeatable.")
     ] = None,
+    root: Annotated[
+        Path | None, typer.Option("--root", metavar="FILE.json", help="Key list by which its policy is checked.")
+    ] = None,
     server: ServerOption = DEFAULT_SERVER,
     json: JsonOption = False,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Read an artifact back and check every digest; with --trust also its signature."""
+    """Read an artifact back and check every digest; with --trust also its signature, with --root its policy."""
     from broker_edge.artifacts import ArtifactStore, Trust
+    from broker_edge.policy import Policy
 
     trusted = Trust.load(trust) if trust else None
+    keys = None if root is None else load_root(root)
     with connect(server, timeout) as client, _bar("verifying") as progress:
         checked = ArtifactStore(client).verify(name, version, trust=trusted, progress=progress)
+    if keys is not None:
+        Policy.of(checked.manifest).check_signed(keys)
     if json:
-        put_json({**_row(checked.manifest), "verified": True, "signature_checked": checked.key_id is not None})
+        checks = {"signature_checked": checked.key_id is not None, "policy_checked": keys is not None}
+        put_json({**_row(checked.manifest), "verified": True, **checks})
         return
-    signed = f", signed with key {checked.key_id}" if checked.key_id else ", signature not checked (use --trust FILE)"
+    signed = f", signed with key {checked.key_id}" if checked.key_id else ""
+    if keys is not None:
+        signed += f", policy signed by the keys of version {keys.version}"
+    signed = signed or ", signature not checked (use --trust FILE or --root FILE.json)"
     put_fields(f"{name} {version}: {len(checked.manifest.artifact.chunks)} chunks are correct{signed}")
 
 
@@ -171,20 +201,24 @@ def rm(
 
 @app.command()
 def keygen(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="File for the private key; FILE.pub gets the public key.")
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", show_default=False, help="File for a private key; FILE.pub gets its public key."
+        ),
     ],
     json: JsonOption = False,
 ) -> None:
-    """Create a pair of ed25519 keys: FILE signs artifacts, devices trust FILE.pub."""
+    """Create a pair of ed25519 keys for each FILE: FILE signs artifacts, devices trust FILE.pub."""
     from broker_edge.artifacts import SigningKey
 
-    key = SigningKey.generate()
-    public = key.save(file)
-    if json:
-        put_json({"key_id": key.key_id, "private": str(file), "public": str(public)})
-    else:
-        put_fields(f"key {key.key_id}: {file} signs artifacts, devices trust {public}")
+    for file in files:
+        key = SigningKey.generate()
+        public = key.save(file)
+        if json:
+            put_json({"key_id": key.key_id, "private": str(file), "public": str(public)})
+        else:
+            put_fields(f"key {key.key_id}: {file} signs artifacts, devices trust {public}")
 
 
 def _row(manifest: Manifest) -> dict[str, Any]:
@@ -225,4 +259,5 @@ def _bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
 
 
 def register(parent: typer.Typer) -> None:
+    add_to(app)
     parent.add_typer(app, name="artifacts")

@@ -28,6 +28,7 @@ from broker_edge.errors import ConfigError, ConnectError, HeadwaterError, Refuse
 from broker_edge.mqtt_address import MqttAddress
 from broker_edge.tls import TlsReferences
 from headwater_cli import inventory
+from headwater_cli._guard import FloorOption, HardwareOption, ProductOption, RootOption, guards_of
 from headwater_cli._options import DEFAULT_MQTT, JsonOption, MqttOption, parse_mqtt
 from headwater_cli._output import put, put_fields, put_json, say
 
@@ -63,6 +64,10 @@ def simulate(
     telemetry: Annotated[bool, typer.Option(help="Whether devices publish samples.")] = True,
     trust: TrustOption = None,
     allow_unsigned: UnsignedOption = False,
+    root: RootOption = None,
+    product: ProductOption = None,
+    hardware: HardwareOption = None,
+    floor: FloorOption = None,
     firmware: FirmwareOption = "1.0.0",
     fault: Annotated[
         list[str] | None,
@@ -88,7 +93,7 @@ def simulate(
 ) -> None:
     """Simulate devices that replay a measured series, execute commands and report, until Ctrl-C or --for.
 
-    With --trust or --allow-unsigned they accept firmware too.
+    With --trust, --allow-unsigned or --root they accept firmware too.
     """
     _need_gmqtt()
     from broker_edge.device import FleetSettings
@@ -100,9 +105,10 @@ def simulate(
             put_fields(name, meaning)
         return
     at = parse_mqtt(mqtt)
-    policy = _policy(trust, allow_unsigned) if trust or allow_unsigned else None
+    guards = guards_of(root, product, hardware, floor, other_trust=bool(trust or allow_unsigned))
+    policy = _policy(trust, allow_unsigned) if trust or allow_unsigned or guards else None
     user, password = _login() if passwords is None else (None, None)
-    updates = None if policy is None else Updates(policy.trust, allow_unsigned, firmware)
+    updates = None if policy is None else Updates(policy.trust, allow_unsigned, firmware, guards=guards)
     settings = FleetSettings(
         count=part or min(count, _PROCESS_MAX),
         host=at.host,
@@ -204,6 +210,10 @@ def run_(
     mqtt: MqttOption = DEFAULT_MQTT,
     trust: TrustOption = None,
     allow_unsigned: UnsignedOption = False,
+    root: RootOption = None,
+    product: ProductOption = None,
+    hardware: HardwareOption = None,
+    floor: FloorOption = None,
     firmware: FirmwareOption = "1.0.0",
     uplink: Annotated[
         str | None, typer.Option("--uplink", metavar="TENANT", help="Report status in the format of Bytebeam's uplink.")
@@ -216,6 +226,9 @@ def run_(
     from broker_edge.device.standalone import StandaloneSettings, run
 
     at = parse_mqtt(mqtt)
+    guards = guards_of(root, product, hardware, floor, other_trust=bool(trust or allow_unsigned))
+    if len(guards) > 1:
+        raise typer.BadParameter("--hardware: one device has one hardware id")
     user, password = _login()
     settings = StandaloneSettings(
         device_id=device_id,
@@ -226,6 +239,7 @@ def run_(
         path=at.path,
         tls=_certificates(at),
         policy=_policy(trust, allow_unsigned),
+        guard=guards[0] if guards else None,
         firmware=firmware,
         words=None if uplink is None else UplinkWords(tenant=uplink),
         user=user,
