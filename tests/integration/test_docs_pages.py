@@ -22,6 +22,7 @@ PAGES = (
     "docs/howto/replace-a-box.md",
     "docs/howto/roll-out-firmware.md",
     "docs/howto/secure.md",
+    "docs/howto/sign-firmware.md",
     "docs/howto/size-the-disk.md",
 )
 

@@ -27,6 +27,7 @@ RUN_BY = {
             "docs/howto/replace-a-box.md",
             "docs/howto/roll-out-firmware.md",
             "docs/howto/secure.md",
+            "docs/howto/sign-firmware.md",
             "docs/howto/size-the-disk.md",
         ),
         "tests/integration/test_docs_pages.py",
