@@ -36,6 +36,8 @@ _LOG = "_delta_log"
 _HINT = "_last_checkpoint"
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
+_ELSEWHERE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
+"""How the path of a file outside the table begins; Spark writes `file:/` with one slash."""
 _PARQUET = b"PAR1"
 _ASIDE, _MOVED = ".torn", ".torn-"
 _STAT = Path("/proc/stat")
@@ -62,7 +64,7 @@ def repair_tables(root: str | None) -> None:
 def repair_table(path: str | None) -> int:
     """Returns the number of commits that were set aside, as files with the ending `.torn` in the log. A table that was
     never complete is moved to a folder with the ending `.torn-1`. Does nothing to a complete table, in an object store,
-    or without a table. A job calls it before it opens its tables."""
+    without a table, or in a file system that has no locks. A job calls it before it opens its tables."""
     table = _local(path)
     if table is None:
         return 0
@@ -70,12 +72,17 @@ def repair_table(path: str | None) -> int:
     booted = booted_s()
     if booted is None or not folder.is_dir():
         return 0
-    with _locked(folder):
+    with _locked(folder) as is_locked:
+        if not is_locked:
+            return 0
         commits = _newest_commits(table, before_s=booted)
         if not commits:
             return 0
         complete = _complete(table, commits)
         torn = commits[complete:]
+        if torn and _newest_commits(table, before_s=booted) != commits:
+            # Another machine, or a job from before a step of the clock, writes to it: nothing here is of a power cut.
+            return 0
         if torn and torn[0].version == 0:
             log.warning("a power cut has left %s incomplete: it was new, and is now %s", table, _move(table))
             return len(torn)
@@ -113,29 +120,41 @@ class _Commit:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Jobs of several processes start at the same time."""
+def _locked(folder: Path) -> Iterator[bool]:
+    """Jobs of several processes start at the same time. False if the file system cannot lock a folder, such as NFS:
+    its server keeps the files, and this machine does not know when that one had a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        is_locked = True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            log.info("%s is not checked for torn commits, because it cannot be locked: %s", folder, error)
+            is_locked = False
+        yield is_locked
     finally:
         os.close(descriptor)
 
 
 def _newest_commits(table: Path, *, before_s: float) -> list[_Commit]:
-    """The commits of the last `WINDOW_S`, in order of their versions, which have no gaps before a torn one. None if
-    there is one after `before_s`: then somebody has already used the table as it is."""
+    """The commits since the first one of the last `WINDOW_S`, in order of their versions, which have no gaps before a
+    torn one. None if there is one after `before_s`: then somebody has already used the table as it is."""
     found = {}
-    for entry in os.scandir(table / _LOG):
-        number = _COMMIT.fullmatch(entry.name)
-        if number is not None:
-            found[int(number[1])] = entry.stat().st_mtime
+    try:
+        for entry in os.scandir(table / _LOG):
+            number = _COMMIT.fullmatch(entry.name)
+            if number is not None:
+                found[int(number[1])] = entry.stat().st_mtime
+    except FileNotFoundError:
+        # Another job has moved the table meanwhile, or removed an old commit, and so uses it.
+        return []
     newest_s = max(found.values(), default=before_s)
     if newest_s >= before_s:
         return []
+    first = min(version for version, modified_s in found.items() if newest_s - modified_s <= WINDOW_S)
     chosen: list[_Commit] = []
-    for version in sorted(version for version, modified_s in found.items() if newest_s - modified_s <= WINDOW_S):
+    # By version, because a clock that was set gives a later commit an earlier time.
+    for version in sorted(version for version in found if version >= first):
         commit = _read(table / _LOG / f"{version:020}.json", version, found[version])
         if chosen and chosen[-1].version != version - 1:
             commit = _Commit(version, commit.modified_s, is_whole=False)
@@ -147,7 +166,8 @@ def _read(path: Path, version: int, modified_s: float) -> _Commit:
     files: dict[str, dict[str, int]] = {"add": {}, "cdc": {}}
     removed: set[str] = set()
     try:
-        actions: list[dict[str, Any]] = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line]
+        # Not `splitlines`: JSON does not escape U+0085 or U+2028, which a topic in the statistics may contain.
+        actions: list[dict[str, Any]] = [json.loads(line) for line in path.read_bytes().split(b"\n") if line]
         for action in actions:
             for kind, found in files.items():
                 if kind in action:
@@ -178,7 +198,7 @@ def _complete(table: Path, commits: list[_Commit]) -> int:
 def _is_there(table: Path, path: str, size: int, known: dict[str, bool]) -> bool:
     """Whether a data file is complete. Files elsewhere are not ours to judge."""
     if path not in known:
-        known[path] = "://" in path or path.startswith("/") or _is_parquet(table / path, size)
+        known[path] = _ELSEWHERE.match(path) is not None or _is_parquet(table / path, size)
     return known[path]
 
 
@@ -222,7 +242,7 @@ def _drop_checkpoints(folder: Path, version: int) -> None:
     for entry in list(os.scandir(folder)):
         number = _CHECKPOINT.fullmatch(entry.name)
         if number is not None and (int(number[1]) > version or not _is_parquet(Path(entry.path))):
-            Path(entry.path).unlink()
+            Path(entry.path).unlink(missing_ok=True)
     hint = folder / _HINT
     try:
         named = int(json.loads(hint.read_text("utf-8"))["version"])
@@ -231,4 +251,4 @@ def _drop_checkpoints(folder: Path, version: int) -> None:
     except (ValueError, KeyError, TypeError):
         named = -1
     if not any(folder.glob(f"{named:020}.checkpoint*.parquet")):
-        hint.unlink()
+        hint.unlink(missing_ok=True)

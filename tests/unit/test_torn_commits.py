@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -180,10 +183,70 @@ def test_old_commits_are_not_checked(table: Path) -> None:
     assert repair_table(str(table)) == 0
 
 
-def test_a_file_of_another_folder_is_not_judged(table: Path) -> None:
+def test_a_commit_with_the_time_of_a_wrong_clock_is_no_gap(table: Path) -> None:
+    wrong_s = time.time() - 2 * torn_commits.WINDOW_S
+    os.utime(commit_of(table, 2), (wrong_s, wrong_s))
+    assert repair_table(str(table)) == 0
+    assert numbers(table) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("character", ["\u0085", "\u2028", "\u2029", "\x7f"])
+def test_a_text_in_the_statistics_may_contain_any_character(tmp_path: Path, character: str) -> None:
+    """A device chooses its topic; as a whole line, half of such a commit would not be JSON."""
+    table = tmp_path / "t"
+    for number in range(2):
+        write_deltalake(str(table), pa.table({"topic": [f"devices/{character}/{number}"]}), mode="append")
+    assert character in commit_of(table, 1).read_text("utf-8")
+    assert repair_table(str(table)) == 0
+
+
+@pytest.mark.parametrize("place", ["s3://elsewhere", "file:/elsewhere", "file:///elsewhere", "/elsewhere"])
+def test_a_file_of_another_folder_is_not_judged(table: Path, place: str) -> None:
     commit = commit_of(table, 3)
     name = data_of(table, 3).name
-    commit.write_text(commit.read_text().replace(name, f"s3://elsewhere/{name}"))
+    commit.write_text(commit.read_text().replace(name, f"{place}/{name}"))
+    assert repair_table(str(table)) == 0
+
+
+def test_files_of_partitions_with_any_value_are_found(tmp_path: Path) -> None:
+    table, values = tmp_path / "t", ["a b", "a/b", "a%20b", "a:b", "ü", "a=b", "a+b", "a#?b"]
+    write_deltalake(str(table), pa.table({"n": range(len(values)), "of": values}), partition_by=["of"])
+    assert repair_table(str(table)) == 0
+    assert sorted(DeltaTable(str(table)).to_pyarrow_table().column("of").to_pylist()) == sorted(values)
+
+
+def test_a_table_to_which_another_machine_writes_is_left_alone(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of this machine is ahead, so that a new commit looks like one before its start."""
+    found = torn_commits._complete
+
+    def while_another_writes(*given: Any) -> int:
+        append(table, 4)
+        return found(*given)
+
+    emptied(data_of(table, 3))
+    monkeypatch.setattr(torn_commits, "_complete", while_another_writes)
+    assert repair_table(str(table)) == 0
+    assert commit_of(table, 3).exists()
+    assert commit_of(table, 4).exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(torn_commits, "booted_s", lambda: time.time() + 1)
+    assert repair_table(str(table)) == 2, "the control"
+
+
+def test_a_table_that_cannot_be_locked_is_left_alone(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS locks only files that are open for writing."""
+
+    def refuses(*_: object) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    emptied(data_of(table, 3))
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    assert repair_table(str(table)) == 0
+    assert commit_of(table, 3).exists()
+
+
+def test_a_job_that_waited_while_another_moved_the_table_starts(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", lambda *_: table.rename(table.with_name("t.torn-1")))
     assert repair_table(str(table)) == 0
 
 
