@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, cast
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
-from broker_edge.errors import StoreError, StoreRefusedError
+from broker_edge.errors import StoreRefusedError
 from sinks.store import CONNECT_S, RETRIES, RETRY_S, StoreAccess, is_remote
-from sinks.store_errors import REFUSED
+from sinks.store_errors import kind_of
 
 if TYPE_CHECKING:
     from obstore.store import S3Config
@@ -38,10 +38,9 @@ def require_safe_commits(path: str, access: StoreAccess) -> None:
     except (BaseError, OSError, ValueError) as error:
         # The library adds the store's XML, its own values and a trace after the first lines.
         text = " ".join(str(error).split("Debug source")[0].partition("<?xml")[0].split()).rstrip(": ")
-        kind = StoreRefusedError if REFUSED.search(text) else StoreError
         # Before it stands what it means in general, and the path once more.
         reason = text[max(0, text.find("Error performing")) :][:_REASON_CHARACTERS_MAX]
-        raise kind(
+        raise kind_of(str(error))(
             f"cannot write to {path} ({reason}): check the bucket, its permissions and storage.options"
         ) from error
     if not is_safe:

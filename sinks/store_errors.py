@@ -13,8 +13,11 @@ from broker_edge.errors import StoreError, StoreRefusedError
 
 _ADDRESS = re.compile(r"https?://[^\s?]+")
 _CODE = re.compile(r"<Code>([^<]+)</Code>\s*(?:<Message>([^<]*)</Message>)?")
-REFUSED = re.compile(r"\b4(?!08|09|12|29)[0-9]{2} [A-Z]")
+_REFUSED = re.compile(r"\b4(?!08|09|12|29)[0-9]{2} [A-Z]")
 """A status of HTTP that repeating does not change. 409 and 412 are about other writers."""
+_PASSING = frozenset({"ExpiredToken", "RequestTimeout", "RequestTimeTooSkewed"})
+"""Codes of S3 with such a status that a later attempt may not get: a restart reads secrets again, and the clock of a
+machine that has just started is set soon."""
 _CAUSE = "↳"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _REASON_CHARACTERS_MAX = 200
@@ -31,6 +34,13 @@ def store_error(error: BaseException) -> StoreError | None:
         if found is not None:
             return found
     return None
+
+
+def kind_of(text: str) -> type[StoreError]:
+    """StoreRefusedError for an answer that stays the same until somebody changes something. `text` is all of it."""
+    code = _CODE.search(text)
+    is_final = _REFUSED.search(text) is not None and (code is None or code[1] not in _PASSING)
+    return StoreRefusedError if is_final else StoreError
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -52,6 +62,5 @@ def _read(quoted: str) -> StoreError | None:
         if code is not None
         else text.rpartition(_CAUSE)[2].strip().split("\n")[0]
     )
-    kind = StoreRefusedError if REFUSED.search(text) else StoreError
     what = f"the object store refused or did not answer {address[0]}"
-    return kind(f"{what} ({reason[:_REASON_CHARACTERS_MAX].rstrip('.')}): {_REMEDY}")
+    return kind_of(text)(f"{what} ({reason[:_REASON_CHARACTERS_MAX].rstrip('.')}): {_REMEDY}")

@@ -25,6 +25,11 @@ BUSY = (
     "Service Unavailable ↳ <Error><Code>SlowDown</Code><Message>Reduce your rate</Message>"
 )
 
+PASSING = (
+    "Generic S3 error\n ↳ Error performing PUT http://h:9009/b/x in 2s - Server returned non-2xx status code: ↳ 4{} ↳ "
+    "<Error><Code>{}</Code><Message>Again</Message>"
+)
+
 
 def caused(error: Exception, cause: Exception) -> Exception:
     error.__cause__ = cause
@@ -42,6 +47,15 @@ def caused(error: Exception, cause: Exception) -> Exception:
         ),
         (SILENT, StoreError, "http://h:9009/b/x", "(Connection refused (os error 111))"),
         (BUSY, StoreError, "http://h:9009/b/x", "(SlowDown: Reduce your rate)"),
+        *(
+            (PASSING.format(status, code), kind, "http://h:9009/b/x", f"({code}: Again)")
+            for status, code, kind in (
+                ("00 Bad Request", "ExpiredToken", StoreError),
+                ("00 Bad Request", "RequestTimeout", StoreError),
+                ("03 Forbidden", "RequestTimeTooSkewed", StoreError),
+                ("03 Forbidden", "AccessDenied", StoreRefusedError),
+            )
+        ),
     ],
 )
 def test_address_cause_and_remedy_are_in_the_sentence(
