@@ -33,7 +33,7 @@ from actions.engine import (
 )
 from actions.outbound import Outbound, Publisher
 from actions.stock import Depot, Stock
-from actions.store import News, TableStore, Versions
+from actions.table_store import News, TableStore, Versions
 from sinks.rows import now_us
 
 log = logging.getLogger(__name__)

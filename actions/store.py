@@ -1,4 +1,4 @@
-"""How the action engine reads and writes its tables: the interface `TableStore`, and an implementation without a JVM.
+"""How the action engine reads and writes its Delta tables: `TableStore` without a JVM.
 
 The store handles tables, versions and commits, and makes no decisions. State is written by key with MERGE. The read
 versions are recorded with it as Delta transactions (one id per input table), so a restart reads again exactly what was
@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -26,8 +26,6 @@ from actions.engine import (
     Device,
     DeviceState,
     Quarantined,
-    Report,
-    Request,
     Target,
 )
 from actions.rows import (
@@ -45,6 +43,7 @@ from actions.rows import (
     target_of,
     targets_table,
 )
+from actions.table_store import NOTHING, Loaded, News, Versions
 from broker_edge.errors import EngineFencedError, SetupError, TableStoreError
 from broker_edge.sync import sync_file_system
 from sinks.conflicts import committed
@@ -67,79 +66,6 @@ than fits into memory. The next read continues."""
 _VERSIONS_AT_ONCE_MAX = 8
 _ASKED_MAX = 1_000
 """Maximum number of actions in one statement. DataFusion recurses over them: 100,000 crashed the process."""
-
-
-_NOTHING = frozenset[str]()
-
-
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """The versions up to which the input tables are read, or settled; -1 means none."""
-
-    actions: int = -1
-    requests: int = -1
-    reports: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """News of the input tables since the last read. Requests and reports come with the version that added them."""
-
-    actions: tuple[Action, ...] = ()
-    requests: Mapping[Request, int] = field(default_factory=dict)
-    reports: Mapping[Report, int] = field(default_factory=dict)
-    devices: Mapping[str, Device] | None = None
-    """All devices, if the table has changed."""
-    artifacts: Artifacts | None = None
-    """All artifacts, if the table has changed."""
-    read: Versions = Versions()
-    newest_reports: int = -1
-    """The version up to which reports exist; one read may return fewer."""
-
-    @property
-    def empty(self) -> bool:
-        nothing = not self.actions and not self.requests and not self.reports
-        return nothing and self.devices is None and self.artifacts is None
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The stored state of some actions."""
-
-    definitions: tuple[Action, ...]
-    states: tuple[ActionState, ...]
-    targets: tuple[Target, ...]
-    said: frozenset[str]
-
-
-class TableStore(Protocol):
-    """The engine's access to its tables. One store per engine; nobody else may write to the tables that it writes."""
-
-    def claim(self) -> None:
-        """Takes over as the engine of these tables: later commits of an earlier engine fail."""
-
-    def running(self) -> frozenset[str]:
-        """The ids of actions that are not over, whose row is older than one of their targets, or that have copies of
-        commands in old logs."""
-
-    def load(self, action_ids: Collection[str]) -> Loaded:
-        """Everything that is stored about these actions."""
-
-    def facts(self) -> Mapping[str, DeviceState]:
-        """The stored state of each device, by id."""
-
-    def news(self) -> News:
-        """The news since the last call; the first call starts after what earlier runs have settled."""
-
-    def has_changed(self) -> bool:
-        """Whether there are news for certain. Only a quick look: False may also mean that looking would take long."""
-
-    def commit(self, decision: Decision, settled: Versions, *, new: frozenset[str] = _NOTHING) -> None:
-        """Writes a decision: events, quarantine, devices, targets, states, in this order. Publishes nothing.
-
-        `new` are actions of which the tables have no state and no targets: their rows need no search for older ones. A
-        crash in between leaves a prefix of these writes; the repeated tick then writes the rest.
-        """
 
 
 class DeltalakeStore:
@@ -274,7 +200,7 @@ class DeltalakeStore:
         known = self._tables[name].version()
         return known > read or (root / name / "_delta_log" / f"{known + 1:020}.json").exists()
 
-    def commit(self, decision: Decision, settled: Versions, *, new: frozenset[str] = _NOTHING) -> None:
+    def commit(self, decision: Decision, settled: Versions, *, new: frozenset[str] = NOTHING) -> None:
         self._refuse_if_fenced()
         if self._synced is not None:
             # If a power cut took a version back, another one would get its number.
