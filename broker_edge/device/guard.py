@@ -119,7 +119,7 @@ class Guard:
         settings: GuardSettings,
         store: HeldStore,
         *,
-        clock_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
+        clock_us: Callable[[], int] = _clock_us,
     ) -> None:
         self._settings, self._store, self._clock_us = settings, store, clock_us
         settings.root.check_signed()
