@@ -104,10 +104,14 @@ class Stock:
 
     def _tell_slow(self) -> None:
         """Says of each copy that takes too long that it does."""
+        said = f"it has been looked for and copied for more than {COPY_S:g} s"
+        # Under one lock, because a copy that ends meanwhile has the last word.
         with self._lock:
             slow = [key for key, since_s in self._busy.values() if time.monotonic() - since_s >= COPY_S]
-        for key in slow:
-            self._note(key, f"it has been looked for and copied for more than {COPY_S:g} s")
+            is_new = any(self._found.get(key) != said for key in slow)
+            self._found.update(dict.fromkeys(slow, said))
+        if is_new:
+            self._wake()
 
     def _look(self, number: int, sources: Sequence[int], key: Wanted) -> None:
         reason: str | None = "the look at its broker failed, see the log of the job"

@@ -238,6 +238,33 @@ def test_copies_that_hang_do_not_stop_the_others(monkeypatch: pytest.MonkeyPatch
     assert settled(stock, "fw") is None, "it still ends"
 
 
+def test_a_copy_that_ends_while_it_is_called_slow_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Shelf(fw="abc")
+    source.holds = threading.Event()
+    stock = Stock([source, Shelf()], wake=lambda: None)
+    wanted = ("log-yard", "fw", "1", "abc")
+    stock.bring({wanted}, BROKERS)
+    monkeypatch.setattr("actions.stock.COPY_S", 0.0)
+    lock, here, released = stock._lock, threading.get_ident(), []
+
+    class Lock:
+        """Lets the copy end as soon as the thread of the job has looked which copies are slow."""
+
+        def __enter__(self) -> None:
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+            if threading.get_ident() == here and not released:
+                released.append(True)
+                source.holds.set()
+                wait_until(lambda: stock.known().get(wanted, "") is None, seconds=WAIT_S, what="the copy")
+
+    monkeypatch.setattr(stock, "_lock", Lock())
+    stock._tell_slow()
+    assert stock.known() == {wanted: None}
+
+
 def test_a_broker_that_is_away_is_not_asked_and_an_error_becomes_the_reason() -> None:
     class Away(Shelf):
         def digest(self, name: str, version: str) -> str | None:
