@@ -346,10 +346,12 @@ class DeltalakeStore:
         over. After a conflict it merges: a store that answers late may have made the commit."""
         transactions = self._transactions(marks)
         merge = self._merging(name, rows, transactions)
-        tries = iter((True,))
+        is_first = True
 
         def write(table: DeltaTable) -> None:
-            if next(tries, False):
+            nonlocal is_first
+            if is_first:
+                is_first = False
                 once = CommitProperties(app_transactions=transactions, max_commit_retries=0)
                 write_deltalake(table, rows, mode="append", commit_properties=once)
             else:

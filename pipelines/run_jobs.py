@@ -1,8 +1,8 @@
 """`headwater jobs run`: from names and settings to an exit code. Its command line is in `headwater_cli.jobs`; `main` is
 that of a platform which runs one program, such as `spark-submit`.
 
-exit codes: 0 ended or stopped by a signal, 1 a job failed, 3 no broker answers or the object store is of no use, 4 a
-broker refuses, 5 a setting is wrong
+exit codes: 0 ended or stopped by a signal, 1 a job failed, 3 no broker answers or the object store does not answer or
+refuses, 4 a broker refuses, 5 a setting is wrong
 """
 
 from __future__ import annotations

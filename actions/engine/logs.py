@@ -14,7 +14,7 @@ class Served:
     log_id: str | None = None
     away: bool = False
     refuses: bool = False
-    """It is away in the sense that it answers, but does not accept the credentials of the job."""
+    """It answers, but refuses the credentials of the job. It then counts as away."""
 
 
 @dataclass(frozen=True, slots=True)

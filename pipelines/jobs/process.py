@@ -1,7 +1,7 @@
 """Shared by the command lines of all jobs: waiting for a query, stopping on a signal, one-sentence errors.
 
-exit codes: 0 ended or stopped by a signal, 1 failed, 3 no broker answers or the object store is of no use, 4 a broker
-refuses, 5 a setting or option is wrong
+exit codes: 0 ended or stopped by a signal, 1 failed, 3 no broker answers or the object store does not answer or
+refuses, 4 a broker refuses, 5 a setting or option is wrong
 """
 
 from __future__ import annotations
