@@ -72,15 +72,29 @@ def repair_table(path: str | None) -> int:
     booted = booted_s()
     if booted is None or not folder.is_dir():
         return 0
+    try:
+        return _repaired(table, before_s=booted)
+    except PermissionError as error:
+        log.warning(
+            "%s cannot be checked after a power cut (%s: %s): start a job, which does it, or run this as the user of "
+            "the jobs",
+            *(table, error.strerror, error.filename),
+        )
+        return 0
+
+
+def _repaired(table: Path, *, before_s: float) -> int:
+    """`repair_table` for a machine that started at `before_s`. Raises PermissionError."""
+    folder = table / _LOG
     with _locked(folder) as is_locked:
         if not is_locked:
             return 0
-        commits = _newest_commits(table, before_s=booted)
+        commits = _newest_commits(table, before_s=before_s)
         if not commits:
             return 0
         complete = _complete(table, commits)
         torn = commits[complete:]
-        if torn and _newest_commits(table, before_s=booted) != commits:
+        if torn and _newest_commits(table, before_s=before_s) != commits:
             # Another machine, or a job from before a step of the clock, writes to it: nothing here is of a power cut.
             return 0
         if torn and torn[0].version == 0:
@@ -241,7 +255,11 @@ def _drop_checkpoints(folder: Path, version: int) -> None:
     because they are kept for days."""
     for entry in list(os.scandir(folder)):
         number = _CHECKPOINT.fullmatch(entry.name)
-        if number is not None and (int(number[1]) > version or not _is_parquet(Path(entry.path))):
+        if number is None:
+            continue
+        # A later commit that is there is new: its writer is about to name this checkpoint.
+        is_later = int(number[1]) > version and not (folder / f"{number[1]}.json").exists()
+        if is_later or not _is_parquet(Path(entry.path)):
             Path(entry.path).unlink(missing_ok=True)
     hint = folder / _HINT
     try:

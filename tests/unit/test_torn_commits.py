@@ -151,6 +151,38 @@ def test_a_checkpoint_goes_with_its_commit_or_if_it_is_torn_itself(table: Path) 
     assert not list(log_folder.glob("*.checkpoint*.parquet"))
 
 
+def test_a_checkpoint_of_another_writer_stays(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job starts while a command checks the table, and a hint at a checkpoint that is missing stops all readers."""
+    found = torn_commits._complete
+
+    def while_a_job_writes(*given: Any) -> int:
+        append(table, 4)
+        DeltaTable(str(table)).create_checkpoint()
+        return found(*given)
+
+    monkeypatch.setattr(torn_commits, "_complete", while_a_job_writes)
+    assert repair_table(str(table)) == 0
+    assert [path.name[:20] for path in table.rglob("*.checkpoint*.parquet")] == [f"{4:020}"]
+    assert numbers(table) == [0, 1, 2, 3, 4]
+
+
+def test_who_may_not_write_is_told_and_can_still_read_other_tables(
+    table: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuses(path: Path, to: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    emptied(data_of(table, 3))
+    monkeypatch.setattr(os, "replace", refuses)
+    assert repair_table(str(table)) == 0
+    assert commit_of(table, 3).exists()
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message == (
+        f"{table} cannot be checked after a power cut (Permission denied: {commit_of(table, 3)}): start a job, which "
+        "does it, or run this as the user of the jobs"
+    )
+
+
 def test_a_table_whose_creation_is_torn_is_created_again(tmp_path: Path) -> None:
     table = tmp_path / "t"
     for number in (1, 2):
