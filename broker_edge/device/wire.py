@@ -7,6 +7,7 @@ counts, and the reason for which a connection ended before the broker's first an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from typing import Any
 
@@ -39,7 +40,9 @@ class WireClient(Client):  # type: ignore[misc]
         self._is_ended = True
         self._is_active = False
         if self._connection is not None:
-            self._connection._transport.abort()
+            # Until Python 3.11.4 a TLS transport that was closed twice cannot be aborted any more.
+            with contextlib.suppress(AttributeError):
+                self._connection._transport.abort()
 
     async def _create_connection(
         self, host: str, port: int, ssl: object, clean_session: bool, keepalive: int
