@@ -253,13 +253,18 @@ def _desk(tables: Tables, by: str | None = None) -> Iterator[FleetDesk]:
 
 
 def _wait(desk: FleetDesk, action_id: str, seconds: float) -> dict[str, Any]:
-    deadline = time.monotonic() + seconds
+    deadline, row = time.monotonic() + seconds, None
     while time.monotonic() < deadline:
         row = desk.action(action_id)
         if row is not None and is_over(row):
             return row
         time.sleep(_POLL_S)
-    raise DeadlineError(f"action {action_id} has not ended within {seconds:g} s; is the action engine running?")
+    late = f"action {action_id} has not ended within {seconds:g} s"
+    if row is None:
+        raise DeadlineError(f"{late}; is the action engine running?")
+    raise DeadlineError(
+        f"{late}: {row['message']}; `headwater actions show {action_id}` says what each device waits for"
+    )
 
 
 def _answer(name: str, value: str, json: bool) -> None:

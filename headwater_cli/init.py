@@ -37,7 +37,11 @@ def init(
     ] = None,
     device: Annotated[
         list[str] | None,
-        typer.Option("--device", metavar="ID", help="A device, which gets a user; repeatable (default: device-0001)."),
+        typer.Option(
+            "--device",
+            metavar="ID",
+            help="A device, which gets a user; repeatable (default in a new folder: device-0001).",
+        ),
     ] = None,
     beside: Annotated[
         Path | None,
@@ -72,9 +76,11 @@ def init(
             f"the devices of a broker beside {beside} are those of {beside}: add them there, with "
             f"headwater init {beside} --force --device …, and copy its file `users`"
         )
+    # A folder with settings keeps its devices: renewing a certificate lets nobody else in.
+    kept = (root / "broker.yaml").exists()
     secured = SecuredFolder(
         root,
-        devices=tuple(dict.fromkeys(device or ["device-0001"])),
+        devices=tuple(dict.fromkeys(device or ([] if kept else ["device-0001"]))),
         hosts=tuple(dict.fromkeys([*(host or []), *HOSTS])),
         bind=bind,
         ports=_ports(port or [], PORTS),
@@ -82,25 +88,41 @@ def init(
         client_certificates=client_certificates,
     )
     made = secured.write()
-    commands = next_commands(secured)
+    commands = next_commands(secured, kept=kept)
     entry = f'- {{server: "{secured.server()}", name: {root.name}}}'
     if json:
         put_json({"files": [str(path) for path in made], "commands": commands, "broker": entry})
         return
     say(f"wrote {len(made)} files into {root}; keys and passwords can be read by this user only")
-    say("the certificate of the broker is valid for a year, and its authority for ten")
-    say(f"to renew it, remove {root}/tls/broker.pem and broker.key, run init again with --force, send SIGHUP")
-    if secured.beside is not None:
+    if root / "tls/broker.pem" in made:
+        say("the certificate of the broker is valid for a year, and its authority for ten")
+        say(f"to renew it, remove {root}/tls/broker.pem and broker.key, run `{renewal(secured)}`, send SIGHUP")
+    if secured.beside is not None and not kept:
         say(f"add to `brokers` of {secured.beside}/pipelines.yaml: {entry}")
+    if kept:
+        say("if the broker runs, send it SIGHUP: it then reads users and certificate again")
     say("next:")
     for command in commands:
         put(command)
 
 
-def next_commands(secured: SecuredFolder) -> list[str]:
-    """A broker, and for a first one a message of a device and the table that it becomes."""
-    broker = ["headwater", "broker", "--config", str(secured.broker)]
+def renewal(secured: SecuredFolder) -> str:
+    """The command that writes a removed certificate again, with the names that clients check in it."""
+    from broker_edge.secured_folder import HOSTS
+
+    words = ["headwater", "init", str(secured.root), "--force"]
     if secured.beside is not None:
+        words += ["--beside", str(secured.beside)]
+    for host in secured.hosts:
+        words += [] if host in HOSTS else ["--host", host]
+    return shlex.join(words)
+
+
+def next_commands(secured: SecuredFolder, *, kept: bool) -> list[str]:
+    """A broker, and for a new first one a message of a device and the table that it becomes. The addresses in settings
+    that were kept may be other ones than those of `secured`."""
+    broker = ["headwater", "broker", "--config", str(secured.broker)]
+    if secured.beside is not None or kept:
         return [shlex.join(broker)]
     device = secured.devices[0]
     publish = ["headwater", "pub", f"devices/{device}/telemetry", '{"celsius": 20.5}', "--id", device]

@@ -17,8 +17,11 @@ from actions.fleet_desk import FleetDesk
 from actions.job import ActionJob, Pace
 from actions.store import DeltalakeStore
 from broker_edge import Client, Row
+from broker_edge.errors import DeadlineError
+from broker_edge.torture.waiting import wait_until
 from headwater_cli import main
 from headwater_cli._watch import bar
+from headwater_cli.actions import _wait
 from sinks import tables
 from sinks.devices import DevicePublisher
 from sinks.rows import arrow_of, now_us
@@ -97,6 +100,16 @@ def test_waiting_for_an_action_that_selects_nobody_fails_with_its_sentence(
     code, out, _ = run("actions", "create", "echo", "--root", root, "--label", "site=moon", "--wait", "30")
     assert code == 1
     assert out.startswith("selects nobody: no device of tenant default matches labels site=moon")
+
+
+def test_waiting_for_too_short_a_time_says_how_far_the_action_is(run: Run, root: str, engine: ActionJob) -> None:
+    assert run("actions", "create", "echo", "--root", root, "--device", "d1", "--id", "a1")[0] == 0
+    desk = FleetDesk(root)
+    wait_until(lambda: (desk.action("a1") or {}).get("phase") == "RUNNING", seconds=60, what="the action to run")
+    code, _, err = run("actions", "watch", "a1", "--root", root, "--timeout", "0.4")
+    assert (code, "0 of 1 device" in err) == (124, True), err
+    with pytest.raises(DeadlineError, match=r"within 0.4 s: .*`headwater actions show a1` says what each device"):
+        _wait(desk, "a1", 0.4)
 
 
 def test_cancel_of_a_running_action_ends_it(run: Run, root: str, engine: ActionJob) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import stat
 import subprocess
@@ -215,6 +216,8 @@ def test_a_folder_with_files_is_refused_and_force_only_adds(tmp_path: Path, caps
     added = init(capsys, str(folder), "--force", "--device", "device-0001", "--device", "late", "--json")
     assert added.code == 0, added.err
     assert [Path(path).name for path in added.documents[0]["files"]] == ["late.password"]
+    # Its settings may name other ports than this call, so no command with an address is printed.
+    assert added.documents[0]["commands"] == [f"headwater broker --config {folder}/broker.yaml"]
     after = contents(folder)
     changed = {name for name, content in before.items() if after[name] != content}
     assert changed == {"users", "secrets/devices"}
@@ -277,15 +280,22 @@ def test_a_removed_certificate_is_renewed_by_the_same_authority(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "fleet"
-    assert init(capsys, str(folder)).code == 0
+    done = init(capsys, str(folder), "--host", "edge-1.example", "--device", "pump-1")
+    assert done.code == 0, done.err
     old = contents(folder)
     for name in ("broker.pem", "broker.key"):
         (folder / "tls" / name).unlink()
-    assert init(capsys, str(folder), "--force").code == 0
+    # The printed command keeps the names in the certificate, and adds no user.
+    (command,) = re.findall(r"run `headwater init (.*)`, send SIGHUP", done.err)
+    assert shlex.split(command) == [str(folder), "--force", "--host", "edge-1.example"]
+    renewed = init(capsys, *shlex.split(command))
+    assert (renewed.code, "send it SIGHUP" in renewed.err) == (0, True), renewed.err
     new = contents(folder)
     assert {name for name in old if new[name] != old[name]} == {"tls/broker.pem", "tls/broker.key"}
     cert, ca = (x509.load_pem_x509_certificate(new[f"tls/{name}"]) for name in ("broker.pem", "ca.pem"))
     cert.verify_directly_issued_by(ca)
+    names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["edge-1.example", "localhost"]
 
 
 @pytest.mark.parametrize(
