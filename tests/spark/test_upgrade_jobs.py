@@ -125,7 +125,7 @@ def test_a_running_silver_stream_goes_on_when_bronze_gets_its_new_columns(spark:
         nonlocal is_new
         time.sleep(seconds)
         assert time.monotonic() < deadline, screen.said
-        if not (tmp_path / "t" / "silver_pump").exists():
+        if not list((tmp_path / "t" / "silver_pump" / "_delta_log").glob("*.json")):
             return False
         done = sorted(places_in(tmp_path / "t" / "silver_pump") + places_in(tmp_path / "t" / "quarantine"))
         if not is_new and done == before:
