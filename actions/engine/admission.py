@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from .action import Action, shortened
@@ -31,7 +31,7 @@ def admit(work: Work, actions: Collection[Action]) -> None:
     rows: dict[str, list[Action]] = {}
     for action in actions:
         rows.setdefault(action.action_id, []).append(action)
-    for action_id in sorted(rows):
+    for action_id in _in_order(rows):
         started = work.state.actions.get(action_id)
         candidates = sorted(rows[action_id], key=lambda row: (row.commit_version, row.digest))
         first = candidates[0]
@@ -47,6 +47,28 @@ def admit(work: Work, actions: Collection[Action]) -> None:
         for other in candidates:
             if other.digest != (started.digest if started else first.digest):
                 _say_duplicate(work, other)
+
+
+def _in_order(rows: Mapping[str, Collection[Action]]) -> Iterator[str]:
+    """The ids with each action behind those on which it depends: an action and the one that it waits for may be new in
+    the same tick. In a circle one comes before what it needs, and is refused."""
+    placed: set[str] = set()
+    for first in sorted(rows):
+        # Depth first with a stack of its own: users decide how long a chain is.
+        stack = [first]
+        entered = {first}
+        while stack:
+            id_ = stack[-1]
+            needed = sorted({one for row in rows[id_] for one in row.rollout.depends_on})
+            following = next((one for one in needed if one in rows and one not in placed and one not in entered), None)
+            if following is not None and id_ not in placed:
+                entered.add(following)
+                stack.append(following)
+                continue
+            stack.pop()
+            if id_ not in placed:
+                placed.add(id_)
+                yield id_
 
 
 def _say_duplicate(work: Work, action: Action) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from .action import Action, Request
+from .admission import can_be_a_level
 from .lifecycle import cancelled, forced, next_attempt
 from .model import ERRORS, SECOND_US, ActionPhase, ActionState, Target, TargetState
 from .work import Work
@@ -116,10 +117,26 @@ def _retry(work: Work, request: Request, row: ActionState, action: Action) -> st
     chosen = [target for target in _chosen(work, request) if target.state in wanted]
     if not chosen:
         raise _Refused("no device ended in error" if request.device_id is None else "this device did not end in error")
-    for target in chosen:
+    reachable = [target for target in chosen if _unreachable(work, target) is None]
+    if not reachable:
+        raise _Refused(f"{_unreachable(work, chosen[0])}: no command can reach it")
+    for target in reachable:
         reason = f"attempt {target.attempt} ended {target.state}; retried by {request.who}"
         work.put(target, next_attempt(target, pause_s=0, reason=reason, now_us=work.now_us, first=work.logs.first))
-    return f"{len(chosen)} devices get a new attempt"
+    left = len(chosen) - len(reachable)
+    said = f"; left as they ended, because no command can reach them: {left}" if left else ""
+    return f"{len(reachable)} devices get a new attempt{said}"
+
+
+def _unreachable(work: Work, target: Target) -> str | None:
+    """Why a new attempt of this target could never be sent. Without this check it would stay PENDING for ever, and a
+    broker would refuse the batch that contains its record."""
+    if not can_be_a_level(target.device_id):
+        return f"the id of device {target.device_id} cannot be a level of the topic devices/<id>/actions"
+    device = work.devices.get(target.device_id)
+    if device is None or device.tenant != target.tenant:
+        return f"device {target.device_id} is not in the table devices"
+    return None
 
 
 def _approve(work: Work, request: Request, row: ActionState, action: Action) -> str:

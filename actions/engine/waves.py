@@ -113,6 +113,7 @@ class Tally:
     """Counts of the targets of one wave. `counted` excludes SKIPPED, REMOVED and CANCELLED."""
 
     counted: int = 0
+    left_out: int = 0
     open: int = 0
     succeeded: int = 0
     errors: int = 0
@@ -123,6 +124,7 @@ class Tally:
 
     def add(self, target: Target) -> None:
         if target.state in _LEFT_OUT:
+            self.left_out += 1
             return
         self.counted += 1
         if target.state is TargetState.SUCCEEDED:
@@ -187,7 +189,9 @@ def _at_gate(
     if wave is None:
         return row, ActionPhase.WAITING_APPROVAL
     tally = tallies[row.wave]
-    if tally.succeeded * 100 < wave.success_percentage * tally.counted:
+    # A wave of which no device took part has shown nothing. Waves that never had a device ask nothing.
+    is_unproven = wave.success_percentage > 0 and tally.left_out > 0 and tally.counted == 0
+    if is_unproven or tally.succeeded * 100 < wave.success_percentage * tally.counted:
         row = replace(row, gate_us=None)
         return row, ActionPhase.RUNNING if tally.open else ActionPhase.WAITING_APPROVAL
     if row.gate_us is None:
