@@ -257,7 +257,11 @@ def _is_owed(target: Target, publish: Publish) -> bool:
 
 def _without_copy(target: Target, publish: Publish) -> Target:
     kept = tuple(copy for copy in target.copies if copy != f"{publish.attempt}/{publish.log_id}")
-    return target if kept == target.copies else replace(target, copies=kept)
+    if kept == target.copies:
+        return target
+    is_its_own = target.state is S.TIMED_OUT and (publish.attempt, publish.log_id) == (target.attempt, target.log_id)
+    # A retry of this target need not withdraw the command a second time.
+    return replace(target, copies=kept, cancel_log_id=publish.log_id if is_its_own else target.cancel_log_id)
 
 
 def unplaceable(target: Target, publish: Publish, reason: str, now_us: int) -> Target:
@@ -368,10 +372,10 @@ def timed_out(
 
 
 def _ended(target: Target, message: str, now_us: int, first: str | None) -> Target:
-    """The target whose time is up. A cancel that is still owed to a log is not forgotten: the command counts as a
-    copy, so that it is withdrawn."""
+    """The target whose time is up. A command that was sent, or is owed, counts as a copy, so that it is withdrawn: the
+    log keeps it for weeks, and a device that comes back would carry it out. So does one whose cancel is still owed."""
     marks: dict[str, Any] = {"message": shortened(message), "updated_us": now_us}
-    if target.outbox == "cancel":
+    if not target.unsent:
         marks["copies"] = _left_behind(target, None, first, taken=True)
     return _finished(target, S.REMOVED if target.leaving else S.TIMED_OUT, now_us, **marks)
 

@@ -7,10 +7,13 @@ import json
 import pytest
 from support.engine import Engine, action_of, devices_of
 
-from actions.engine import Rollout, Selector, TargetState
+from actions.engine import Logs, Report, Rollout, Selector, Served, TargetState, Timeouts
 
 S = TargetState
 EVERYBODY = Selector(percentage=100)
+ONE = Logs((Served("roof", "log-roof"),))
+AWAY = Logs((Served("roof", "log-roof", away=True),))
+WITH_CANCEL = ["a1/d1/1", "a1/d1/1/cancel"]
 
 
 def fleet(count: int) -> tuple[str, ...]:
@@ -91,3 +94,92 @@ def test_retry_of_all_leaves_the_devices_that_have_left() -> None:
     (said,) = engine.said()
     assert said == ("retry: 2 devices get a new attempt; left as they ended, because no command can reach them: 1")
     assert [engine.target(id_).attempt for id_ in fleet(3)] == [2, 2, 1]
+
+
+def timing_out(**fields: object) -> Engine:
+    """An engine whose only target has 10 s for each step, and its command in the log of the only broker."""
+    engine = Engine(devices=devices_of("d1"), logs=ONE)
+    times = Timeouts(queued_s=10, delivered_s=10, in_progress_s=10, step_s=10)
+    engine.actions.append(action_of(**{"timeouts": times, **fields}))
+    engine.tick()
+    assert engine.published == ["a1/d1/1"]
+    return engine
+
+
+def seen(engine: Engine, state: str, offset: int) -> Report:
+    return engine.report(state, offset, log_id="log-roof")
+
+
+@pytest.mark.parametrize("before", ["QUEUED", "DELIVERED", "ACCEPTED", "IN_PROGRESS"])
+def test_a_command_that_timed_out_is_withdrawn(before: str) -> None:
+    """The log keeps it for weeks: a device that comes back would carry it out, long after everybody gave it up."""
+    engine = timing_out()
+    if before == "DELIVERED":
+        offset = engine.target().offset
+        engine.tick(engine.receipt(1, log_id="log-roof", command_partition=2, command_offset=offset))
+    elif before != "QUEUED":
+        engine.tick(seen(engine, before, 1))
+    assert engine.target().state.value == before
+    engine.tick(after_s=11)
+    engine.tick()
+    engine.tick()
+    assert (engine.target().state, engine.target().copies, engine.phase()) == (S.TIMED_OUT, (), "ENDED")
+    assert engine.published == WITH_CANCEL
+
+
+def test_a_deadline_withdraws_what_is_in_the_log_or_owed_to_it() -> None:
+    for broker_up in (True, False):
+        engine = Engine(devices=devices_of("d1"), logs=ONE, broker_up=broker_up)
+        engine.actions.append(action_of(deadline_us=engine.now_us + 10_000_000))
+        engine.tick()
+        engine.tick(after_s=11)
+        assert engine.target().state is S.TIMED_OUT
+        engine.broker_up = True
+        engine.tick()
+        assert engine.published[-1] == "a1/d1/1/cancel"
+
+
+def test_a_deadline_does_not_drop_a_cancel_that_waits_for_its_broker() -> None:
+    engine = timing_out(deadline_us=2_000_000_000_000_000)
+    engine.logs = AWAY
+    engine.cancel(device_id="d1")
+    engine.tick()
+    engine.now_us = 2_000_000_000_000_000
+    engine.tick()
+    assert (engine.target().state, engine.published) == (S.TIMED_OUT, ["a1/d1/1"])
+    engine.logs = ONE
+    engine.tick()
+    assert engine.published == WITH_CANCEL
+
+
+@pytest.mark.parametrize(("answer", "end"), [("SUCCEEDED", S.SUCCEEDED), ("CANCELLED", S.TIMED_OUT)])
+def test_the_answer_to_a_withdrawal_changes_the_end_only_if_it_succeeded(answer: str, end: TargetState) -> None:
+    engine = timing_out()
+    engine.tick(after_s=11)
+    engine.tick()
+    engine.tick(seen(engine, answer, 5))
+    engine.tick()
+    assert (engine.target().state, engine.published) == (end, WITH_CANCEL)
+
+
+def test_a_withdrawal_waits_for_a_broker_that_is_away() -> None:
+    engine = timing_out()
+    engine.logs = AWAY
+    engine.tick(after_s=11)
+    engine.tick(after_s=3600)
+    assert (engine.target().copies, engine.published) == (("1/log-roof",), ["a1/d1/1"])
+    engine.logs = ONE
+    engine.tick()
+    engine.tick()
+    assert (engine.target().copies, engine.published) == ((), WITH_CANCEL)
+
+
+def test_what_was_not_sent_needs_no_withdrawal() -> None:
+    engine = Engine(devices=devices_of("d1"), logs=ONE)
+    rollout = Rollout(not_before_us=engine.now_us + 3_600_000_000)
+    engine.actions.append(action_of(deadline_us=engine.now_us + 3_610_000_000, rollout=rollout))
+    engine.tick()
+    engine.now_us += 3_620_000_000
+    engine.tick()
+    engine.tick()
+    assert (engine.target().state, engine.published) == (S.TIMED_OUT, [])
