@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from .action import Action, shortened
-from .model import LATE_US, SECOND_US, DeviceState, Limits, Place, Publish, Report, Target, TargetState
+from .model import ERRORS, LATE_US, SECOND_US, DeviceState, Limits, Place, Publish, Report, Target, TargetState
 from .routes import without_route
 
 S = TargetState
@@ -334,6 +334,7 @@ def next_attempt(target: Target, *, pause_s: int, reason: str, now_us: int, firs
         attempt=target.attempt + 1,
         wave=target.wave,
         forced=target.forced,
+        erred=target.erred or target.state in ERRORS,
         copies=copies,
         retry_us=now_us + pause_s * SECOND_US,
         message=reason,

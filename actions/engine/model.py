@@ -139,6 +139,8 @@ class Target:
     """A user forced it: windows are ignored, and a mode other than `forced` will be replaced."""
     leaving: bool = False
     """The target becomes REMOVED once its cancel is in the log."""
+    erred: bool = False
+    """An earlier attempt ended in error. Until the target succeeds, it counts as an error of its action."""
     claimed: bool = False
     """The device reported SUCCEEDED, but not yet the version that proves it."""
     retry_us: int | None = None

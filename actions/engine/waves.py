@@ -117,6 +117,7 @@ class Tally:
     open: int = 0
     succeeded: int = 0
     errors: int = 0
+    """Also open targets of which an earlier attempt ended in error: retries must not hide them from an abort."""
 
     @property
     def ended(self) -> int:
@@ -133,6 +134,7 @@ class Tally:
             self.errors += 1
         else:
             self.open += 1
+            self.errors += target.erred
 
 
 def tallied(action: Action, targets: Iterable[Target]) -> list[Tally]:

@@ -92,6 +92,11 @@ ACTION_TARGETS = FieldTable(
         Field("mode", "string", "ota: installation mode sent to the device"),
         Field("forced", "boolean", "forced by a user"),
         Field("leaving", "boolean", "becomes REMOVED once its cancel is in the log"),
+        Field(
+            "erred",
+            "boolean",
+            "an earlier attempt ended FAILED, REJECTED or TIMED_OUT; counts as an error until it succeeds",
+        ),
         Field("claimed", "boolean", "it reported success, but not yet the version that proves it"),
         Field("retry_at", "timestamp", "not sent before this time"),
         Field("sent_at", "timestamp", "by the engine's clock: when it became owed, then when it was in the log"),

@@ -183,3 +183,62 @@ def test_what_was_not_sent_needs_no_withdrawal() -> None:
     engine.tick()
     engine.tick()
     assert (engine.target().state, engine.published) == (S.TIMED_OUT, [])
+
+
+def failing(*, waves: list[dict[str, object]] | None = None, abort: float | None = 10) -> Engine:
+    """An engine with a retry without pause, for 10 devices."""
+    engine = Engine(devices=devices_of(*fleet(10)))
+    text = None if waves is None else json.dumps(waves)
+    rollout = Rollout(waves=text, retries=2, retry_backoff_s=0, abort_percentage=abort, abort_min_reported=5)
+    engine.actions.append(action_of(selector=EVERYBODY, rollout=rollout))
+    engine.tick()
+    return engine
+
+
+def answers(engine: Engine, state: str, device_ids: tuple[str, ...], offset: int) -> None:
+    attempts = {id_: engine.target(id_).attempt for id_ in device_ids}
+    reports = [
+        engine.report(state, offset + number, device_id=id_, attempt=attempts[id_])
+        for number, id_ in enumerate(device_ids)
+    ]
+    engine.tick(*reports)
+
+
+def test_retries_do_not_hide_errors_from_an_abort() -> None:
+    engine = failing()
+    answers(engine, "FAILED", fleet(10)[:5], 10)
+    assert engine.state.actions["a1"].stopped == "aborted: 5 of 5 devices ended in error, more than 10 %"
+    assert "a1/d000/2" not in engine.published
+
+
+def test_retries_do_not_hide_errors_of_a_wave_either() -> None:
+    waves: list[dict[str, object]] = [
+        {"percentage": 50, "error_percentage": 50, "min_reported": 3},
+        {"percentage": 100},
+    ]
+    engine = failing(waves=waves, abort=None)
+    answers(engine, "FAILED", tuple(engine.sent()[:3]), 10)
+    stopped = engine.state.actions["a1"].stopped
+    assert stopped == "aborted: 3 of 3 devices of wave 1 ended in error, more than 50 %"
+
+
+def test_a_device_that_succeeds_at_its_second_attempt_is_no_error_any_more() -> None:
+    engine = failing()
+    answers(engine, "FAILED", fleet(1), 10)
+    answers(engine, "SUCCEEDED", fleet(1), 30)
+    assert (engine.target("d000").state, engine.target("d000").attempt) == (S.SUCCEEDED, 2)
+    answers(engine, "SUCCEEDED", fleet(10)[1:], 50)
+    assert (engine.phase(), engine.state.actions["a1"].stopped) == ("ENDED", None)
+
+
+def test_a_retry_of_a_device_without_an_error_is_no_error() -> None:
+    engine = failing(abort=0)
+    engine.ask("cancel", device_id="d000")
+    engine.tick()
+    engine.tick(engine.report("CANCELLED", 5, device_id="d000"))
+    engine.ask("retry", device_id="d000")
+    engine.tick()
+    assert (engine.target("d000").attempt, engine.target("d000").erred) == (2, False)
+    answers(engine, "SUCCEEDED", fleet(10)[1:], 10)
+    answers(engine, "SUCCEEDED", fleet(1), 50)
+    assert (engine.phase(), engine.state.actions["a1"].stopped) == ("ENDED", None)
