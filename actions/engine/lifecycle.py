@@ -101,17 +101,22 @@ def confirmed(target: Target, fact: DeviceState | None, proof: str | None, now_u
 def settled_by_earlier(
     target: Target, report: Report, action: Action | None, fact: DeviceState | None, now_us: int
 ) -> Target:
-    """The target whose next attempt has not been sent, after a SUCCEEDED of an attempt that had been given up.
+    """The target after a SUCCEEDED of an attempt that had been given up.
 
-    The goal has been reached, so the command is not sent again. Once the next attempt has been sent, its own answer
-    counts.
+    If the next attempt has not been sent, the goal has been reached, so the command is not sent again. Once it has been
+    sent, its own answer counts, except for an update whose version the device proves: that settles an open attempt and
+    one that ended in error, such as the refusal of a device that was still busy with the earlier attempt.
     """
-    if not target.unsent or TargetState(report.state) is not S.SUCCEEDED:
+    is_settled = target.state in (S.SUCCEEDED, S.CANCELLING) or (target.final and target.state not in ERRORS)
+    if is_settled or TargetState(report.state) is not S.SUCCEEDED:
         return target
     installs = action is not None and action.is_ota and (action.ota.mode != "download_only" or target.forced)
     runs = report.version if report.version is not None or fact is None else fact.version
     if installs and action is not None and runs != action.target_version:
         return target
+    if not target.unsent and not installs:
+        return target
+    copies = target.copies if target.unsent else _left_behind(target, None, None, taken=True)
     said = f": {report.message}" if report.message else ""
     return _finished(
         target,
@@ -124,7 +129,7 @@ def settled_by_earlier(
         report_log_id=report.log_id,
         report_partition=report.partition,
         report_offset=report.offset,
-        copies=tuple(copy for copy in target.copies if copy != f"{report.attempt}/{report.log_id}"),
+        copies=tuple(copy for copy in copies if copy != f"{report.attempt}/{report.log_id}"),
         retry_us=None,
         updated_us=now_us,
     )

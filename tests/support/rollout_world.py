@@ -125,7 +125,9 @@ def differences(
     wrong = []
     for id_, kind in devices.items():
         last = told.get(id_)
-        said = states[id_] == last or (states[id_] == "TIMED_OUT" and last in (None, "ACCEPTED", "IN_PROGRESS"))
+        # CANCELLED is the answer to the withdrawal of a command that timed out.
+        unfinished = last in (None, "ACCEPTED", "IN_PROGRESS", "CANCELLED")
+        said = states[id_] == last or (states[id_] == "TIMED_OUT" and unfinished)
         if states[id_] != expected[kind] or not said:
             wrong.append(f"{id_} ({kind}) is {states[id_]} and last reported {last}")
     return wrong

@@ -7,7 +7,7 @@ import json
 import pytest
 from support.engine import Engine, action_of, devices_of
 
-from actions.engine import Logs, Report, Rollout, Selector, Served, TargetState, Timeouts
+from actions.engine import Artifact, Limits, Logs, Ota, Report, Rollout, Selector, Served, TargetState, Timeouts
 
 S = TargetState
 EVERYBODY = Selector(percentage=100)
@@ -242,3 +242,51 @@ def test_a_retry_of_a_device_without_an_error_is_no_error() -> None:
     answers(engine, "SUCCEEDED", fleet(10)[1:], 10)
     answers(engine, "SUCCEEDED", fleet(1), 50)
     assert (engine.phase(), engine.state.actions["a1"].stopped) == ("ENDED", None)
+
+
+def updating(mode: str = "forced") -> Engine:
+    """An update whose first attempt took too long: the second one is in the log, the device is busy with the first."""
+    engine = Engine(devices=devices_of("d1"), logs=ONE, limits=Limits(allow_unsigned=True))
+    firmware = Artifact("fw", "2", "default", "a" * 64, 10, "b" * 128, "k1")
+    engine.artifacts = {firmware.key: firmware}
+    ota = Ota(artifact_name="fw", artifact_version="2", mode=mode)
+    times, again = Timeouts(queued_s=10, in_progress_s=10), Rollout(retries=1, retry_backoff_s=0)
+    engine.actions.append(action_of(type="ota", name="update", params="{}", ota=ota, timeouts=times, rollout=again))
+    engine.tick(engine.report("ONLINE", 1, action_id="", attempt=0, log_id="log-roof", version="1"))
+    engine.tick(engine.report("IN_PROGRESS", 2, log_id="log-roof"))
+    engine.tick(after_s=11)
+    engine.tick()
+    assert (engine.target().state, engine.target().attempt) == (S.QUEUED, 2)
+    return engine
+
+
+@pytest.mark.parametrize("answer", ["IN_PROGRESS", "FAILED", "REJECTED", None])
+def test_an_update_that_took_longer_than_its_attempt_ends_as_the_success_it_is(answer: str | None) -> None:
+    engine = updating()
+    if answer is not None:
+        busy = "another update is in progress"
+        engine.tick(engine.report(answer, 3, attempt=2, log_id="log-roof", message=busy, version="1"))
+    engine.tick(engine.report("SUCCEEDED", 4, attempt=1, log_id="log-roof", version="2"))
+    engine.tick()
+    target = engine.target()
+    assert (target.state, target.late, engine.phase()) == (S.SUCCEEDED, True, "ENDED")
+    assert "a1/d1/2/cancel" in engine.published
+
+
+@pytest.mark.parametrize(("version", "mode"), [("1", "forced"), (None, "forced"), ("2", "download_only")])
+def test_without_the_proven_version_only_the_newest_attempt_counts(version: str | None, mode: str) -> None:
+    engine = updating(mode)
+    engine.tick(engine.report("REJECTED", 3, attempt=2, log_id="log-roof"))
+    engine.tick(engine.report("SUCCEEDED", 4, attempt=1, log_id="log-roof", version=version))
+    assert engine.target().state is S.REJECTED
+
+
+@pytest.mark.parametrize("asked", ["cancel", "nothing"])
+def test_a_success_of_an_earlier_attempt_does_not_undo_a_cancel(asked: str) -> None:
+    engine = updating()
+    if asked == "cancel":
+        engine.cancel(device_id="d1")
+        engine.tick()
+        engine.tick(engine.report("CANCELLED", 3, attempt=2, log_id="log-roof"))
+    engine.tick(engine.report("SUCCEEDED", 4, attempt=1, log_id="log-roof", version="2"))
+    assert engine.target().state is (S.CANCELLED if asked == "cancel" else S.SUCCEEDED)
