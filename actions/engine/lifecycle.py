@@ -1,4 +1,5 @@
-"""State changes of one target: by a report, a receipt, a cancel, a timeout, or a further attempt. Without tables.
+"""State changes of one target: by a report, a receipt, a cancel, or a further attempt. Without tables. `timeouts` has
+those by the clock.
 
 The order follows from (attempt, offset of the report in its partition), never from a clock. A device's (boot, seq) only
 removes repeats. Within an attempt the first terminal state stands, except that a late SUCCEEDED replaces TIMED_OUT.
@@ -12,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from .action import Action, shortened
-from .model import ERRORS, LATE_US, SECOND_US, DeviceState, Limits, Place, Publish, Report, Target, TargetState
+from .model import ERRORS, LATE_US, SECOND_US, DeviceState, Place, Publish, Report, Target, TargetState
 from .routes import without_route
 
 S = TargetState
@@ -86,8 +87,8 @@ def with_status(target: Target, report: Report, now_us: int, *, proof: str | Non
         return _advanced(target, state, report.at_us, marks)
     if state is S.CANCELLED and target.outbox == "cancel":
         # The device has answered before the broker has: nobody knows which logs have the cancel.
-        marks["copies"] = _left_behind(target, None, None)
-    return _finished(target, state, report.at_us, **marks)
+        marks["copies"] = left_behind(target, None, None)
+    return finished(target, state, report.at_us, **marks)
 
 
 def confirmed(target: Target, fact: DeviceState | None, proof: str | None, now_us: int) -> Target:
@@ -95,7 +96,7 @@ def confirmed(target: Target, fact: DeviceState | None, proof: str | None, now_u
     if not target.claimed or target.final or proof is None or fact is None or fact.version != proof:
         return target
     said = f"it runs version {proof}"
-    return _finished(target, S.SUCCEEDED, fact.last_seen_us, message=said, updated_us=now_us)
+    return finished(target, S.SUCCEEDED, fact.last_seen_us, message=said, updated_us=now_us)
 
 
 def settled_by_earlier(
@@ -116,9 +117,9 @@ def settled_by_earlier(
         return target
     if not target.unsent and not installs:
         return target
-    copies = target.copies if target.unsent else _left_behind(target, None, None, taken=True)
+    copies = target.copies if target.unsent else left_behind(target, None, None, taken=True)
     said = f": {report.message}" if report.message else ""
-    return _finished(
+    return finished(
         target,
         S.SUCCEEDED,
         report.at_us,
@@ -141,7 +142,7 @@ def runs_it_already(target: Target, action: Action, fact: DeviceState | None, no
     if not again or fact is None or fact.version != action.target_version:
         return target
     message = f"it runs version {fact.version} after an attempt that had been given up"
-    return _finished(
+    return finished(
         target, S.SUCCEEDED, fact.last_seen_us, late=True, message=message, retry_us=None, updated_us=now_us
     )
 
@@ -215,10 +216,10 @@ def with_place(target: Target, publish: Publish, place: Place, now_us: int, firs
     if not _is_owed(target, publish):
         return target
     if publish.kind == "cancel":
-        copies = _left_behind(target, place.log_id, first)
+        copies = left_behind(target, place.log_id, first)
         marks: dict[str, Any] = {"cancel_log_id": place.log_id, "copies": copies, "updated_us": now_us}
         if target.leaving:
-            return _finished(target, S.REMOVED, now_us, message=target.message, **marks)
+            return finished(target, S.REMOVED, now_us, message=target.message, **marks)
         return replace(target, outbox=None, since_us=now_us, **marks)
     if publish.kind == "force":
         # `mode` stays: the bytes of the command depend on it, and it may be sent again to another log.
@@ -235,7 +236,7 @@ def with_place(target: Target, publish: Publish, place: Place, now_us: int, firs
     return replace(_advanced(target, S.QUEUED, now_us, placed), outbox=_still_owed(target))
 
 
-def _left_behind(
+def left_behind(
     target: Target, cancel_log_id: str | None, first: str | None, *, taken: bool = False
 ) -> tuple[str, ...]:
     """The copies of a target whose cancel is in this log: the command may wait for its device in another one, where it
@@ -289,7 +290,7 @@ def cancelled(target: Target, reason: str, now_us: int) -> Target:
     if target.final or target.state is S.CANCELLING:
         return target
     if target.unsent:
-        return _finished(target, S.CANCELLED, now_us, message=reason, updated_us=now_us)
+        return finished(target, S.CANCELLED, now_us, message=reason, updated_us=now_us)
     return replace(target, state=S.CANCELLING, outbox="cancel", since_us=now_us, updated_us=now_us, message=reason)
 
 
@@ -299,13 +300,13 @@ def removed(target: Target, reason: str, now_us: int) -> Target:
     if target.final or target.leaving:
         return target
     if target.unsent or (target.state is S.CANCELLING and target.outbox is None):
-        return _finished(target, S.REMOVED, now_us, message=reason, updated_us=now_us)
+        return finished(target, S.REMOVED, now_us, message=reason, updated_us=now_us)
     return replace(cancelled(target, reason, now_us), leaving=True, message=reason, updated_us=now_us)
 
 
 def skipped(target: Target, reason: str, now_us: int) -> Target:
     # The reason may quote user input, and is stored with each target.
-    return _finished(target, S.SKIPPED, now_us, message=shortened(reason), updated_us=now_us)
+    return finished(target, S.SKIPPED, now_us, message=shortened(reason), updated_us=now_us)
 
 
 def forced(target: Target, reason: str, now_us: int) -> Target:
@@ -316,7 +317,7 @@ def forced(target: Target, reason: str, now_us: int) -> Target:
         if target.outbox == "cancel":
             return target  # Until the cancel is in the log, the device would still execute the command.
         message = f"{target.message}; ended without its answer, forced by {reason}"
-        return _finished(target, S.CANCELLED, now_us, message=message, updated_us=now_us)
+        return finished(target, S.CANCELLED, now_us, message=message, updated_us=now_us)
     if target.forced:
         return target
     after = replace(target, forced=True, updated_us=now_us)
@@ -327,7 +328,7 @@ def next_attempt(target: Target, *, pause_s: int, reason: str, now_us: int, firs
     """The target before another attempt. The results of the previous one are in `action_events`. If the device has not
     answered it, its command counts as a copy, so that it is withdrawn. `first` is the log of the first broker."""
     # Any other state is an answer, or nothing was sent, or the cancel is in the log.
-    copies = _left_behind(target, None, first, taken=True) if target.state is S.TIMED_OUT else target.copies
+    copies = left_behind(target, None, first, taken=True) if target.state is S.TIMED_OUT else target.copies
     return Target(
         action_id=target.action_id,
         tenant=target.tenant,
@@ -359,62 +360,6 @@ def retried(target: Target, action: Action, now_us: int, first: str | None = Non
     return next_attempt(target, pause_s=pause_s, reason=reason, now_us=now_us, first=first)
 
 
-def timed_out(
-    target: Target, action: Action, limits: Limits, now_us: int, first: str | None = None, *, is_served: bool = True
-) -> Target:
-    """The target after a check of the clock: TIMED_OUT if its state has lasted too long or the deadline has passed.
-    `is_served`: whether a broker serves the log to which its cancel is owed. `first` is the log of the first broker."""
-    if target.final:
-        return target
-    if action.deadline_us is not None and now_us >= action.deadline_us:
-        return _ended(target, f"the deadline passed while {target.state}", now_us, first)
-    limits_ = _limits(target, action, limits)
-    if target.outbox == "cancel" and not is_served:
-        limits_ = [(target.since_us, _queued_s(action, limits), f"{target.message or S.CANCELLING}: no broker did")]
-    for since_us, limit_s, what in limits_:
-        if now_us - since_us >= limit_s * SECOND_US:
-            return _ended(target, f"{what} within {limit_s} s", now_us, first)
-    return target
-
-
-def _ended(target: Target, message: str, now_us: int, first: str | None) -> Target:
-    """The target whose time is up. A command that was sent, or is owed, counts as a copy, so that it is withdrawn: the
-    log keeps it for weeks, and a device that comes back would carry it out. So does one whose cancel is still owed."""
-    marks: dict[str, Any] = {"message": shortened(message), "updated_us": now_us}
-    if not target.unsent:
-        marks["copies"] = _left_behind(target, None, first, taken=True)
-    return _finished(target, S.REMOVED if target.leaving else S.TIMED_OUT, now_us, **marks)
-
-
-def times_out_us(target: Target, action: Action, limits: Limits) -> int:
-    """When `timed_out` ends a sent target if no report arrives; ignores the deadline."""
-    moments = [since_us + limit_s * SECOND_US for since_us, limit_s, _ in _limits(target, action, limits)]
-    return min(moments, default=target.since_us)
-
-
-def _limits(target: Target, action: Action, limits: Limits) -> list[tuple[int, int, str]]:
-    """(start, limit in seconds, what has not happened). Unsent commands have no timeout: they do not wait for the
-    device."""
-    timeouts, state = action.timeouts, target.state
-    if target.unsent:
-        return []
-    if state is S.IN_PROGRESS:
-        begun_us = target.begun_us if target.begun_us is not None else target.since_us
-        step = (target.since_us, timeouts.step_s or limits.step_s, "no report of progress")
-        return [step, (begun_us, timeouts.in_progress_s or limits.in_progress_s, "not finished")]
-    if state in (S.DELIVERED, S.ACCEPTED):
-        return [(target.since_us, timeouts.delivered_s or limits.delivered_s, "the device did not begin")]
-    queued_s = _queued_s(action, limits)
-    if state is not S.CANCELLING:
-        return [(target.since_us, queued_s, "the device did not take the command")]
-    # A cancel that is not in the log yet cannot have been answered; without it the device would execute the command.
-    return [] if target.outbox == "cancel" else [(target.since_us, queued_s, "the device did not answer the cancel")]
-
-
-def _queued_s(action: Action, limits: Limits) -> int:
-    return action.timeouts.queued_s or limits.queued_s
-
-
 def _is_milder(target: Target) -> bool:
     """Whether no log tells the device that it is forced."""
     return target.mode in ("soft", "download_only") and target.force_log_id is None
@@ -438,14 +383,15 @@ def _still_owed(target: Target) -> Literal["force"] | None:
     return "force" if target.forced and _is_milder(target) else None
 
 
-def _finished(target: Target, state: TargetState, at_us: int, **marks: Any) -> Target:
+def finished(target: Target, state: TargetState, at_us: int, **marks: Any) -> Target:
+    """The target in this final state, with the times of the states that it implies."""
     times: dict[str, Any] = {}
     if state in (S.SUCCEEDED, S.FAILED):
         times = _implied_times(target, _RANK[S.IN_PROGRESS], at_us)
     elif state is S.REJECTED:
         times = _implied_times(target, _RANK[S.DELIVERED], at_us)
     if state in REPORTABLE and "copies" not in marks and not _says_where(target):
-        marks["copies"] = _left_behind(target, target.cancel_log_id, None)
+        marks["copies"] = left_behind(target, target.cancel_log_id, None)
     return replace(target, state=state, outbox=None, finished_us=at_us, **times, **marks)
 
 

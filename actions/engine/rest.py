@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from .action import Action, Request
-from .lifecycle import times_out_us
 from .model import SECOND_US, ActionState, EngineState, Limits, Target
 from .sending import SENDING, rate_eases_us
+from .timeouts import times_out_us
 from .waves import soaked_us
 
 _REST_MAX_US = 60 * SECOND_US

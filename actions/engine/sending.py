@@ -1,6 +1,6 @@
 """Decides which command is sent next: rate, devices in flight, windows, and other conditions of an action. Pure.
 
-Every rule here is a condition for sending. After sending, only timeouts apply (`lifecycle.timed_out`).
+Every rule here is a condition for sending. After sending, only timeouts apply (`timeouts.timed_out`).
 """
 
 from __future__ import annotations

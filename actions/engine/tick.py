@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from .action import Action, Artifacts, Device, Request
 from .admission import admit, follow_devices
 from .dispatch import fill_outbox
-from .lifecycle import cancelled, retried, timed_out
+from .lifecycle import cancelled, retried
 from .logs import Logs
 from .model import (
     SECOND_US,
@@ -31,6 +31,7 @@ from .reporting import apply_reports
 from .requests import answer_requests
 from .sending import SENDING
 from .summary import summarized
+from .timeouts import timed_out
 from .waves import abort_reason, advanced, tallied, waves_of
 from .work import Work
 
