@@ -40,6 +40,7 @@ from sinks.tables import (
     DEVICES,
     FieldTable,
     create_by_path,
+    update_by_path,
     uri_of,
 )
 from sinks.torn_commits import repair_tables
@@ -172,8 +173,11 @@ class FleetDesk:
             "created_at": now_us(),
         }
 
-    def ask(self, kind: str, action_id: str, *, device_id: str | None = None, reason: str = "") -> str:
-        """Insert a request (pause, resume, cancel, force, retry, approve) and return its id."""
+    def ask(
+        self, kind: str, action_id: str, *, device_id: str | None = None, reason: str = "", wave: int | None = None
+    ) -> str:
+        """Insert a request (pause, resume, cancel, force, retry, approve) and return its id. `wave`, from 1, is the one
+        that an approval is for."""
         request_id = uuid.uuid4().hex
         row = {
             "request_id": request_id,
@@ -184,9 +188,18 @@ class FleetDesk:
             "by": self._by,
             "at": now_us(),
             "reason": reason,
+            "wave": wave,
         }
         self._append(ACTION_REQUESTS, [row])
         return request_id
+
+    def approve(self, action_id: str, *, wave: int | None = None, reason: str = "") -> str:
+        """Insert an approval and return the id of the request. Without `wave` (from 1) it is for the one that waits
+        now, so that an approval which is read late does not open the gate after it."""
+        row = self.action(action_id)
+        if wave is None and row is not None and row["phase"] == "WAITING_APPROVAL":
+            wave = row["wave"] + 2
+        return self.ask("approve", action_id, reason=reason, wave=wave)
 
     def cancel(self, action_id: str, *, device_id: str | None = None, reason: str = "") -> str:
         """Request a cancel of all targets, or of one. Returns the id of the request."""
@@ -271,6 +284,8 @@ class FleetDesk:
         if not DeltaTable.is_deltatable(uri, storage_options=options):
             raise self._missing(table.name)
         require_safe_commits(str(self._root), self._access)
+        # A table of an older version may lack a column.
+        update_by_path(DeltaTable(uri, storage_options=options), table)
         write_deltalake(uri, arrow_of(rows, table), mode="append", storage_options=options)
 
     def _query(self, name: str, sql: str) -> list[dict[str, Any]]:

@@ -116,6 +116,7 @@ def request_of(row: Row, *, committed_us: int) -> Request:
         by=row["by"] or "",
         at_us=row["at"] if row["at"] is not None else committed_us,
         reason=row["reason"] or "",
+        wave=row.get("wave"),
     )
 
 

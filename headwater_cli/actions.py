@@ -236,7 +236,24 @@ _request("resume", "Continue after a pause.")
 _request("cancel", "Ask devices to stop, and send nothing more.", of_one=True)
 _request("force", "Turn soft updates into forced ones, ignore windows, end unanswered cancels.", of_one=True)
 _request("retry", "Give devices that ended in error another attempt.", of_one=True)
-_request("approve", "Allow the next wave. Must not be the person who created the action.")
+
+
+@app.command()
+def approve(
+    action_id: ActionArgument,
+    tables: Tables,
+    wave: Annotated[
+        int | None, typer.Option(min=1, help="The wave that may begin, from 1. Default: the one that waits now.")
+    ] = None,
+    by: ByOption = None,
+    reason: ReasonOption = "",
+    json: JsonOption = False,
+) -> None:
+    """Allow the next wave. Must not be the person who created the action. The engine answers in action_events; see
+    `audit`."""
+    with _desk(tables, by) as desk:
+        request_id = desk.approve(action_id, wave=wave, reason=reason)
+    _answer("request_id", request_id, json)
 
 
 @contextmanager

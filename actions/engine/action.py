@@ -157,6 +157,8 @@ class Request:
     by: str = ""
     at_us: int = 0
     reason: str = ""
+    wave: int | None = None
+    """The wave that an approval is for, from 1; None: whichever waits."""
 
     @property
     def who(self) -> str:

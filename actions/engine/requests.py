@@ -143,6 +143,8 @@ def _approve(work: Work, request: Request, row: ActionState, action: Action) -> 
     _of_all(request)
     if row.phase is not ActionPhase.WAITING_APPROVAL:
         raise _Refused(f"the action is {row.phase}: nothing waits for approval")
+    if request.wave not in (None, row.wave + 2):
+        raise _Refused(f"wave {request.wave} does not wait for approval; wave {row.wave + 2} does")
     if not request.by.strip():
         raise _Refused("an approval must name its author in the column `by`")
     if request.by.strip().casefold() == action.created_by.strip().casefold():

@@ -67,6 +67,9 @@ ACTION_REQUESTS = FieldTable(
         Field("by", "string", "who asks"),
         Field("at", "timestamp", "when the row was inserted"),
         Field("reason", "string", "why, for the audit"),
+        Field(
+            "wave", "int", "approve: the wave that may begin, from 1; null: the one that waits when the engine reads it"
+        ),
     ),
     key=("request_id",),
 )

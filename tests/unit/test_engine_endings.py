@@ -290,3 +290,25 @@ def test_a_success_of_an_earlier_attempt_does_not_undo_a_cancel(asked: str) -> N
         engine.tick(engine.report("CANCELLED", 3, attempt=2, log_id="log-roof"))
     engine.tick(engine.report("SUCCEEDED", 4, attempt=1, log_id="log-roof", version="2"))
     assert engine.target().state is (S.CANCELLED if asked == "cancel" else S.SUCCEEDED)
+
+
+def test_an_approval_of_one_wave_does_not_open_the_gate_after_it() -> None:
+    gate = {"approve": True, "success_percentage": 100}
+    waves: list[dict[str, object]] = [{"percentage": 10, **gate}, {"percentage": 50, **gate}, {"percentage": 100}]
+    engine = rolling(10, waves=waves)
+    answers(engine, "SUCCEEDED", tuple(engine.sent()), 10)
+    assert engine.phase() == "WAITING_APPROVAL"
+    engine.ask("approve", by="bob", wave=3)
+    engine.tick()
+    assert engine.said()[0] == "refused: wave 3 does not wait for approval; wave 2 does"
+    engine.ask("approve", by="bob", wave=2)
+    engine.tick()
+    assert (engine.phase(), len(engine.sent())) == ("RUNNING", 5)
+    answers(engine, "SUCCEEDED", tuple(engine.sent()[1:]), 30)
+    assert engine.phase() == "WAITING_APPROVAL"
+    engine.ask("approve", by="eve", wave=2)
+    engine.tick()
+    assert (engine.phase(), len(engine.sent())) == ("WAITING_APPROVAL", 5)
+    engine.ask("approve", by="eve")
+    engine.tick()
+    assert len(engine.sent()) == 10

@@ -1,0 +1,54 @@
+"""What people insert through the desk, beside tables of older versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from actions.engine import ActionPhase, ActionState
+from actions.fleet_desk import FleetDesk
+from actions.rows import states_table
+from sinks.tables import ACTION_REQUESTS, ACTION_STATE, uri_of
+
+
+def waiting(wave: int) -> ActionState:
+    return ActionState(
+        action_id="a1",
+        tenant="default",
+        phase=ActionPhase.WAITING_APPROVAL,
+        digest="d",
+        targets=10,
+        open=9,
+        counts={},
+        message="",
+        started_us=1,
+        ended_us=None,
+        updated_us=1,
+        wave=wave,
+        waves=3,
+    )
+
+
+def asked(root: Path) -> list[tuple[str, int | None]]:
+    rows = pa.table(DeltaTable(uri_of(root, ACTION_REQUESTS.name)).to_pyarrow_table()).to_pylist()
+    return sorted((row["request_id"], row["wave"]) for row in rows)
+
+
+def test_an_approval_names_the_wave_that_waits_now(tmp_path: Path) -> None:
+    desk = FleetDesk(tmp_path, by="bob", create=True)
+    before = desk.approve("a1")
+    write_deltalake(uri_of(tmp_path, ACTION_STATE.name), states_table([waiting(0)]), mode="append")
+    found, chosen = desk.approve("a1"), desk.approve("a1", wave=3)
+    assert asked(tmp_path) == sorted([(before, None), (found, 2), (chosen, 3)])
+
+
+def test_an_approval_fits_a_table_without_the_column(tmp_path: Path) -> None:
+    desk = FleetDesk(tmp_path, by="bob", create=True)
+    uri = uri_of(tmp_path, ACTION_REQUESTS.name)
+    old = pa.schema([field for field in ACTION_REQUESTS.arrow_schema() if field.name != "wave"])
+    write_deltalake(uri, old.empty_table(), mode="overwrite", schema_mode="overwrite")
+    assert "wave" not in DeltaTable(uri).schema().to_arrow().names
+    request_id = desk.approve("a1", wave=2)
+    assert asked(tmp_path) == [(request_id, 2)]
