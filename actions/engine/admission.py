@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from .action import Action, shortened
-from .lifecycle import removed, skipped
+from .lifecycle import next_attempt, removed, skipped
 from .model import ActionPhase, ActionState, AuditEvent, Target, TargetState
 from .selection import select
 from .summary import said_of_nobody
@@ -166,8 +166,13 @@ def follow_devices(work: Work) -> None:
 
 def _take_in(work: Work, action: Action, selected: frozenset[str]) -> None:
     for device_id in sorted(selected):
-        if work.target(action.action_id, device_id) is None:
+        target = work.target(action.action_id, device_id)
+        if target is None:
             work.put(None, _new(work, action, device_id, placed_later(action, device_id)))
+        elif target.state is TargetState.REMOVED:
+            reason = f"attempt {target.attempt} ended {target.state}; the device is selected again"
+            again = next_attempt(target, pause_s=0, reason=reason, now_us=work.now_us, first=work.logs.first)
+            work.put(target, again)
 
 
 def _remove(work: Work, target: Target, reason: str) -> None:

@@ -312,3 +312,45 @@ def test_an_approval_of_one_wave_does_not_open_the_gate_after_it() -> None:
     engine.ask("approve", by="eve")
     engine.tick()
     assert len(engine.sent()) == 10
+
+
+def dynamic() -> Engine:
+    """A dynamic action for everybody; `d1` has its command."""
+    engine = Engine(devices=devices_of("d1", "d2"), logs=ONE)
+    engine.actions.append(action_of(selector=EVERYBODY, rollout=Rollout(membership="dynamic")))
+    engine.tick()
+    assert engine.published == ["a1/d1/1", "a1/d2/1"]
+    return engine
+
+
+def test_a_device_that_comes_back_to_a_dynamic_action_gets_another_attempt() -> None:
+    engine = dynamic()
+    engine.devices = devices_of("d2")
+    engine.tick()
+    engine.tick()
+    assert (engine.target().state, engine.published[2:]) == (S.REMOVED, ["a1/d1/1/cancel"])
+    engine.devices = devices_of("d1", "d2")
+    engine.tick()
+    assert (engine.target().state, engine.published[3:]) == (S.QUEUED, ["a1/d1/2"])
+
+
+@pytest.mark.parametrize("end", ["SUCCEEDED", "FAILED"])
+def test_a_device_that_had_answered_before_it_left_is_not_asked_again(end: str) -> None:
+    engine = dynamic()
+    engine.tick(engine.report(end, 3, log_id="log-roof"))
+    engine.devices = devices_of("d2")
+    engine.tick()
+    engine.devices = devices_of("d1", "d2")
+    engine.tick()
+    assert (engine.target().state.value, engine.published[2:]) == (end, [])
+
+
+def test_a_cancelled_dynamic_action_takes_nobody_back() -> None:
+    engine = dynamic()
+    engine.devices = devices_of("d2")
+    engine.tick()
+    engine.cancel()
+    engine.tick()
+    engine.devices = devices_of("d1", "d2")
+    engine.tick()
+    assert engine.target().state is S.REMOVED
