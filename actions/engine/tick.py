@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from .action import Action, Artifacts, Device, Request
+from .action import Action, Artifacts, Device, Request, shortened
 from .admission import admit, follow_devices
 from .dispatch import fill_outbox
 from .lifecycle import cancelled, retried
@@ -71,6 +71,7 @@ def tick(
     _judge(work)
     _stop(work)
     follow_routes(work)
+    _call_off(work)
     fill_outbox(work)
     return _decision(work)
 
@@ -185,6 +186,19 @@ def _stop(work: Work) -> None:
         for target in list(work.targets(action.action_id)):
             if not target.final and target.state is not TargetState.CANCELLING:
                 work.put(target, cancelled(target, row.stopped, work.now_us))
+
+
+def _call_off(work: Work) -> None:
+    """Replaces owed commands whose artifact has been taken out of the table by their cancels. Without the row, the
+    command would name an image without its checksum, and nobody wants that image any more."""
+    for action, _ in list(work.open_actions()):
+        name, version = action.ota.artifact_name or "", action.ota.artifact_version or ""
+        if not action.is_ota or (action.tenant, name, version) in work.artifacts:
+            continue
+        reason = shortened(f"the artifact {name} {version} is no longer in the table artifacts")
+        for target in [one for one in work.targets(action.action_id) if one.outbox == "command"]:
+            work.called_off.add(target.key)
+            work.put(target, cancelled(target, reason, work.now_us))
 
 
 def _decision(work: Work) -> Decision:

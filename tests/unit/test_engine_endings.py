@@ -354,3 +354,24 @@ def test_a_cancelled_dynamic_action_takes_nobody_back() -> None:
     engine.devices = devices_of("d1", "d2")
     engine.tick()
     assert engine.target().state is S.REMOVED
+
+
+@pytest.mark.parametrize("may_be_there", [False, True])
+def test_a_command_is_not_sent_once_its_artifact_has_been_taken_out(may_be_there: bool) -> None:
+    """The broker is away while the command is owed; it may have the command already, if its answer was lost."""
+    engine = Engine(devices=devices_of("d1"), logs=ONE, limits=Limits(allow_unsigned=True), broker_up=False)
+    firmware = Artifact("fw", "2", "default", "a" * 64, 10, "b" * 128, "k1")
+    engine.artifacts = {firmware.key: firmware}
+    ota = Ota(artifact_name="fw", artifact_version="2")
+    engine.actions.append(action_of(type="ota", name="update", params="{}", ota=ota))
+    engine.tick(engine.report("ONLINE", 1, action_id="", attempt=0, log_id="log-roof", version="1"))
+    (command,) = engine.last.publishes
+    assert b"a" * 64 in command.value
+    if may_be_there:
+        engine.contents["log-roof"] = {command.idempotency_key: command.value}
+    engine.artifacts, engine.broker_up = {}, True
+    engine.tick()
+    assert (engine.target().state, engine.published) == (S.CANCELLING, ["a1/d1/1/cancel"])
+    assert engine.target().message == "the artifact fw 2 is no longer in the table artifacts"
+    engine.tick(engine.report("CANCELLED", 2, log_id="log-roof"))
+    assert (engine.target().state, engine.phase()) == (S.CANCELLED, "ENDED")
