@@ -19,6 +19,8 @@ _NO_CHARACTERS = "".join(chr(plane << 16 | last) for plane in range(17) for last
 _NO_LEVEL = re.compile(rf"[/+#\x00-\x1f\x7f-\x9f\ufdd0-\ufdef{_NO_CHARACTERS}]|^$")
 """Characters that a broker does not accept in a topic (MQTT 5, 1.5.4)."""
 _ID_BYTES_MAX = 1_024
+_CANCELLED = "it had been cancelled before"
+"""In the message of a REMOVED target: it gets no further attempt if its device comes back."""
 
 
 def can_be_a_level(device_id: str) -> bool:
@@ -169,11 +171,18 @@ def _take_in(work: Work, action: Action, selected: frozenset[str]) -> None:
         target = work.target(action.action_id, device_id)
         if target is None:
             work.put(None, _new(work, action, device_id, placed_later(action, device_id)))
-        elif target.state is TargetState.REMOVED:
+        elif target.state is TargetState.REMOVED and not _was_cancelled(work, target):
             reason = f"attempt {target.attempt} ended {target.state}; the device is selected again"
             again = next_attempt(target, pause_s=0, reason=reason, now_us=work.now_us, first=work.logs.first)
             work.put(target, again)
 
 
+def _was_cancelled(work: Work, target: Target) -> bool:
+    """Whether a user cancelled it before its device left: its message then does not say why it was removed alone."""
+    return target.message is None or _CANCELLED in target.message
+
+
 def _remove(work: Work, target: Target, reason: str) -> None:
+    if target.state is TargetState.CANCELLING and not target.leaving:
+        reason = f"{reason}; {_CANCELLED}"
     work.put(target, removed(target, reason, work.now_us))

@@ -375,3 +375,20 @@ def test_a_command_is_not_sent_once_its_artifact_has_been_taken_out(may_be_there
     assert engine.target().message == "the artifact fw 2 is no longer in the table artifacts"
     engine.tick(engine.report("CANCELLED", 2, log_id="log-roof"))
     assert (engine.target().state, engine.phase()) == (S.CANCELLED, "ENDED")
+
+
+@pytest.mark.parametrize("broker_up", [True, False])
+def test_a_device_that_a_user_cancelled_before_it_left_is_not_asked_again(broker_up: bool) -> None:
+    engine = dynamic()
+    engine.broker_up = broker_up
+    engine.cancel(device_id="d1")
+    engine.tick()
+    engine.devices = devices_of("d2")
+    engine.tick()
+    engine.broker_up = True
+    engine.tick()
+    assert engine.target().state is S.REMOVED
+    engine.devices = devices_of("d1", "d2")
+    engine.tick()
+    engine.tick()
+    assert (engine.target().state, engine.published[2:]) == (S.REMOVED, ["a1/d1/1/cancel"])
