@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from actions.engine import (
+    STEP_US,
     Action,
     Artifacts,
     Decision,
@@ -27,11 +28,15 @@ from actions.engine import (
     Report,
     Request,
     apply,
+    in_past,
+    moved_clock,
     record_places,
     rests_until_us,
+    row_in_past,
     tick,
 )
 from actions.outbound import Outbound, Publisher
+from actions.reading import Reader, Readings
 from actions.stock import Depot, Stock
 from actions.table_store import News, TableStore, Versions
 from sinks.rows import now_us
@@ -46,6 +51,8 @@ _PUBLISH_S = 1.0
 _CLOSE_S = 5.0
 _GLANCE_S = 0.02
 """Interval between two quick looks for changed tables, where a look costs little."""
+_HOLD_US = 600 * 1_000_000
+"""How long nothing times out after the clock was set ahead: somebody may set it back."""
 _KNOWN_FREE = 10_000
 """Maximum number of remembered ids of actions that do not exist in any table."""
 
@@ -64,6 +71,8 @@ class ActionJob:
     """One engine on one set of tables. Not thread-safe: call `run` from one thread; `stop` may be called from any.
 
     With several publishers, `depots` are their artifacts in the same order; without depots nobody looks for them.
+    `readers` are the reports at the brokers in that order; without them no timeout waits for unread reports.
+    `steady_us` is a clock that nobody can set (default: that of the system if `clock_us` is, otherwise `clock_us`).
     """
 
     def __init__(
@@ -72,20 +81,32 @@ class ActionJob:
         publishers: Publisher | Sequence[Publisher],
         *,
         depots: Sequence[Depot] | None = None,
+        readers: Sequence[Reader] | None = None,
         limits: Limits | None = None,
         pace: Pace | None = None,
         clock_us: Callable[[], int] = now_us,
+        steady_us: Callable[[], int] | None = None,
     ) -> None:
         self._store = store
         self._limits = limits or Limits()
         self._pace = pace or Pace()
         self._clock_us = clock_us
+        self._steady_us = steady_us or (_steady_us if clock_us is now_us else clock_us)
+        self._clocks: tuple[int, int] | None = None
+        """What both clocks showed at the last turn."""
+        self._held: tuple[int, int] | None = None
+        """After the clock was set ahead: the time before that, and when the hold ends, by the steady clock."""
         self._stop = threading.Event()
         self._wake = threading.Event()
         chosen = tuple(publishers) if isinstance(publishers, Sequence) else (publishers,)
         self._outbound = Outbound(chosen, wake=self._wake.set)
         self._stock = None if depots is None or len(chosen) == 1 else Stock(depots, wake=self._wake.set)
         self._wanted: frozenset[tuple[str, str, str, str]] = frozenset()
+        self._readings = None if readers is None else Readings(readers, wake=self._wake.set, clock_us=clock_us)
+        self._read_us: Mapping[str, int] = {}
+        """By log: all reports in it up to this time have been read, by both jobs."""
+        self._reading_us: Mapping[str, int] = {}
+        """The same of the status job, before the last look at the tables."""
         self._logs = Logs(self._outbound.brokers())
         self._state = EngineState()
         self._known: set[str] = set()
@@ -98,8 +119,9 @@ class ActionJob:
         self._read = Versions()
         self._heard_us = 0
         """All reports up to this time have been read."""
-        self._heard_next: tuple[int, int] | None = None
-        """Once reports up to this version have been read, all reports up to this time have been."""
+        self._heard_next: tuple[int, int, Mapping[str, int]] | None = None
+        """Once reports up to this version have been read, all reports up to this time have been, and in the logs up to
+        these times."""
         self._facts: dict[str, DeviceState] = {}
         """Decided but not written yet. The reports behind them do not count as settled until then."""
         self._facts_version: int | None = None
@@ -124,7 +146,7 @@ class ActionJob:
         """Runs turns until `stop`. Raises TableStoreError if the tables cannot be read or written."""
         last_tick = 0.0
         while not self._stop.is_set():
-            news = self._store.news()
+            news = self._news()
             due = time.monotonic() - last_tick >= self._pace.tick_s
             if due or not news.empty or self._has_news():
                 last_tick = time.monotonic()
@@ -162,10 +184,11 @@ class ActionJob:
 
     def turn(self, news: News | None = None) -> Decision:
         """One complete turn. Publishing may fail; owed records then stay owed."""
-        news = self._store.news() if news is None else news
+        news = self._news() if news is None else news
         self._collect()
         self._look_at_brokers()
         now_us = self._clock_us()
+        self._note_clock(now_us)
         self._note_heard(news, now_us)
         if news.empty and self._rest is not None and self._rest[0] <= now_us < self._rest[1]:
             decision = self._nothing()
@@ -184,13 +207,16 @@ class ActionJob:
             now_us,
             artifacts=self._artifacts,
             limits=self._limits,
-            heard_us=self._heard_us,
+            heard_us=self._heard_us if self._held is None else min(self._heard_us, self._held[0]),
             logs=self._logs,
+            read_us=None if self._readings is None else self._read_us,
         )
         self._settle(decision)
         self._commit(decision)
         self._wanted, self._rest = decision.wanted, None
-        if not decision.writes and not decision.publishes and self._heard_us == now_us:
+        if self._readings is not None:
+            self._readings.look(decision.unread, self._logs.brokers)
+        if not decision.writes and not decision.publishes and self._heard_us == now_us and self._held is None:
             self._rest = (now_us, rests_until_us(self._state, actions, requests, now_us, self._limits))
         if decision.publishes:
             self._publish(decision.publishes)
@@ -199,7 +225,15 @@ class ActionJob:
         return decision
 
     def _has_news(self) -> bool:
-        return self._outbound.has_news or (self._stock is not None and self._stock.known() != self._logs.stock)
+        if self._outbound.has_news or (self._readings is not None and self._readings.has_news):
+            return True
+        return self._stock is not None and self._stock.known() != self._logs.stock
+
+    def _news(self) -> News:
+        # In this order: what the status job had written before this look is in what the look finds.
+        if self._readings is not None:
+            self._reading_us = self._readings.known()
+        return self._store.news()
 
     def _nothing(self) -> Decision:
         state = self._state
@@ -217,17 +251,36 @@ class ActionJob:
 
     # -- knowledge -----------------------------------------------------------------------------------------------
 
+    def _note_clock(self, now_us: int) -> None:
+        """Notices that somebody has set the clock, and moves the times that are measured by it."""
+        steady_us = self._steady_us()
+        before, self._clocks = self._clocks, (now_us, steady_us)
+        if self._held is not None and steady_us >= self._held[1]:
+            self._held = None
+        by_us = 0 if before is None else (now_us - before[0]) - (steady_us - before[1])
+        if abs(by_us) <= STEP_US:
+            return
+        what = "ahead" if by_us > 0 else "back"
+        log.warning("the clock was set %s by %d s: timeouts do not count this time", what, abs(by_us) // 1_000_000)
+        self._commit(moved_clock(self._state, by_us, now_us))
+        self._held = (now_us - by_us, steady_us + _HOLD_US) if by_us > 0 else None
+        self._heard_us, self._heard_next, self._rest = min(self._heard_us, now_us), None, None
+        self._read_us = self._reading_us = {}
+        if self._readings is not None:
+            self._readings.forget()
+
     def _note_heard(self, news: News, now_us: int) -> None:
-        """Updates `heard_us`. Reports are read in parts, and a target may only time out after its earlier reports were
-        read."""
+        """Updates `heard_us` and `read_us`. Reports are read in parts, and a target may only time out after its earlier
+        reports were read."""
         reached = news.read.reports
         if reached >= news.newest_reports:
-            self._heard_us, self._heard_next = now_us, None
+            self._heard_us, self._read_us, self._heard_next = now_us, self._reading_us, None
             return
         if self._heard_next is not None and reached >= self._heard_next[0]:
-            self._heard_us, self._heard_next = self._heard_next[1], None
+            _, self._heard_us, self._read_us = self._heard_next
+            self._heard_next = None
         if self._heard_next is None:
-            self._heard_next = (news.newest_reports, now_us)
+            self._heard_next = (news.newest_reports, now_us, self._reading_us)
 
     def _take(self, news: News) -> list[Report]:
         """Stores the news for the next tick, after loading the stored state of their actions."""
@@ -281,7 +334,10 @@ class ActionJob:
         for id_, row in started.items():
             if not row.phase.over and id_ not in self._definitions:
                 log.error("the row of action %s is no longer in the table actions: nothing more is sent for it", id_)
-        decision = Decision(target_updates=loaded.targets, state_updates=loaded.states, waiting=self._state.waiting)
+        now_us = self._clock_us()
+        targets = tuple(in_past(target, now_us) for target in loaded.targets)
+        states = tuple(row_in_past(row, now_us) for row in loaded.states)
+        decision = Decision(target_updates=targets, state_updates=states, waiting=self._state.waiting)
         state = apply(self._state, decision)
         before = self._state
         said = state.said | loaded.said
@@ -367,6 +423,10 @@ class ActionJob:
         sent = self._outbound.collected()
         if sent.places or sent.refused:
             self._commit(record_places(self._state, sent.places, self._clock_us(), refused=sent.refused))
+
+
+def _steady_us() -> int:
+    return time.monotonic_ns() // 1_000
 
 
 def _action_of(event_id: str) -> str:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from actions.engine import Limits
 from actions.job import ActionJob, Pace
+from actions.reading import GroupReader
 from actions.signing import signing
 from actions.stock import BrokerDepot
 from actions.store import DeltalakeStore
+from actions.uplink_status import UplinkTopic
 from broker_edge.moved import old_names
 from pipelines.jobs.kinds import LoopJob
 from pipelines.jobs.process import StopSignal, run_job
@@ -53,11 +55,14 @@ def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool 
         publishers = signing(fleet.publishers, given.signing_key, valid_s=given.signature_s)
         pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s, device_state_s=given.device_state_s)
         depots = [BrokerDepot(publisher.client) for publisher in fleet.publishers]
+        uplink = None if settings.status.uplink_topic is None else UplinkTopic(settings.status.uplink_topic).filter
+        group = settings.status.consumer_group
+        readers = [GroupReader(publisher.client, group, uplink_filter=uplink) for publisher in fleet.publishers]
         access = settings.storage.access()
         repair_tables(given.root)
         synced = folder_to_sync(given.root, access, sync=settings.bronze.sync)
         store = DeltalakeStore(given.root, storage_options=access.deltalake(), synced=synced)
-        job = ActionJob(store, publishers, depots=depots, limits=limits_of(given), pace=pace)
+        job = ActionJob(store, publishers, depots=depots, readers=readers, limits=limits_of(given), pace=pace)
         servers = ", ".join(publisher.server for publisher in fleet.publishers)
         log.info("the action engine reads %s and publishes on %s", given.root, servers)
         ended = threading.Event()

@@ -5,6 +5,7 @@ write and records to publish. It reads no table, publishes nothing and asks no c
 """
 
 from .action import Action, Artifact, Artifacts, Device, Ota, Request, Rollout, Selector, Timeouts
+from .clock import STEP_US, in_past, moved_clock, row_in_past
 from .logs import Logs, Served
 from .model import (
     TERMINAL,
@@ -28,6 +29,7 @@ from .selection import bucket
 from .tick import apply, tick
 
 __all__ = [
+    "STEP_US",
     "TERMINAL",
     "Action",
     "ActionPhase",
@@ -55,7 +57,10 @@ __all__ = [
     "Timeouts",
     "apply",
     "bucket",
+    "in_past",
+    "moved_clock",
     "record_places",
     "rests_until_us",
+    "row_in_past",
     "tick",
 ]

@@ -349,6 +349,8 @@ class Decision:
     moving: Mapping[str, frozenset[str]] = field(default_factory=dict, compare=False)
     wanted: frozenset[tuple[str, str, str, str]] = frozenset()
     """(log id, name, version, sha256) of artifacts that targets of this wave or the next one need there."""
+    unread: frozenset[str] = frozenset()
+    """Logs whose reports must be read further before a target or a soak that is due can be judged."""
 
     @property
     def writes(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from .action import Action, Artifacts, Device, Request, shortened
 from .admission import admit, follow_devices
 from .dispatch import fill_outbox
+from .heard import heard_of, note_unread, soak_heard_us
 from .lifecycle import cancelled, retried
 from .logs import Logs
 from .model import (
@@ -52,16 +53,18 @@ def tick(
     limits: Limits = _DEFAULT_LIMITS,
     heard_us: int | None = None,
     logs: Logs = _ONE_LOG,
+    read_us: Mapping[str, int] | None = None,
 ) -> Decision:
     """What to write and to publish now.
 
     `actions` holds the rows of every open action and the new ones, `requests` those not known to be handled, `reports`
     the new rows of `action_events` (repeats are harmless), `devices` the whole table by device id: the same object as
     long as the table is unchanged, and never modified in place. `artifacts` is that whole table. All reports up to
-    `heard_us` are in `reports` or were in those of an earlier tick; None means now. `logs` says where devices are
-    reached; by default there is one broker.
+    `heard_us` are in `reports` or were in those of an earlier tick; None means now. `read_us` (log id → time) says the
+    same of single logs, because a report reaches `action_events` only once it has been read from its log; None: no log
+    is behind. `logs` says where devices are reached; by default there is one broker.
     """
-    work = Work(state, devices, artifacts, now_us, limits, heard_us, logs)
+    work = Work(state, devices, artifacts, now_us, limits, heard_us, logs, read_us)
     admit(work, actions)
     follow_devices(work)
     apply_reports(work, reports)
@@ -123,6 +126,10 @@ def _expire(work: Work) -> None:
             first = work.logs.first
             if not timed_out(target, action, work.limits, work.heard_us, first, is_served=is_served).final:
                 continue
+            heard_us = heard_of(target, work)
+            if not timed_out(target, action, work.limits, heard_us, first, is_served=is_served).final:
+                note_unread(target, work)
+                continue
             after = timed_out(target, action, work.limits, work.now_us, first, is_served=is_served)
             if work.put(target, after) and after.state is TargetState.TIMED_OUT:
                 work.say_of_target(after, "TIMED_OUT")
@@ -164,7 +171,7 @@ def _judge(work: Work) -> None:
             work.stop(row, reason)
             work.say_of_action(action, "ABORTED", reason)
         elif row.phase in SENDING:
-            after = advanced(action, row, tallies, work.heard_us)
+            after = advanced(action, row, tallies, work.now_us, soak_heard_us(action, row, work))
             if after != row:
                 work.put_row(after)
                 _say_gate(work, action, row, after)
@@ -231,6 +238,7 @@ def _decision(work: Work) -> Decision:
         logs=work.logs,
         moving={action_id: frozenset(ids) for action_id, ids in work.moving.items() if ids},
         wanted=frozenset(work.wanted),
+        unread=frozenset(work.unread),
     )
 
 

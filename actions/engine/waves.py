@@ -165,12 +165,16 @@ def _over(errors: int, ended: int, percentage: float, min_reported: int) -> bool
     return ended >= min_reported and errors * 100 > percentage * ended
 
 
-def advanced(action: Action, row: ActionState, tallies: Sequence[Tally], now_us: int) -> ActionState:
-    """`row` with the wave that may be open now. For an action that is RUNNING or WAITING_APPROVAL."""
+def advanced(
+    action: Action, row: ActionState, tallies: Sequence[Tally], now_us: int, heard_us: int | None = None
+) -> ActionState:
+    """`row` with the wave that may be open now. For an action that is RUNNING or WAITING_APPROVAL. A soak is over only
+    if nothing was wrong up to its end, so it is judged at `heard_us`, up to which reports are known; None: now."""
+    heard_us = now_us if heard_us is None else heard_us
     waves = waves_of(action)
     while row.wave < len(waves) - 1:
         if row.approved <= row.wave:
-            row, waits = _at_gate(row, None if row.wave < 0 else waves[row.wave], tallies, now_us)
+            row, waits = _at_gate(row, None if row.wave < 0 else waves[row.wave], tallies, now_us, heard_us)
             if waits is not None:
                 return replace(row, phase=waits)
         row = replace(row, wave=row.wave + 1, gate_us=None)
@@ -185,7 +189,7 @@ def soaked_us(action: Action, row: ActionState) -> int | None:
 
 
 def _at_gate(
-    row: ActionState, wave: Wave | None, tallies: Sequence[Tally], now_us: int
+    row: ActionState, wave: Wave | None, tallies: Sequence[Tally], now_us: int, heard_us: int
 ) -> tuple[ActionState, ActionPhase | None]:
     """What the gate after `wave` waits for; None if it is open. Without a wave: the gate before the first one."""
     if wave is None:
@@ -198,6 +202,6 @@ def _at_gate(
         return row, ActionPhase.RUNNING if tally.open else ActionPhase.WAITING_APPROVAL
     if row.gate_us is None:
         row = replace(row, gate_us=now_us)
-    if row.gate_us is not None and now_us - row.gate_us < wave.soak_s * SECOND_US:
+    if row.gate_us is not None and wave.soak_s and heard_us - row.gate_us < wave.soak_s * SECOND_US:
         return row, ActionPhase.RUNNING
     return row, ActionPhase.WAITING_APPROVAL if wave.approve else None

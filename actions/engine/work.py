@@ -41,6 +41,7 @@ class Work:
         limits: Limits,
         heard_us: int | None = None,
         logs: Logs = _ONE_LOG,
+        read_us: Mapping[str, int] | None = None,
     ) -> None:
         self.state = state
         self.devices = devices
@@ -49,7 +50,10 @@ class Work:
         self.limits = limits
         self.logs = logs
         self.heard_us = now_us if heard_us is None else min(heard_us, now_us)
-        """Reports up to this time are known."""
+        """Reports up to this time are known, of the logs in `read_us` up to the time there."""
+        self.read_us = read_us
+        self.unread: set[str] = set()
+        """Logs with reports that must be read before a target that is due can time out."""
         self.actions: dict[str, Action] = {}
         self.changed: dict[str, dict[str, Target]] = {}
         self.states: dict[str, ActionState] = {}

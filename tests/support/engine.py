@@ -59,6 +59,8 @@ class Engine:
     published: list[str] = field(default_factory=list)
     broker_up: bool = True
     logs: Logs = field(default_factory=Logs)
+    read_us: Mapping[str, int] | None = None
+    """As the job says it; None: no log is behind."""
     contents: dict[str, dict[str, bytes]] = field(default_factory=dict)
     """log id → idempotency key → value, of the logs that are named."""
     last: Decision = field(default_factory=Decision)
@@ -76,6 +78,7 @@ class Engine:
             artifacts=self.artifacts,
             limits=self.limits,
             logs=self.logs,
+            read_us=self.read_us,
         )
         self.state = apply(self.state, self.last)
         if self.broker_up and self.last.publishes:
