@@ -176,8 +176,8 @@ class FleetDesk:
     def ask(
         self, kind: str, action_id: str, *, device_id: str | None = None, reason: str = "", wave: int | None = None
     ) -> str:
-        """Insert a request (pause, resume, cancel, force, retry, approve) and return its id. `wave`, from 1, is the one
-        that an approval is for."""
+        """Insert a request (pause, resume, cancel, force, retry, approve, remove) and return its id. `wave`, from 1, is
+        the one that an approval is for."""
         request_id = uuid.uuid4().hex
         row = {
             "request_id": request_id,

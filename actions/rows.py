@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
@@ -22,6 +23,7 @@ from actions.engine import (
     AuditEvent,
     Device,
     DeviceState,
+    DeviceTable,
     Ota,
     Quarantined,
     Report,
@@ -131,9 +133,24 @@ def device_of(row: Row) -> Device:
     )
 
 
-def devices_of(rows: Iterable[Row]) -> dict[str, Device]:
-    """The devices in use, by id. A retired device counts as gone, like one whose row was deleted."""
-    return {row["device_id"]: device_of(row) for row in rows if row["device_id"] and row.get("retired_at") is None}
+def devices_of(rows: Iterable[Row]) -> DeviceTable:
+    """The devices in use, by id. A retired device counts as gone, like one whose row was deleted. Of several rows with
+    one id, the one that was created first counts (without a time: last), whatever the order of the rows."""
+    used, retired = dict[str, Row](), set[str]()
+    for row in rows:
+        id_ = row["device_id"]
+        if not id_:
+            continue
+        if row.get("retired_at") is not None:
+            retired.add(id_)
+        elif id_ not in used or _rank(row) < _rank(used[id_]):
+            used[id_] = row
+    return DeviceTable({id_: device_of(row) for id_, row in used.items()}, retired=frozenset(retired - used.keys()))
+
+
+def _rank(row: Row) -> tuple[float, str]:
+    created_us = row.get("created_at")
+    return (math.inf if created_us is None else created_us, repr(sorted(row.items())))
 
 
 def artifact_of(row: Row) -> Artifact:

@@ -28,6 +28,7 @@ from actions.engine import (
     Quarantined,
     Target,
 )
+from actions.repeated_devices import RepeatedDevices
 from actions.rows import (
     action_of,
     artifact_of,
@@ -95,6 +96,7 @@ class DeltalakeStore:
         if synced is not None:
             sync_file_system(synced)
         self._devices_version = self._artifacts_version = -1
+        self._repeated = RepeatedDevices()
         self._epoch: int | None = None
 
     def claim(self) -> None:
@@ -297,6 +299,7 @@ class DeltalakeStore:
             return None
         self._devices_version = table.version()
         rows = self._query("devices", "SELECT * FROM devices")
+        self._repeated.warn(rows)
         return devices_of(rows)
 
     def _changed_artifacts(self) -> Artifacts | None:

@@ -236,6 +236,7 @@ _request("resume", "Continue after a pause.")
 _request("cancel", "Ask devices to stop, and send nothing more.", of_one=True)
 _request("force", "Turn soft updates into forced ones, ignore windows, end unanswered cancels.", of_one=True)
 _request("retry", "Give devices that ended in error another attempt.", of_one=True)
+_request("remove", "Confirm that the devices whose removal is held have left.")
 
 
 @app.command()

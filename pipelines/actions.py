@@ -42,6 +42,7 @@ def limits_of(given: ActionsSection) -> Limits:
         delivered_s=given.delivered_s,
         in_progress_s=given.in_progress_s,
         step_s=given.step_s,
+        removal_max_percentage=given.removal_max_percentage,
         allow_unsigned=given.allow_unsigned,
         trusted_keys=frozenset(given.trusted_keys),
     )

@@ -4,7 +4,7 @@
 write and records to publish. It reads no table, publishes nothing and asks no clock; `actions.job` does that.
 """
 
-from .action import Action, Artifact, Artifacts, Device, Ota, Request, Rollout, Selector, Timeouts
+from .action import Action, Artifact, Artifacts, Device, DeviceTable, Ota, Request, Rollout, Selector, Timeouts
 from .clock import STEP_US, in_past, moved_clock, row_in_past
 from .logs import Logs, Served
 from .model import (
@@ -40,6 +40,7 @@ __all__ = [
     "Decision",
     "Device",
     "DeviceState",
+    "DeviceTable",
     "EngineState",
     "Limits",
     "Logs",

@@ -179,6 +179,14 @@ class Device:
     """A log id or the name of a broker: the device is reached through it."""
 
 
+class DeviceTable(dict[str, Device]):
+    """The table `devices`: the rows in use by id, and the ids whose row says that somebody has retired the device."""
+
+    def __init__(self, in_use: Mapping[str, Device], *, retired: frozenset[str] = frozenset()) -> None:
+        super().__init__(in_use)
+        self.retired = retired
+
+
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """A row of `artifacts`: an artifact that may be installed, and the devices that may install it (`None`: any)."""
@@ -209,3 +217,8 @@ class Artifact:
 
 Artifacts = Mapping[tuple[str, str, str], Artifact]
 """(tenant, name, version) → artifact."""
+
+
+def has_artifacts(artifacts: Artifacts, tenant: str) -> bool:
+    """Whether the table has an artifact of this tenant. Without one, it is more likely being rewritten than empty."""
+    return any(of == tenant for of, _, _ in artifacts)

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from .action import Action, shortened
+from .holding import hold
 from .lifecycle import next_attempt, removed, skipped
-from .model import ActionPhase, ActionState, AuditEvent, Target, TargetState
+from .model import ActionPhase, ActionState, AuditEvent, Held, Target, TargetState
 from .selection import select
 from .summary import said_of_nobody
 from .validity import refusal
@@ -21,6 +22,8 @@ _NO_LEVEL = re.compile(rf"[/+#\x00-\x1f\x7f-\x9f\ufdd0-\ufdef{_NO_CHARACTERS}]|^
 _ID_BYTES_MAX = 1_024
 _CANCELLED = "it had been cancelled before"
 """In the message of a REMOVED target: it gets no further attempt if its device comes back."""
+_GONE = "the device is no longer in the table devices"
+_NOT_SELECTED = "the device is no longer among those that the action selects"
 
 
 def can_be_a_level(device_id: str) -> bool:
@@ -147,26 +150,64 @@ def _new(work: Work, action: Action, device_id: str, wave: int) -> Target:
 
 
 def follow_devices(work: Work) -> None:
-    """Removes the targets of devices that have left, and adds new devices to dynamic actions."""
+    """Removes the targets of devices that have left, and adds new devices to dynamic actions. Holds the removal of many
+    at once (`holding`)."""
     if work.state.devices is work.devices:
+        _take_back(work)
         return
+    work.held.clear()
+    work.returning.clear()
     for action, row in list(work.open_actions()):
         selected = frozenset[str]()
         if action.rollout.dynamic:
             selected = frozenset(select(action, work.devices).selected)
             if row.stopped is None:
                 _take_in(work, action, selected)
-        for target in list(work.targets(action.action_id)):
+        left = []
+        for target in work.targets(action.action_id):
             if target.final:
                 continue
             device = work.devices.get(target.device_id)
             if device is None or device.tenant != action.tenant:
-                _remove(work, target, "the device is no longer in the table devices")
+                left.append((target, _GONE))
             elif action.rollout.dynamic and target.device_id not in selected:
-                _remove(work, target, "the device is no longer among those that the action selects")
+                left.append((target, _NOT_SELECTED))
+        hold(work, action, [target for target, _ in left])
+        for target, reason in left:
+            if not work.is_held(target):
+                remove(work, target, reason)
+
+
+def remove_held(work: Work, action: Action, held: Held) -> int:
+    """Removes the targets that were held and had been announced before, and returns their number."""
+    before = work.state.following.held.get(action.action_id)
+    # After a start, those that were announced are the ones in the table of the moment.
+    announced = held.device_ids if work.state.devices is None else before.device_ids if before else frozenset()
+    chosen = sorted(held.device_ids & announced)
+    for device_id in chosen:
+        target = work.target(action.action_id, device_id)
+        if target is not None:
+            remove(work, target, _NOT_SELECTED if device_id in work.devices else _GONE)
+    left = held.device_ids.difference(chosen)
+    if left:
+        work.held[action.action_id] = replace(held, device_ids=left)
+    else:
+        del work.held[action.action_id]
+    return len(chosen)
+
+
+def _take_back(work: Work) -> None:
+    """Gives the devices that have come back another attempt, if the cancel of the last one is in the log now."""
+    for action_id, ids in list(work.returning.items()):
+        action, row = work.actions.get(action_id), work.row(action_id)
+        if action is not None and row is not None and row.stopped is None and not row.phase.over:
+            _take_in(work, action, ids)
+        else:
+            del work.returning[action_id]
 
 
 def _take_in(work: Work, action: Action, selected: frozenset[str]) -> None:
+    returning = set()
     for device_id in sorted(selected):
         target = work.target(action.action_id, device_id)
         if target is None:
@@ -175,6 +216,9 @@ def _take_in(work: Work, action: Action, selected: frozenset[str]) -> None:
             reason = f"attempt {target.attempt} ended {target.state}; the device is selected again"
             again = next_attempt(target, pause_s=0, reason=reason, now_us=work.now_us, first=work.logs.first)
             work.put(target, again)
+        elif target.leaving and not target.final:
+            returning.add(device_id)
+    work.returning[action.action_id] = frozenset(returning)
 
 
 def _was_cancelled(work: Work, target: Target) -> bool:
@@ -182,7 +226,7 @@ def _was_cancelled(work: Work, target: Target) -> bool:
     return target.message is None or _CANCELLED in target.message
 
 
-def _remove(work: Work, target: Target, reason: str) -> None:
+def remove(work: Work, target: Target, reason: str) -> None:
     if target.state is TargetState.CANCELLING and not target.leaving:
         reason = f"{reason}; {_CANCELLED}"
     work.put(target, removed(target, reason, work.now_us))

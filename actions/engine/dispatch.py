@@ -64,6 +64,7 @@ class _Round:
             artifacts=work.artifacts,
             other=work.target,
             over=work.over,
+            is_held=work.is_held,
             installing=self._installing,
         )
 

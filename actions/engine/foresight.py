@@ -57,7 +57,9 @@ def foresee(
         raise ValueError(f"action {action.action_id} was admitted but has no row")
     if row.phase is ActionPhase.REFUSED:
         return Foresight(refused=row.message, message=row.message, devices=())
-    around = Around(now_us, devices, state.facts, artifacts, work.target, work.over, installing={})
+    around = Around(
+        now_us, devices, state.facts, artifacts, work.target, work.over, is_held=work.is_held, installing={}
+    )
     planned = []
     for target in sorted(work.targets(action.action_id), key=lambda target: (target.wave, target.device_id)):
         if target.state is TargetState.SKIPPED:

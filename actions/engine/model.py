@@ -216,6 +216,8 @@ class ActionState:
     stopped: str | None = None
     """Why nothing more is sent; final."""
     forced: bool = False
+    held: str | None = None
+    """What is not carried out because so much of a table has disappeared at once."""
     sent: Mapping[str, int] = field(default_factory=dict)
     """Commands of the last minute by the Unix second in which they became owed; kept only if there is a rate."""
 
@@ -303,10 +305,31 @@ class Limits:
     """The ids of trusted signing keys; empty: any key."""
     withdraw_s: int = 30 * 24 * 3600
     """How long the copy of a command in an old log is remembered while nobody serves that log."""
+    removal_max_percentage: float = 10
+    """More than this share of an action's open targets is not removed at once without a user's word; 100: any share."""
 
 
 Targets = Mapping[str, Mapping[str, Target]]
 """action_id → device_id → target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The open targets of an action whose devices have left, and which are not removed without a user's word."""
+
+    device_ids: frozenset[str]
+    open: int
+    """How many open targets the action had when they left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What follows from the table `devices`. Not stored: the first tick looks at all targets."""
+
+    held: Mapping[str, Held] = field(default_factory=dict)
+    """By action."""
+    returning: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By action: the devices that are selected again before the cancel of their last attempt is in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +353,7 @@ class EngineState:
     first tick looks at all targets."""
     copied: frozenset[tuple[str, str]] = field(default=frozenset(), compare=False)
     """The keys of targets with copies in other logs."""
+    following: Following = field(default=Following(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +371,8 @@ class Decision:
     devices: Mapping[str, Device] | None = field(default=None, compare=False)
     logs: Logs | None = field(default=None, compare=False)
     moving: Mapping[str, frozenset[str]] = field(default_factory=dict, compare=False)
+    following: Following | None = field(default=None, compare=False)
+    """None: as before."""
     wanted: frozenset[tuple[str, str, str, str]] = frozenset()
     """(log id, name, version, sha256) of artifacts that targets of this wave or the next one need there."""
     unread: frozenset[str] = frozenset()

@@ -42,6 +42,8 @@ def follow_routes(work: Work) -> None:
             found = [one for id_ in came if (one := work.target(action.action_id, id_)) is not None]
         found += [one for id_ in before.moving.get(action.action_id, ()) if (one := work.target(action.action_id, id_))]
         for target in found:
+            if work.is_held(target):
+                continue
             after = rerouted(target, work.route(target.device_id), work.logs, work.now_us)
             if after is not target and after.outbox == "command":
                 work.moving.setdefault(action.action_id, set()).add(target.device_id)

@@ -1,4 +1,4 @@
-"""Requests of users during an action: pause, resume, cancel, force, retry, approve. Each is answered once."""
+"""Requests of users during an action: pause, resume, cancel, force, retry, approve, remove. Each is answered once."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from .action import Action, Request
-from .admission import can_be_a_level
+from .admission import can_be_a_level, remove_held
 from .lifecycle import cancelled, forced, next_attempt
 from .model import ERRORS, SECOND_US, ActionPhase, ActionState, Target, TargetState
+from .selection import select
 from .work import Work
 
-_RETRIED_BY_NAME = ERRORS | {TargetState.CANCELLED, TargetState.SKIPPED}
+_RETRIED_BY_NAME = ERRORS | {TargetState.CANCELLED, TargetState.SKIPPED, TargetState.REMOVED}
 """States that a retry of a named device accepts; a retry of all devices only accepts errors."""
 
 
@@ -45,6 +46,7 @@ def _carry_out(work: Work, request: Request, row: ActionState) -> str:
         "force": _force,
         "retry": _retry,
         "approve": _approve,
+        "remove": _remove,
     }
     if request.kind not in steps:
         raise _Refused(f"unknown kind {request.kind!r}; the kinds are {', '.join(steps)}")
@@ -117,9 +119,9 @@ def _retry(work: Work, request: Request, row: ActionState, action: Action) -> st
     chosen = [target for target in _chosen(work, request) if target.state in wanted]
     if not chosen:
         raise _Refused("no device ended in error" if request.device_id is None else "this device did not end in error")
-    reachable = [target for target in chosen if _unreachable(work, target) is None]
+    reachable = [target for target in chosen if _unreachable(work, target, action) is None]
     if not reachable:
-        raise _Refused(f"{_unreachable(work, chosen[0])}: no command can reach it")
+        raise _Refused(f"{_unreachable(work, chosen[0], action)}: no command can reach it")
     for target in reachable:
         reason = f"attempt {target.attempt} ended {target.state}; retried by {request.who}"
         work.put(target, next_attempt(target, pause_s=0, reason=reason, now_us=work.now_us, first=work.logs.first))
@@ -128,7 +130,7 @@ def _retry(work: Work, request: Request, row: ActionState, action: Action) -> st
     return f"{len(reachable)} devices get a new attempt{said}"
 
 
-def _unreachable(work: Work, target: Target) -> str | None:
+def _unreachable(work: Work, target: Target, action: Action) -> str | None:
     """Why a new attempt of this target could never be sent. Without this check it would stay PENDING for ever, and a
     broker would refuse the batch that contains its record."""
     if not can_be_a_level(target.device_id):
@@ -136,6 +138,8 @@ def _unreachable(work: Work, target: Target) -> str | None:
     device = work.devices.get(target.device_id)
     if device is None or device.tenant != target.tenant:
         return f"device {target.device_id} is not in the table devices"
+    if action.rollout.dynamic and not select(action, {target.device_id: device}).selected:
+        return f"device {target.device_id} is not among those that the action selects"
     return None
 
 
@@ -151,6 +155,14 @@ def _approve(work: Work, request: Request, row: ActionState, action: Action) -> 
         raise _Refused(f"{request.by} created the action: another person must approve it")
     work.put_row(replace(row, approved=row.wave + 1))
     return f"wave {row.wave + 2} of {row.waves} may begin, approved by {request.who}"
+
+
+def _remove(work: Work, request: Request, row: ActionState, action: Action) -> str:
+    _of_all(request)
+    held = work.held.get(action.action_id)
+    if held is None:
+        raise _Refused("the removal of no device is held")
+    return f"{remove_held(work, action, held)} devices are removed"
 
 
 def _of_all(request: Request) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from .action import Action, Artifact, Artifacts, Device
+from .action import Action, Artifact, Artifacts, Device, has_artifacts
 from .model import SECOND_US, ActionPhase, ActionState, DeviceState, Target, TargetState
 from .windows import is_open
 
@@ -41,6 +41,8 @@ class Around:
     """(action_id, device_id) → that target."""
     over: Callable[[str], bool | None]
     """Whether an action has ended; None if it does not exist."""
+    is_held: Callable[[Target], bool]
+    """Whether its device has left, but its removal is held."""
     installing: Mapping[str, str]
     """device_id → the action of the OTA in progress on that device."""
 
@@ -128,12 +130,14 @@ def under_way(target: Target) -> bool:
 def verdict(target: Target, action: Action, row: ActionState, around: Around) -> Verdict | Skip:
     """Whether this target's command may go out now."""
     device = around.devices.get(target.device_id)
-    if device is None:
-        return Verdict.WAIT  # The device has left; its target will be removed.
+    if device is None or around.is_held(target):
+        return Verdict.WAIT  # The device has left; its target will be removed, or is held.
     waits, reason = _depends(target, action, around)
     if reason is not None:
         return reason
     if action.is_ota:
+        if around.artifact_of(action) is None and not has_artifacts(around.artifacts, action.tenant):
+            return Verdict.WAIT  # Held, see `holding`.
         reason = _unfit(action, device, around)
         if reason is not None:
             return reason

@@ -48,7 +48,8 @@ def summarized(row: ActionState, targets: Collection[Target], now_us: int, *, la
         targets=len(targets),
         open=open_,
         counts=counts,
-        message=row.message if nobody else _prefix(row) + message,
+        message=row.message if nobody else _prefix(row, ends=ends) + message,
+        held=None if ends else row.held,
         ended_us=(row.ended_us if row.ended_us is not None else now_us) if ends else None,
     )
     return row if after == row else replace(after, updated_us=now_us)
@@ -65,7 +66,12 @@ def _phase(row: ActionState, *, ends: bool) -> ActionPhase:
     return ActionPhase.RUNNING if row.phase is ActionPhase.ENDED else row.phase
 
 
-def _prefix(row: ActionState) -> str:
+def _prefix(row: ActionState, *, ends: bool) -> str:
+    held = f"{row.held}; " if row.held is not None and not ends else ""
+    return held + _prefix_of_phase(row)
+
+
+def _prefix_of_phase(row: ActionState) -> str:
     if row.stopped is not None:
         return f"{row.stopped}; "
     if row.phase is ActionPhase.PAUSED:

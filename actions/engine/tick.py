@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from .action import Action, Artifacts, Device, Request, shortened
+from .action import Action, Artifacts, Device, Request, has_artifacts, shortened
 from .admission import admit, follow_devices
 from .dispatch import fill_outbox
 from .heard import heard_of, note_unread, soak_heard_us
+from .holding import is_without_artifact, say_held
 from .lifecycle import cancelled, retried
 from .logs import Logs
 from .model import (
@@ -69,6 +70,7 @@ def tick(
     follow_devices(work)
     apply_reports(work, reports)
     answer_requests(work, requests)
+    say_held(work)
     _expire(work)
     _try_again(work)
     _judge(work)
@@ -106,6 +108,7 @@ def apply(state: EngineState, decision: Decision) -> EngineState:
         logs=decision.logs,
         moving=decision.moving,
         copied=copied,
+        following=state.following if decision.following is None else decision.following,
     )
 
 
@@ -202,6 +205,8 @@ def _call_off(work: Work) -> None:
         name, version = action.ota.artifact_name or "", action.ota.artifact_version or ""
         if not action.is_ota or (action.tenant, name, version) in work.artifacts:
             continue
+        if not has_artifacts(work.artifacts, action.tenant):
+            continue  # Held, see `holding`.
         reason = shortened(f"the artifact {name} {version} is no longer in the table artifacts")
         for target in [one for one in work.targets(action.action_id) if one.outbox == "command"]:
             work.called_off.add(target.key)
@@ -237,6 +242,7 @@ def _decision(work: Work) -> Decision:
         devices=work.devices,
         logs=work.logs,
         moving={action_id: frozenset(ids) for action_id, ids in work.moving.items() if ids},
+        following=work.following(),
         wanted=frozenset(work.wanted),
         unread=frozenset(work.unread),
     )
@@ -248,7 +254,7 @@ def _publishes(work: Work, actions: Collection[Action]) -> list[Publish]:
         owed(target, action, work.artifacts, destination(target, work))
         for action in actions
         for target in work.targets(action.action_id)
-        if target.outbox is not None
+        if target.outbox is not None and not (target.outbox == "command" and is_without_artifact(action, work))
     ]
     changed = {target.key for rows in work.changed.values() for target in rows.values() if target.copies}
     for key in work.state.copied | changed:

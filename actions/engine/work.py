@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, ValuesView
 from dataclasses import replace
 
-from .action import Action, Artifacts, Device, Request
+from .action import Action, Artifacts, Device, DeviceTable, Request
 from .lifecycle import proof_of
 from .logs import Logs
 from .model import (
@@ -19,6 +19,8 @@ from .model import (
     AuditEvent,
     DeviceState,
     EngineState,
+    Following,
+    Held,
     Limits,
     Quarantined,
     Report,
@@ -45,6 +47,7 @@ class Work:
     ) -> None:
         self.state = state
         self.devices = devices
+        self.retired = devices.retired if isinstance(devices, DeviceTable) else frozenset[str]()
         self.artifacts = artifacts
         self.now_us = now_us
         self.limits = limits
@@ -70,6 +73,10 @@ class Work:
         """By action: the devices whose queued command must follow them to another log."""
         self.called_off: set[tuple[str, str]] = set()
         """The keys of targets that a user cancels in this tick, also of those that have just ended by themselves."""
+        self.held: dict[str, Held] = dict(state.following.held)
+        """By action: the targets of devices that have left, as long as nobody knows whether that was meant."""
+        self.returning: dict[str, frozenset[str]] = dict(state.following.returning)
+        """By action: the devices that get another attempt once the cancel of the last one is in the log."""
         self.wanted: set[tuple[str, str, str, str]] = set()
         self._merged: dict[str, dict[str, Target]] = {}
 
@@ -99,6 +106,13 @@ class Work:
             row = self.row(action_id)
             if row is not None and not row.phase.over:
                 yield self.actions[action_id], row
+
+    def is_held(self, target: Target) -> bool:
+        held = self.held.get(target.action_id)
+        return held is not None and target.device_id in held.device_ids
+
+    def following(self) -> Following:
+        return Following(self.held, {action_id: ids for action_id, ids in self.returning.items() if ids})
 
     def over(self, action_id: str) -> bool | None:
         row = self.row(action_id)

@@ -60,7 +60,13 @@ class History:
     """The faults are for negative controls."""
 
     def __init__(
-        self, seed: int, *, forgets_copies: bool = False, forgets_journals: bool = False, loses_force: bool = False
+        self,
+        seed: int,
+        *,
+        forgets_copies: bool = False,
+        forgets_journals: bool = False,
+        loses_force: bool = False,
+        holds_nothing: bool = False,
     ) -> None:
         self.chance = random.Random(seed)
         self._forgets_copies, self._loses_force = forgets_copies, loses_force
@@ -71,7 +77,12 @@ class History:
         self.gone: list[Log] = []
         self.devices = {id_: ModelDevice(id_, keeps_journal=not forgets_journals) for id_ in DEVICES}
         self.table = {id_: Device(id_, "default") for id_ in DEVICES}
-        self.limits = Limits(publish_max=chance.choice((2, 5000)), allow_unsigned=True)
+        self._rewrites = random.Random(-1 - seed)
+        self.rewritten: dict[str, Device] | None = None
+        """What the table of devices has again once its rewriting is done."""
+        share = 100 if holds_nothing else 10
+        limits = {"allow_unsigned": True, "removal_max_percentage": share}
+        self.limits = Limits(publish_max=chance.choice((2, 5000)), **limits)
         self.state, self.actions, self.requests = EngineState(), list[Action](), list[Request]()
         self.reports, self.read_to = list[Report](), 0
         self.events: dict[str, dict[str, Any]] = {}
@@ -127,11 +138,15 @@ class History:
             box.log = Log(f"{box.log.id}x")
         if chance.random() < 0.1:
             chance.choice(self.boxes).log.has_artifact ^= True
+        if self.rewritten is not None:
+            self.table, self.rewritten = self.rewritten, None
+        elif self._rewrites.random() < 0.03:
+            self.table, self.rewritten = {}, self.table
         id_ = chance.choice(DEVICES)
         if chance.random() < 0.05 and id_ in self.table:
             log = chance.choice((None, "b0", "log0", self.boxes[-1].log.id, "nobody"))
             self.table = {**self.table, id_: Device(id_, "default", log=log)}
-        if chance.random() < 0.01:
+        if chance.random() < 0.01 and self.rewritten is None:
             left = {known: row for known, row in self.table.items() if known != id_}
             self.table = left if id_ in self.table else {**left, id_: Device(id_, "default")}
         if chance.random() < 0.07:
@@ -189,6 +204,8 @@ class History:
             self.promises.breaks("a tick is a function of its arguments", decision)
         lacking = {box.log.id for box in self.boxes if box.log.lacks()} if self.is_ota and not logs.alone else set()
         self.promises.decided(before, decision, self.limits.publish_max, lacking)
+        if self.rewritten is not None:
+            self.promises.spared(before, decision)
         if not self.is_draining and chance.random() < 0.04:
             self._kill(decision, start)
             return
@@ -247,6 +264,7 @@ class History:
     def _drain(self, steps: int) -> None:
         """Everything works, and every device visits every broker, until nothing happens any more."""
         self.is_draining, quiet = True, 0
+        self.table, self.rewritten = (self.table if self.rewritten is None else self.rewritten), None
         self.table = {id_: Device(id_, "default") for id_ in self.table}
         for box in self.boxes:
             box.is_up, box.log.has_artifact = True, True

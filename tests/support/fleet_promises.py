@@ -15,6 +15,7 @@ ONCE = "a device with its journal carries out an attempt once"
 REMEMBERED = "a command that nobody wants is withdrawn, or remembered"
 WITHDRAWN = "once all brokers answer, a command that nobody wants has its cancel"
 STOPPED = "a device that has begun what nobody wants is stopped"
+SPARED = "a table that is empty for a moment removes nobody"
 FORCED = "a device learns that it is forced, wherever it is"
 _UNINFORMED_MAX = 6
 
@@ -76,6 +77,14 @@ class Promises:
             is_new = was is None or (was.outbox, was.log_id) != ("command", publish.log_id)
             if is_new and publish.log_id in lacking:
                 self.breaks("no order is sent to a log without its artifact", publish.idempotency_key)
+
+    def spared(self, before: EngineState, decision: Decision) -> None:
+        """Call it for a decision on an empty table of devices."""
+        for target in decision.target_updates:
+            was = before.targets.get(target.action_id, {}).get(target.device_id)
+            left = target.leaving or target.state is S.REMOVED
+            if left and was is not None and not (was.leaving or was.final):
+                self.breaks(SPARED, target)
 
     def informed(self, devices: Iterable[ModelDevice], state: EngineState) -> None:
         """Call it in every step in which all brokers answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from support.engine import Engine, action_of, devices_of
@@ -369,7 +370,8 @@ def test_a_command_is_not_sent_once_its_artifact_has_been_taken_out(may_be_there
     assert b"a" * 64 in command.value
     if may_be_there:
         engine.contents["log-roof"] = {command.idempotency_key: command.value}
-    engine.artifacts, engine.broker_up = {}, True
+    newer = replace(firmware, version="3")
+    engine.artifacts, engine.broker_up = {newer.key: newer}, True
     engine.tick()
     assert (engine.target().state, engine.published) == (S.CANCELLING, ["a1/d1/1/cancel"])
     assert engine.target().message == "the artifact fw 2 is no longer in the table artifacts"

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 from support.fleet_history import History
-from support.fleet_promises import FORCED, ONCE, REMEMBERED, WITHDRAWN
+from support.fleet_promises import FORCED, ONCE, REMEMBERED, SPARED, WITHDRAWN
 
 HISTORIES = int(os.environ.get("HEADWATER_HISTORIES", "160"))
 """`make test-long` runs more."""
@@ -42,3 +42,8 @@ def test_control_devices_without_a_journal_carry_out_copies() -> None:
 def test_control_an_engine_without_force_records_leaves_devices_uninformed() -> None:
     silent = partial(History, loses_force=True)
     assert first_broken(silent, FORCED) is not None
+
+
+def test_control_an_engine_that_holds_nothing_removes_the_devices_of_a_table_that_is_empty_for_a_moment() -> None:
+    careless = partial(History, holds_nothing=True)
+    assert first_broken(careless, SPARED) is not None

@@ -13,10 +13,11 @@ from deltalake.exceptions import CommitFailedError
 from support.engine_world import EngineWorld, PretendedLog
 
 from actions import store as store_
-from actions.job import Pace
+from actions.job import ActionJob, Pace
 from actions.store import DeltalakeStore
 from broker_edge import Place, Row
 from broker_edge.errors import EngineFencedError, TableStoreError
+from sinks import tables
 
 WAIT_S = 30.0
 KEPT = ("action_targets", "action_state")
@@ -111,6 +112,62 @@ def test_an_engine_that_was_replaced_between_check_and_append_writes_nothing(
     with pytest.raises(EngineFencedError):
         job.turn()
     assert (world.rows("action_targets"), world.log.keys) == ([], [])
+
+
+def test_of_several_rows_of_a_device_the_first_one_counts_and_the_log_says_so_once(
+    world: EngineWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = DeltalakeStore(world.root)
+    later, first = (
+        {"device_id": "d1", "created_at": at, "labels": {"site": site}} for at, site in ((2, "b"), (1, "a"))
+    )
+    world.insert(tables.DEVICES, later)
+    world.insert(tables.DEVICES, first, {"device_id": "d1", "labels": {"site": "never"}})
+    world.insert(tables.DEVICES, {"device_id": "d1", "created_at": 0, "retired_at": 1, "labels": {"site": "old"}})
+    devices = store.news().devices
+    assert devices is not None
+    assert devices["d1"].labels == {"site": "a"}
+    world.devices("d3")
+    assert set(store.news().devices or ()) == {"d1", "d2", "d3"}
+    said = "1 ids are in several rows of the table devices: d1; the row that was created first counts"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+def test_the_engine_knows_who_was_retired_and_removes_all_of_them(world: EngineWorld) -> None:
+    job = prepared(world)
+    table = world.table("devices")
+    table.update({"retired_at": "now()"})
+    job.turn()
+    job.turn()
+    assert world.states() == {"REMOVED"}
+
+
+def test_a_table_of_devices_that_is_rewritten_ends_no_target(world: EngineWorld) -> None:
+    job = prepared(world)
+    world.table("devices").delete()
+    job.turn()
+    (row,) = world.rows("action_state")
+    assert (row["held"] or "").startswith("their removal is held: 9 of 9 open devices")
+    job = world.job()  # Killed and started again while the table is empty.
+    job.turn()
+    assert world.states() == {"QUEUED"}
+    world.devices(*(f"d{number}" for number in range(1, 10)))
+    job.turn()
+    (row,) = world.rows("action_state")
+    assert (row["held"], row["phase"], world.states()) == (None, "RUNNING", {"QUEUED"})
+    said = [row for row in world.rows("action_events") if row["state"].startswith("HELD_")]
+    assert len(said) == 1
+
+
+def prepared(world: EngineWorld) -> ActionJob:
+    """A job that has sent an action to nine devices."""
+    world.devices(*(f"d{number}" for number in range(3, 10)))
+    world.action()
+    job = world.job()
+    job.turn()
+    job.turn()
+    assert world.states() == {"QUEUED"}
+    return job
 
 
 def test_a_quick_look_sees_a_new_commit_of_a_table_that_people_write(world: EngineWorld) -> None:

@@ -78,7 +78,7 @@ def test_an_answer_of_the_device_ends_the_wait_for_the_log() -> None:
 
 def test_a_device_that_leaves_after_its_broker_is_removed_in_time() -> None:
     engine = sent()
-    engine.logs, engine.devices = NEW, {}
+    engine.logs, engine.devices = NEW, devices_of("d2")
     engine.tick()
     assert (engine.target().state, engine.target().leaving) == (S.CANCELLING, True)
     assert "no broker that answers serves the log log-roof" in (engine.target().message or "")
@@ -104,7 +104,7 @@ def test_a_deadline_does_not_drop_a_cancel_that_is_still_owed(leaves: bool) -> N
     engine = sent(deadline_s=50)
     engine.logs = Logs((replace(ROOF, away=True), YARD))
     engine.cancel()
-    engine.devices = {} if leaves else engine.devices
+    engine.devices = devices_of("d2") if leaves else engine.devices
     engine.tick()
     engine.tick(after_s=60)
     assert engine.target().state is (S.REMOVED if leaves else S.TIMED_OUT)

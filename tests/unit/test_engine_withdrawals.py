@@ -74,7 +74,7 @@ def test_a_device_that_answers_its_cancel_with_a_failure_gets_no_further_attempt
 def test_a_device_that_has_left_gets_no_further_attempt() -> None:
     engine = engine_of(logs=ONE, action=once_more())
     engine.tick()
-    engine.broker_up, engine.devices = False, {}
+    engine.broker_up, engine.devices = False, devices_of("d2")
     engine.tick()
     assert engine.target().leaving
     engine.tick(engine.report("FAILED", 3, log_id="log-roof"))
@@ -142,7 +142,7 @@ def test_a_device_that_leaves_while_its_broker_is_away_does_not_find_its_command
     engine.devices = {"d1": Device("d1", "default", log="yard")}
     engine.cancel()
     engine.tick()
-    engine.devices = {}
+    engine.devices = devices_of("d2")
     engine.tick()
     assert (engine.target().state, engine.target().copies) == (S.REMOVED, ("1/log-roof",))
     engine.logs = BOTH
@@ -309,7 +309,7 @@ def test_a_device_that_takes_what_nobody_wants_still_gets_the_cancel(end: str) -
     engine.cancel()
     engine.tick()
     if end == "REMOVED":
-        engine.devices = {}
+        engine.devices = devices_of("d2")
     else:
         engine.ask("force")
     engine.tick()
