@@ -46,7 +46,7 @@ def in_past(target: Target, now_us: int) -> Target:
 
 def row_in_past(row: ActionState, now_us: int) -> ActionState:
     """The same for a row of `action_state`."""
-    moments = [*([row.gate_us] if row.gate_us is not None else []), *(int(at) * SECOND_US for at in row.sent)]
+    moments = [at for at in (row.gate_us, row.waits_us) if at is not None] + [int(at) * SECOND_US for at in row.sent]
     ahead_us = max(moments, default=now_us) - now_us
     return row if row.phase.over or ahead_us <= STEP_US else _moved_row(row, -ahead_us)
 
@@ -63,4 +63,5 @@ def _moved(target: Target, by_us: int) -> Target:
 
 def _moved_row(row: ActionState, by_us: int) -> ActionState:
     sent = {str(int(at) + by_us // SECOND_US): count for at, count in row.sent.items()}
-    return replace(row, gate_us=None if row.gate_us is None else row.gate_us + by_us, sent=sent)
+    since = {name: at + by_us for name in ("gate_us", "waits_us") if (at := getattr(row, name)) is not None}
+    return replace(row, sent=sent, **since)

@@ -211,6 +211,8 @@ class ActionState:
     waves: int = 1
     gate_us: int | None = None
     """Since when the open wave has the successes that the next one requires."""
+    waits_us: int | None = None
+    """Since when the gate behind the open wave waits for an approval; None: none does, or the row is an older one."""
     approved: int = -1
     """The highest wave that a user has approved."""
     stopped: str | None = None

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from .action import Action, Request
 from .admission import can_be_a_level, remove_held
+from .clock import STEP_US
 from .lifecycle import cancelled, forced, next_attempt
 from .model import ERRORS, SECOND_US, ActionPhase, ActionState, Target, TargetState
 from .selection import select
@@ -149,12 +150,23 @@ def _approve(work: Work, request: Request, row: ActionState, action: Action) -> 
         raise _Refused(f"the action is {row.phase}: nothing waits for approval")
     if request.wave not in (None, row.wave + 2):
         raise _Refused(f"wave {request.wave} does not wait for approval; wave {row.wave + 2} does")
+    if request.wave is None and not _is_of_gate(request, row, work.now_us):
+        again = f"approve again with wave {row.wave + 2}"
+        raise _Refused(f"it names no wave, and `at` is not a time at which wave {row.wave + 2} waited: {again}")
     if not request.by.strip():
         raise _Refused("an approval must name its author in the column `by`")
     if request.by.strip().casefold() == action.created_by.strip().casefold():
         raise _Refused(f"{request.by} created the action: another person must approve it")
     work.put_row(replace(row, approved=row.wave + 1))
     return f"wave {row.wave + 2} of {row.waves} may begin, approved by {request.who}"
+
+
+def _is_of_gate(request: Request, row: ActionState, now_us: int) -> bool:
+    """Whether an approval without a wave was inserted while this gate waited, and not for one before it. `at` is by the
+    clock of the user: a time to come says nothing."""
+    # A row of an older version does not say when the gate began to wait, but it was not after its last change.
+    since_us = row.updated_us if row.waits_us is None else row.waits_us
+    return since_us <= request.at_us <= now_us + STEP_US
 
 
 def _remove(work: Work, request: Request, row: ActionState, action: Action) -> str:

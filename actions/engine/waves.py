@@ -171,14 +171,23 @@ def advanced(
     """`row` with the wave that may be open now. For an action that is RUNNING or WAITING_APPROVAL. A soak is over only
     if nothing was wrong up to its end, so it is judged at `heard_us`, up to which reports are known; None: now."""
     heard_us = now_us if heard_us is None else heard_us
-    waves = waves_of(action)
+    waves, before = waves_of(action), row
     while row.wave < len(waves) - 1:
         if row.approved <= row.wave:
             row, waits = _at_gate(row, None if row.wave < 0 else waves[row.wave], tallies, now_us, heard_us)
             if waits is not None:
-                return replace(row, phase=waits)
+                return _waiting(before, replace(row, phase=waits), now_us)
         row = replace(row, wave=row.wave + 1, gate_us=None)
-    return replace(row, phase=ActionPhase.RUNNING)
+    return replace(row, phase=ActionPhase.RUNNING, waits_us=None)
+
+
+def _waiting(before: ActionState, row: ActionState, now_us: int) -> ActionState:
+    """The row with the time since when this gate waits for an approval."""
+    if row.phase is not ActionPhase.WAITING_APPROVAL:
+        return replace(row, waits_us=None)
+    if before.phase is row.phase and before.wave == row.wave:
+        return row
+    return replace(row, waits_us=now_us)
 
 
 def soaked_us(action: Action, row: ActionState) -> int | None:

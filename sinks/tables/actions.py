@@ -68,7 +68,9 @@ ACTION_REQUESTS = FieldTable(
         Field("at", "timestamp", "when the row was inserted"),
         Field("reason", "string", "why, for the audit"),
         Field(
-            "wave", "int", "approve: the wave that may begin, from 1; null: the one that waits when the engine reads it"
+            "wave",
+            "int",
+            "approve: the wave that may begin, from 1; null: the one that waited already at `at`",
         ),
     ),
     key=("request_id",),
@@ -151,6 +153,7 @@ ACTION_STATE = FieldTable(
         Field("wave", "int", "open wave, from 0; -1: none yet"),
         Field("waves", "int", "number of waves"),
         Field("gate_at", "timestamp", "since when the open wave has its successes"),
+        Field("waits_at", "timestamp", "since when the next wave waits for an approval"),
         Field("approved", "int", "highest approved wave"),
         Field("stopped", "string", "why nothing more is sent; final"),
         Field("forced", "boolean", "a user forced all of its updates"),
