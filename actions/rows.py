@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -299,7 +300,7 @@ def _table(values: Sequence[Any], kind: Any, table: FieldTable) -> pa.Table:
     names = {column: name for name, column in _columns(kind)}
     columns = []
     for field in table.arrow_schema():
-        found = [getattr(value, names[field.name]) for value in values]
+        found = list(map(attrgetter(names[field.name]), values))
         if found and isinstance(found[0], Enum):
             found = [one.value for one in found]
         elif field.name == "copies":

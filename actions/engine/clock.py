@@ -7,9 +7,8 @@ deadline, a window) are points in time and stay.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from .model import SECOND_US, ActionState, Decision, EngineState, Target
+from .replacing import replace
 
 STEP_US = 30 * SECOND_US
 """A difference above this is a clock that was set; below it is one that is corrected slowly."""

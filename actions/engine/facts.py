@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from .model import DeviceState, Report
+from .replacing import replace
 
 ONLINE = "ONLINE"
 """The status of a device after a start, without an action."""

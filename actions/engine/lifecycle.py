@@ -8,12 +8,12 @@ removes repeats. Within an attempt the first terminal state stands, except that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
 
 from .action import Action, shortened
 from .model import ERRORS, LATE_US, SECOND_US, DeviceState, Place, Publish, Report, Target, TargetState
+from .replacing import replace
 from .routes import without_route
 
 S = TargetState
