@@ -74,16 +74,21 @@ class GroupReader:
         """By partition: no report is unread below this offset, whether one is there, and the epoch of the log then."""
 
     def look(self) -> Extent:
+        try:
+            return self._looked()
+        except RefusedError as error:
+            if error.code != "permission_denied":
+                raise
+            # A user that may only publish cannot ask, and must not wait for an answer that it never gets.
+            log_id = self._client.version(timeout_s=_ASK_S).log_id
+            return Extent(log_id, {}, {}, unfollowed=f"the user of the engine may not ask: {error}")
+
+    def _looked(self) -> Extent:
         bounds = self._client.offsets(filters=self._filters, timeout_s=_ASK_S)
         if bounds.log_id != self._log_id:
             self._log_id, self._unread = bounds.log_id, {}
         ends = {number: one.high_watermark for number, one in bounds.partitions.items()}
-        try:
-            finished = self._client.committed(self._group, timeout_s=_ASK_S).partitions
-        except RefusedError as error:
-            if error.code != "permission_denied":
-                raise
-            return Extent(bounds.log_id, ends, {}, unfollowed=str(error))
+        finished = self._client.committed(self._group, timeout_s=_ASK_S).partitions
         if not finished:
             what = f"nobody has read them as consumer group {self._group}: run the status job with the same settings"
             return Extent(bounds.log_id, ends, {}, unfollowed=what)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from support.flight_server import FlightServer
 
 from actions.event_log import EventLog
 from actions.job import ActionJob
+from actions.reading import GroupReader
 from actions.status_batch import StatusBatches
 from actions.status_rows import parse
 from actions.store import DeltalakeStore
@@ -87,6 +89,35 @@ def test_statuses_arrive_once_across_batches_and_bad_ones_are_quarantined(world:
     (bad,) = world.rows("quarantine")
     assert bad["reason"].startswith("the payload is not JSON")
     assert (bad["topic"], bytes(bad["value"])) == ("devices/d2/status", b"not json")
+
+
+def test_the_group_says_that_all_reports_have_been_read(world: World) -> None:
+    """The engine lets nothing time out before that: also not when only ordinary traffic follows, which makes no batch,
+    and in a run that ends as well as in one that goes on."""
+    with Client(world.server.location) as client:
+        reader = GroupReader(client, world.settings.consumer_group)
+        world.status("d1")
+        world.run()
+        assert reader.look().unfollowed is None
+        assert reader.look().is_read
+        client.produce([Row(topic=f"devices/d{number}/telemetry", value=b"{}") for number in range(500)])
+        assert reader.look().is_read
+        world.run()
+        world.status("d2")
+        assert not reader.look().is_read
+        query = start_status(world.spark, world.settings)
+        try:
+            query.processAllAvailable()
+            client.produce([Row(topic=f"devices/d{number}/telemetry", value=b"{}") for number in range(500)])
+            query.processAllAvailable()
+            # A batch counts as finished when the next one is planned.
+            deadline = time.monotonic() + 60
+            while not reader.look().is_read:
+                assert time.monotonic() < deadline, "the group does not follow a query without new reports"
+                time.sleep(0.1)
+        finally:
+            query.stop()
+    assert sorted(row["device_id"] for row in world.rows("action_events")) == ["d1", "d2"]
 
 
 def test_replayed_batch_adds_no_rows(world: World) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from deltalake import DeltaTable, write_deltalake
 
 from actions.job import ActionJob, Pace
+from actions.reading import Reader
 from actions.store import DeltalakeStore
 from broker_edge import ConnectError, Place, Row
 from sinks import tables
@@ -43,6 +44,9 @@ class EngineWorld:
         self.root, self.now_us, self.log = root, START_US, PretendedLog()
         self.others: list[PretendedLog] = []
         """Further brokers."""
+        self.steady_us: int | None = None
+        """The clock that nobody can set; None: it shows the same as `now_us`."""
+        self.readers: list[Reader] | None = None
         tables.create_by_path(root)
         self._offset = 0
 
@@ -59,7 +63,20 @@ class EngineWorld:
         self.insert(tables.ACTIONS, {"action_id": action_id, "name": "echo", "percentage": 100.0, **fields})
 
     def job(self, pace: Pace | None = None) -> ActionJob:
-        return ActionJob(DeltalakeStore(self.root), (self.log, *self.others), pace=pace, clock_us=lambda: self.now_us)
+        return ActionJob(
+            DeltalakeStore(self.root),
+            (self.log, *self.others),
+            readers=self.readers,
+            pace=pace,
+            clock_us=lambda: self.now_us,
+            steady_us=lambda: self.now_us if self.steady_us is None else self.steady_us,
+        )
+
+    def passes(self, seconds: float) -> None:
+        """Time passes, on both clocks."""
+        self.now_us += int(seconds * SECOND)
+        if self.steady_us is not None:
+            self.steady_us += int(seconds * SECOND)
 
     def online(self, device_id: str, version: str) -> None:
         self.status(device_id, "ONLINE", action_id=None, attempt=None, version=version)
