@@ -98,18 +98,21 @@ class Order:
 
 
 class FleetDesk:
-    """The tables under `root`. Raises SetupError if they do not exist, unless `create` is set."""
+    """The tables under `root`. Raises SetupError if they do not exist, unless `create` is set. `by` is the user's name,
+    `confirmed_by` the log id of the broker that verified it."""
 
     def __init__(
         self,
         root: Path | str,
         *,
         by: str = "",
+        confirmed_by: str | None = None,
         tenant: str = DEFAULT_TENANT,
         create: bool = False,
         access: StoreAccess | None = None,
     ) -> None:
         self._root, self._by, self._tenant = root, by, tenant
+        self._confirmed_by = confirmed_by
         # Without options, those of the environment.
         self._access = access or StoreAccess.of({})
         repair_tables(str(root))
@@ -170,6 +173,7 @@ class FleetDesk:
             "action_id": action_id or f"{order.name}-{uuid.uuid4().hex[:12]}",
             "tenant": self._tenant,
             "created_by": self._by,
+            "confirmed_by": self._confirmed_by,
             "created_at": now_us(),
         }
 
@@ -186,6 +190,7 @@ class FleetDesk:
             "device_id": device_id,
             "kind": kind,
             "by": self._by,
+            "confirmed_by": self._confirmed_by,
             "at": now_us(),
             "reason": reason,
             "wave": wave,

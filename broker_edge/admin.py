@@ -91,6 +91,11 @@ class Admin:
                 raise BrokerError(f"{self.address} returned the same page of clients again")
             query["after"] = page["next"]
 
+    def whoami(self) -> Mapping[str, Any]:
+        """The name that the broker has verified: `user` (None without credentials), `log_id`, `tenant`, `operator`,
+        `viewer`. Raises NotFoundError or RefusedError at a broker of an older version."""
+        return self.ask("GET", "/api/v1/whoami")
+
     def client(self, client_id: str) -> Mapping[str, Any]:
         """One client with its subscriptions and cursors."""
         return self.ask("GET", f"/api/v1/clients/{quote(client_id, safe='')}")

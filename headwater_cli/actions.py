@@ -3,7 +3,6 @@ a JVM; only `offer`, and `plan` with settings, contact brokers."""
 
 from __future__ import annotations
 
-import getpass
 import json as json_
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import typer
 
 from broker_edge.errors import ConfigError, DeadlineError, NotFoundError, RefusedError
 from broker_edge.escape import moment
+from headwater_cli._author import ByOption, SignInOption, author
 from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, connect
 from headwater_cli._order import labels_of, with_order
 from headwater_cli._output import put_fields, put_json, put_rows, say
@@ -35,7 +35,6 @@ app = typer.Typer(help="Actions: rows in a table that devices execute.", no_args
 ActionArgument = Annotated[str, typer.Argument(metavar="ACTION_ID")]
 DeviceOption = Annotated[str | None, typer.Option("--device", metavar="ID", help="Only this device.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Reason, written into the tables.")]
-ByOption = Annotated[str | None, typer.Option("--by", envvar="HEADWATER_BY", help="Your name (default: your login).")]
 _BROKER_S = 10.0
 
 
@@ -45,13 +44,14 @@ def create(
     order: Order,
     tables: Tables,
     by: ByOption = None,
+    admin: SignInOption = None,
     action_id: Annotated[str | None, typer.Option("--id", help="Id of the action (default: a new one).")] = None,
     wait: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait until the action has ended.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Insert an action. A device must match all selectors given. With --wait, exit code 1 unless every device
     succeeds."""
-    with _desk(tables, by) as desk:
+    with _desk(tables, by, admin) as desk:
         id_ = desk.order(order, action_id=action_id)
         if wait is None:
             _answer("action_id", id_, json)
@@ -202,9 +202,16 @@ def _request(kind: str, about: str, *, of_one: bool = False) -> None:
     """Adds the command that inserts such a request; with `of_one` it may name a single device."""
 
     def ask(
-        action_id: str, tables: Tables, by: str | None, reason: str, json: bool, *, device: str | None = None
+        action_id: str,
+        tables: Tables,
+        by: str | None,
+        admin: str | None,
+        reason: str,
+        json: bool,
+        *,
+        device: str | None = None,
     ) -> None:
-        with _desk(tables, by) as desk:
+        with _desk(tables, by, admin) as desk:
             request_id = desk.ask(kind, action_id, device_id=device, reason=reason)
         _answer("request_id", request_id, json)
 
@@ -213,19 +220,21 @@ def _request(kind: str, about: str, *, of_one: bool = False) -> None:
         tables: Tables,
         device: DeviceOption = None,
         by: ByOption = None,
+        admin: SignInOption = None,
         reason: ReasonOption = "",
         json: JsonOption = False,
     ) -> None:
-        ask(action_id, tables, by, reason, json, device=device)
+        ask(action_id, tables, by, admin, reason, json, device=device)
 
     def ask_for_all(
         action_id: ActionArgument,
         tables: Tables,
         by: ByOption = None,
+        admin: SignInOption = None,
         reason: ReasonOption = "",
         json: JsonOption = False,
     ) -> None:
-        ask(action_id, tables, by, reason, json)
+        ask(action_id, tables, by, admin, reason, json)
 
     said = f"{about} The engine answers in action_events; see `audit`."
     app.command(kind, help=said)(ask_for_one if of_one else ask_for_all)
@@ -247,25 +256,29 @@ def approve(
         int | None, typer.Option(min=1, help="The wave that may begin, from 1. Default: the one that waits now.")
     ] = None,
     by: ByOption = None,
+    admin: SignInOption = None,
     reason: ReasonOption = "",
     json: JsonOption = False,
 ) -> None:
     """Allow the next wave. Must not be the person who created the action. The engine answers in action_events; see
     `audit`."""
-    with _desk(tables, by) as desk:
+    with _desk(tables, by, admin) as desk:
         request_id = desk.approve(action_id, wave=wave, reason=reason)
     _answer("request_id", request_id, json)
 
 
 @contextmanager
-def _desk(tables: Tables, by: str | None = None) -> Iterator[FleetDesk]:
+def _desk(tables: Tables, by: str | None = None, admin: str | None = None) -> Iterator[FleetDesk]:
     if find_spec("deltalake") is None:
         raise ConfigError("this command works on Delta tables: install headwater with the extra `spark`")
     from actions.fleet_desk import FleetDesk
     from broker_edge.errors import PipelineError
 
+    who = author(by, admin)
     try:
-        yield FleetDesk(tables.root, by=by or getpass.getuser(), access=tables.access, tenant=tables.tenant)
+        yield FleetDesk(
+            tables.root, by=who.name, confirmed_by=who.confirmed_by, access=tables.access, tenant=tables.tenant
+        )
     except PipelineError as error:
         raise ConfigError(str(error)) from error
 

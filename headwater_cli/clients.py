@@ -37,7 +37,10 @@ _COLUMNS = (
 _WATCHED_MAX = 200
 
 
-def _admin(text: str) -> str:
+def parsed_admin(text: str | None) -> str | None:
+    """The address as a usage error before anything is opened; None stays None."""
+    if text is None:
+        return None
     try:
         return parse_admin(text)
     except ConfigError as error:
@@ -47,7 +50,7 @@ def _admin(text: str) -> str:
 AdminOption = Annotated[
     str,
     typer.Option(
-        "--admin", envvar="HEADWATER_ADMIN", callback=_admin, metavar="ADDRESS", help="Admin: http://host:port."
+        "--admin", envvar="HEADWATER_ADMIN", callback=parsed_admin, metavar="ADDRESS", help="Admin: http://host:port."
     ),
 ]
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID", show_default=False)]

@@ -15,11 +15,11 @@ import typer
 
 from broker_edge.errors import ConfigError
 from broker_edge.escape import moment
+from headwater_cli._author import ByOption
 from headwater_cli._options import JsonOption
 from headwater_cli._order import labels_of
 from headwater_cli._output import put_fields, put_json, put_rows, say
 from headwater_cli._tables import Tables
-from headwater_cli.actions import ByOption
 
 if TYPE_CHECKING:
     from actions.inventory import Inventory

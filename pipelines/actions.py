@@ -43,6 +43,7 @@ def limits_of(given: ActionsSection) -> Limits:
         in_progress_s=given.in_progress_s,
         step_s=given.step_s,
         removal_max_percentage=given.removal_max_percentage,
+        needs_confirmed_names=given.confirmed_names,
         allow_unsigned=given.allow_unsigned,
         trusted_keys=frozenset(given.trusted_keys),
     )

@@ -99,6 +99,8 @@ class Action:
     timeouts: Timeouts = Timeouts()
     deadline_us: int | None = None
     created_by: str = ""
+    confirmed_by: str | None = None
+    """The log id of the broker that verified the name in `created_by`. Not part of the digest."""
     created_us: int = 0
     commit_version: int = 0
     rollout: Rollout = Rollout()
@@ -155,6 +157,8 @@ class Request:
     kind: str
     device_id: str | None = None
     by: str = ""
+    confirmed_by: str | None = None
+    """The log id of the broker that verified the name in `by`."""
     at_us: int = 0
     reason: str = ""
     wave: int | None = None

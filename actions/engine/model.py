@@ -305,6 +305,9 @@ class Limits:
     """Whether artifacts without a signature may be installed."""
     trusted_keys: frozenset[str] = frozenset()
     """The ids of trusted signing keys; empty: any key."""
+    needs_confirmed_names: bool = False
+    """Whether an approval counts only if brokers have verified the names of its author and of who created the
+    action."""
     withdraw_s: int = 30 * 24 * 3600
     """How long the copy of a command in an old log is remembered while nobody serves that log."""
     removal_max_percentage: float = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from .action import Action, Request
+from .action import Action, Request, shortened
 from .admission import can_be_a_level, remove_held
 from .clock import STEP_US
 from .lifecycle import cancelled, forced, next_attempt
@@ -155,6 +155,8 @@ def _approve(work: Work, request: Request, row: ActionState, action: Action) -> 
         raise _Refused(f"it names no wave, and `at` is not a time at which wave {row.wave + 2} waited: {again}")
     if not request.by.strip():
         raise _Refused("an approval must name its author in the column `by`")
+    if work.limits.needs_confirmed_names:
+        _require_confirmed(request, action)
     if request.by.strip().casefold() == action.created_by.strip().casefold():
         raise _Refused(f"{request.by} created the action: another person must approve it")
     work.put_row(replace(row, approved=row.wave + 1))
@@ -175,6 +177,17 @@ def _remove(work: Work, request: Request, row: ActionState, action: Action) -> s
     if held is None:
         raise _Refused("the removal of no device is held")
     return f"{remove_held(work, action, held)} devices are removed"
+
+
+def _require_confirmed(request: Request, action: Action) -> None:
+    names = [("author of this approval", request.by, request.confirmed_by)]
+    names.append(("creator of the action", action.created_by, action.confirmed_by))
+    for what, name, confirmed_by in names:
+        if not confirmed_by:
+            raise _Refused(
+                f"no broker has verified the name {shortened(name)!r} of the {what}, and the settings ask for it "
+                "(actions.confirmed_names): sign in with --user and --admin"
+            )
 
 
 def _of_all(request: Request) -> None:

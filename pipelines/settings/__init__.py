@@ -109,6 +109,7 @@ class ActionsSection(Section):
     in_progress_s: int = Field(default=24 * 3600, gt=0)
     step_s: int = Field(default=24 * 3600, gt=0)
     removal_max_percentage: float = Field(default=10, ge=0, le=100)
+    confirmed_names: bool = False
     allow_unsigned: bool = False
     trusted_keys: list[str] = Field(default=[])
     signing_key: str | None = Field(default=None, repr=False)

@@ -49,6 +49,7 @@ ACTIONS = FieldTable(
         Field("target_version", "string", "ota: version that the device must report; default artifact_version"),
         Field("deadline", "timestamp", "when all open targets time out"),
         Field("created_by", "string", "who inserted the row"),
+        Field("confirmed_by", "string", "log id of the broker that verified created_by; null: no broker did"),
         Field("created_at", "timestamp", "when the row was inserted"),
     ),
     key=("action_id",),
@@ -65,6 +66,7 @@ ACTION_REQUESTS = FieldTable(
         Field("device_id", "string", "null: all targets of the action"),
         Field("kind", "string", "pause, resume, cancel, force, retry, approve, remove", nullable=False),
         Field("by", "string", "who asks"),
+        Field("confirmed_by", "string", "log id of the broker that verified `by`; null: no broker did"),
         Field("at", "timestamp", "when the row was inserted"),
         Field("reason", "string", "why, for the audit"),
         Field(

@@ -1,6 +1,6 @@
 //! Access rules of the admin listener. Health is open. Metrics are for every user (or open). Artifacts are for users
-//! who may read their topic. Everything else: viewers may read it, operators may also change it. A new path falls under
-//! this last rule until it is named here.
+//! who may read their topic. Every user may ask for their own name. Everything else: viewers may read it, operators may
+//! also change it. A new path falls under this last rule until it is named here.
 
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::failure::Failure;
+use super::whoami;
 use crate::service::authenticate::authenticate;
 use crate::service::callers::caller::Caller;
 use crate::service::connections::gate::{Pass, PassState};
@@ -26,6 +27,7 @@ pub async fn guard(
     let path = request.uri().path();
     let is_metrics = path == "/metrics";
     let is_artifact = path.starts_with("/artifacts/");
+    let is_whoami = path == whoami::PATH;
     if matches!(path, "/healthz" | "/readyz") || (is_metrics && shared.auth.opens_metrics()) {
         let mut response = next.run(request).await;
         if pass.state() == PassState::Pending {
@@ -52,10 +54,10 @@ pub async fn guard(
         }
     };
     let is_look = matches!(*request.method(), Method::GET | Method::HEAD);
-    match check(&caller, is_metrics || is_artifact, is_look) {
+    match check(&caller, is_metrics || is_artifact || is_whoami, is_look) {
         Ok(()) => {
-            // The artifact handler checks the rights itself.
-            if is_artifact {
+            // The artifact handler checks the rights itself, the other one tells them.
+            if is_artifact || is_whoami {
                 request.extensions_mut().insert(caller);
             }
             next.run(request).await

@@ -9,6 +9,7 @@ pub mod failure;
 pub mod guard;
 pub mod http;
 pub mod operate;
+pub mod whoami;
 
 use std::sync::Arc;
 
@@ -51,6 +52,7 @@ pub async fn serve(
         .merge(clients::routes())
         .merge(operate::routes())
         .merge(artifacts::routes())
+        .merge(whoami::routes())
         .route("/api/v1/reload", post(reload))
         .layer(from_fn_with_state(Arc::clone(&shared), guard::guard))
         .layer(from_fn_with_state(Arc::new(browser), browser::guard))

@@ -111,13 +111,17 @@ impl Caller {
     /// # Errors
     /// The caller is neither a viewer nor an operator.
     pub fn must_view(&self, what: &str) -> Result<(), Refusal> {
-        let rights = self.rights.as_ref();
-        if self.opens_operation || rights.is_some_and(|rights| rights.is_viewer()) {
+        if self.is_viewer() {
             return Ok(());
         }
         Err(Refusal::not_allowed(format!(
             "{what} needs a viewer or an operator: write `viewer` into the user's section of the ACL file"
         )))
+    }
+
+    pub fn is_viewer(&self) -> bool {
+        let rights = self.rights.as_ref();
+        self.opens_operation || rights.is_some_and(|rights| rights.is_viewer())
     }
 
     /// The verified user name, if there is one.

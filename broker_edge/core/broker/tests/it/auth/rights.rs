@@ -2,6 +2,8 @@
 
 use super::flight::Flight;
 use super::{ACL, basic, connect, http, start, start_for_two, write};
+use std::net::SocketAddr;
+
 use crate::common::start_with;
 use arrow_flight::{Action, FlightData, FlightDescriptor, Ticket};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -86,6 +88,45 @@ async fn flight_and_admin_ask_the_users_and_rights_of_mqtt() {
         metrics.contains("headwater_auth_denied_total{reason=\"bad_credentials\"}"),
         "{metrics}"
     );
+}
+
+fn body(admin: SocketAddr, path: &str, user: Option<&str>) -> Value {
+    let (status, answer) = http(admin, "GET", path, user);
+    assert_eq!(status, 200, "{answer}");
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+    serde_json::from_str(body).expect("JSON")
+}
+
+#[test]
+fn every_user_is_told_the_name_that_the_broker_has_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path(), |_| {});
+    let admin = broker.admin_address();
+    let log_id = body(admin, "/api/v1/status", Some("root"))["log_id"].take();
+    assert!(log_id.is_string());
+    for (user, is_operator) in [("root", true), ("writer", false)] {
+        let expected = json!({
+            "log_id": log_id,
+            "user": user,
+            "tenant": null,
+            "operator": is_operator,
+            "viewer": is_operator,
+        });
+        assert_eq!(body(admin, "/api/v1/whoami", Some(user)), expected);
+    }
+    for user in [None, Some("eve")] {
+        assert_eq!(http(admin, "GET", "/api/v1/whoami", user).0, 401);
+    }
+    assert_eq!(http(admin, "POST", "/api/v1/whoami", Some("root")).0, 405);
+}
+
+#[test]
+fn a_broker_without_users_has_verified_no_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start_with(dir.path(), |_| {});
+    let found = body(broker.admin_address(), "/api/v1/whoami", None);
+    assert_eq!(found["user"], Value::Null);
+    assert_eq!(found["operator"], json!(true));
 }
 
 async fn root_bounds(broker: &Broker, partition: u32) -> u64 {

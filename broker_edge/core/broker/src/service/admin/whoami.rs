@@ -1,0 +1,31 @@
+//! Who the caller is: the name that the broker has verified, for programs that sign what a person decides.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, State};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+
+use crate::service::callers::caller::Caller;
+use crate::service::shared::Shared;
+
+pub const PATH: &str = "/api/v1/whoami";
+
+pub fn routes() -> Router<Arc<Shared>> {
+    Router::new().route(PATH, get(whoami))
+}
+
+/// `user` is null for a caller without credentials, who is let in only if the broker allows it.
+async fn whoami(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+) -> Json<Value> {
+    Json(json!({
+        "log_id": shared.log_id,
+        "user": caller.user().map(|user| &**user),
+        "tenant": caller.tenant(),
+        "operator": caller.is_operator(),
+        "viewer": caller.is_viewer(),
+    }))
+}
