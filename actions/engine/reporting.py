@@ -57,9 +57,11 @@ def _in_turn(unique: Mapping[tuple[str, int, int, str, int], Report]) -> list[Re
 
 
 def _note(work: Work, report: Report) -> None:
-    """Records what the device reports about itself. Unknown devices are ignored: anybody may send a status."""
-    device = work.devices.get(report.device_id)
-    if device is None:
+    """Records what the device reports about itself. Unknown devices are ignored: anybody may send a status. One that
+    was known still counts: its row may be away for a moment only."""
+    id_ = report.device_id
+    was_known = work.fact(id_) is not None or any(id_ in held.device_ids for held in work.held.values())
+    if id_ not in work.devices and not was_known:
         return
     fact = with_report(work.fact(report.device_id), report, work.now_us)
     if fact is not None:

@@ -200,6 +200,18 @@ def test_a_held_device_still_times_out_and_reports() -> None:
     assert (engine.phase(), held(engine)) == ("ENDED", None)
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_a_device_reports_while_its_row_is_away_is_not_lost(is_known: bool) -> None:
+    engine = sending(1)
+    about = {"device_id": FLEET[0], "action_id": "", "attempt": 0}
+    if is_known:
+        engine.tick(engine.report("ONLINE", 1, **about, version="1"))
+    engine.devices = {}
+    engine.tick(engine.report("ONLINE", 2, **about, version="2"))
+    engine.tick(engine.report("ONLINE", 3, device_id="stranger", action_id="", attempt=0, version="2"))
+    assert {id_: fact.version for id_, fact in engine.state.facts.items()} == {FLEET[0]: "2"}
+
+
 def test_a_held_device_is_not_sent_to_another_log() -> None:
     """Without its row the engine no longer knows the log that somebody gave it there."""
     yard = Served("yard", "log-yard")
