@@ -28,6 +28,7 @@ from actions.engine import (
     Quarantined,
     Target,
 )
+from actions.fence import Fence
 from actions.repeated_devices import RepeatedDevices
 from actions.rows import (
     action_of,
@@ -45,7 +46,7 @@ from actions.rows import (
     targets_table,
 )
 from actions.table_store import NOTHING, Loaded, News, Versions
-from broker_edge.errors import EngineFencedError, SetupError, TableStoreError
+from broker_edge.errors import SetupError, TableStoreError
 from broker_edge.sync import sync_file_system
 from sinks.conflicts import committed
 from sinks.rows import now_us, rows_of
@@ -56,10 +57,8 @@ from sinks.tables import TABLES, update_by_path, uri_of
 log = logging.getLogger(__name__)
 
 _APP = "headwater-actions"
-_ENGINE = f"{_APP}:engine"
-"""The Delta transaction that numbers the engines of these tables; only the newest number may commit."""
-_WRITTEN = ("action_events", "quarantine", "device_state", "action_targets", "action_state")
-_CLAIMS_MAX = 10
+_WRITTEN = ("action_targets", "action_state", "device_state", "action_events", "quarantine")
+"""The first one decides which engine is the newest."""
 _PRUNE_BY_MAX = 100
 _REPORTS_MAX = 100_000
 """Approximate number of rows of `action_events` per read: while the engine was down, devices may have reported more
@@ -85,33 +84,28 @@ class DeltalakeStore:
         self._tables = {name: self._open(name) for name in TABLES}
         for name in _WRITTEN:
             update_by_path(self._tables[name], TABLES[name])
-        state, targets = self._tables["action_state"], self._tables["action_targets"]
-        self._read = Versions(
-            actions=_settled(state, "actions"),
-            requests=_settled(state, "requests"),
-            reports=_settled(targets, "reports"),
-        )
-        self._recorded = self._durable = self._read
+        self._read = self._recorded = self._durable = self._marks()
         """Marks do not go beyond `_durable`, up to which the input tables are on disk for certain."""
         if synced is not None:
             sync_file_system(synced)
         self._devices_version = self._artifacts_version = -1
         self._repeated = RepeatedDevices()
-        self._epoch: int | None = None
+        self._fence = Fence(root, _WRITTEN)
 
     def claim(self) -> None:
-        table = self._current("action_targets")
-        for _ in range(_CLAIMS_MAX):
-            epoch = (table.transaction_version(_ENGINE) or 0) + 1
-            properties = CommitProperties(app_transactions=[Transaction(_ENGINE, epoch)], max_commit_retries=0)
-            try:
-                table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
-            except CommitFailedError:
-                table = self._current("action_targets")  # Another engine was faster: claim after it.
-                continue
-            self._epoch = epoch
-            return
-        raise TableStoreError(f"many engines start at once on the tables under {self._root}: start only one")
+        self._fence.claim(self._current)
+        # An earlier engine may have committed until now.
+        self._read = self._recorded = self._durable = self._marks()
+        if self._synced is not None:
+            sync_file_system(self._synced)
+
+    def _marks(self) -> Versions:
+        state, targets = self._tables["action_state"], self._tables["action_targets"]
+        return Versions(
+            actions=_settled(state, "actions"),
+            requests=_settled(state, "requests"),
+            reports=_settled(targets, "reports"),
+        )
 
     def running(self) -> frozenset[str]:
         tables = {name: self._current(name) for name in ("action_state", "action_targets")}
@@ -321,12 +315,11 @@ class DeltalakeStore:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def _refuse_if_fenced(self) -> None:
-        newest = self._current("action_targets").transaction_version(_ENGINE)
-        if self._epoch is None or newest != self._epoch:
-            raise EngineFencedError(f"a newer engine has taken over the tables under {self._root}; this one stops")
+        self._fence.require(self._current(_WRITTEN[0]), _WRITTEN[0])
 
     def _append(self, name: str, rows: pa.Table) -> None:
-        self._committed(name, lambda table: write_deltalake(table, rows, mode="append"))
+        properties = CommitProperties(app_transactions=self._transactions({}))
+        self._committed(name, lambda table: write_deltalake(table, rows, mode="append", commit_properties=properties))
 
     def _put(
         self,
@@ -391,16 +384,20 @@ class DeltalakeStore:
             if tries > 1:
                 self._refuse_if_fenced()
                 self._current(name)
-            write(self._tables[name])
+            table = self._tables[name]
+            self._fence.require(table, name)
+            write(table)
+            self._fence.note_commit(table, name)
 
         committed(again, f"a write to {name}")
 
     def _transactions(self, marks: Mapping[str, int]) -> list[Transaction]:
-        """Marks that have moved. One commit must not write a Delta transaction version twice or decrease it."""
+        """That of the engine, and marks that have moved. One commit must not write a mark twice or decrease it."""
         moved = {name: version for name, version in marks.items() if version > getattr(self._recorded, name)}
         recorded = {name: getattr(self._recorded, name) for name in ("actions", "requests", "reports")}
         self._recorded = Versions(**{**recorded, **moved})
-        return [Transaction(f"{_APP}:{name}", version) for name, version in moved.items()]
+        marked = [Transaction(f"{_APP}:{name}", version) for name, version in moved.items()]
+        return [self._fence.transaction(), *marked]
 
 
 def _settled(table: DeltaTable, name: str) -> int:

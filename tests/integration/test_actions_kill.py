@@ -100,6 +100,29 @@ def test_engine_killed_at_random_moments_sends_each_command_once(root: str, star
     assert [len({command["device_id"] for command in some}) for some in found] == [half, DEVICES - half]
 
 
+def test_of_two_engines_started_at_once_one_goes_on_and_each_command_is_sent_once(
+    root: str, start_broker: StartBroker
+) -> None:
+    broker = start_broker()
+    desk = FleetDesk(root)
+    for number in range(ACTIONS):
+        desk.order(Order(name="echo", percentage=100), action_id=f"a{number}")
+    with engine(root, broker) as one, engine(root, broker) as other:
+        deadline = time.monotonic() + 240
+        while one.poll() is None and other.poll() is None:
+            assert time.monotonic() < deadline, "no engine has noticed the other one"
+            time.sleep(0.05)
+        ended, running = (one, other) if one.poll() is not None else (other, one)
+        assert ended.returncode == 1
+        until_all_queued(root, running)
+    keys = Counter((command["action_id"], command["device_id"]) for command in commands(broker))
+    assert len(keys) == DEVICES * ACTIONS
+    assert set(keys.values()) == {1}
+    for name, key in (("action_targets", ("action_id", "device_id")), ("action_state", ("action_id",))):
+        rows = list(rows_of(DeltaTable(tables.uri_of(root, name)).to_pyarrow_table()))
+        assert len({tuple(row[column] for column in key) for row in rows}) == len(rows), name
+
+
 def test_broker_killed_under_the_engine_has_each_command_once_and_devices_carry_it_out_once(
     root: str, start_broker: StartBroker
 ) -> None:
