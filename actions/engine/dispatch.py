@@ -24,7 +24,7 @@ def fill_outbox(work: Work) -> None:
     actions = list(work.open_actions())
     used: Counter[str | None] = Counter()
     for action, _ in actions:
-        for target in [one for one in work.targets(action.action_id) if one.outbox is not None]:
+        for target in work.owing(action.action_id):
             there = destination(target, work) or work.logs.first
             used[there] += 1
             if target.outbox == "cancel":
@@ -54,7 +54,7 @@ class _Round:
         self._installing = {
             target.device_id: action.action_id
             for action, _ in self._otas
-            for target in work.targets(action.action_id)
+            for target in work.some(action.action_id, set(work.index(action.action_id).since.ids()))
             if under_way(target)
         }
         self._around = Around(
@@ -115,7 +115,7 @@ class _Round:
         waiting = candidates(row, work.targets(action.action_id), work.now_us)
         if not waiting:
             return 0
-        own = room(action, row, work.targets(action.action_id), work.now_us)
+        own = room(action, row, work)
         free = max(0 if moved else 1, _free(action) - moved)
         free = free if own is None else min(free, own)
         sent = 0

@@ -32,7 +32,7 @@ def soak_heard_us(action: Action, row: ActionState, work: Work) -> int:
         return work.heard_us
     last = min(row.wave, len(waves_of(action)) - 1)
     until = work.heard_us
-    for target in work.targets(action.action_id):
+    for target in work.some(action.action_id, set(work.index(action.action_id).since.ids())):
         if target.wave > last or target.final or target.unsent:
             continue
         heard_us = heard_of(target, work)

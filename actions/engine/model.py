@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from .action import Device
 from .logs import Logs
@@ -359,6 +359,8 @@ class EngineState:
     copied: frozenset[tuple[str, str]] = field(default=frozenset(), compare=False)
     """The keys of targets with copies in other logs."""
     following: Following = field(default=Following(), compare=False)
+    indexes: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """By action: the `index.Index` of its targets. Derived, and shared with the states that follow from this one."""
 
 
 @dataclass(frozen=True, slots=True)

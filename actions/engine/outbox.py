@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from .action import Action, Artifacts, Selector
+from .index import index_of
 from .lifecycle import unplaceable, with_place
 from .model import LATE_US, Decision, EngineState, Place, Publish, Target
 from .sending import counted
@@ -113,7 +114,8 @@ def record_places(
         before = state.actions[action_id]
         if before.phase.over:
             continue  # Only copies were withdrawn.
-        after = summarized(before, {**state.targets[action_id], **rows}.values(), now_us, lasting=True)
+        kinds = index_of(state, action_id).kinds_with(rows)
+        after = summarized(before, kinds, now_us, lasting=True)
         if before.sent and overdue[action_id]:
             # It counted for the rate when it became owed, but reached the log only now.
             after = replace(after, sent=counted(before.sent, overdue[action_id], now_us))

@@ -110,10 +110,9 @@ def _confirm(work: Work) -> None:
     for action, _ in list(work.open_actions()):
         if not action.is_ota:
             continue
-        claimed = [target for target in work.targets(action.action_id) if target.claimed and not target.final]
-        for target in claimed:
+        index = work.index(action.action_id)
+        for target in work.some(action.action_id, index.claimed):
             fact = work.fact(target.device_id)
             work.put(target, confirmed(target, fact, work.proof(target), work.now_us))
-        again = [target for target in work.targets(action.action_id) if target.attempt > 1 and target.unsent]
-        for target in again:
+        for target in work.some(action.action_id, index.again):
             _put_late(work, target, runs_it_already(target, action, work.fact(target.device_id), work.now_us))

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from .action import Action, Request
-from .model import SECOND_US, ActionState, EngineState, Limits, Target
+from .index import Index, index_of
+from .model import SECOND_US, ActionState, EngineState, Limits
 from .sending import SENDING, rate_eases_us
-from .timeouts import times_out_us
+from .timeouts import first_due_us
 from .waves import soaked_us
 
 _REST_MAX_US = 60 * SECOND_US
@@ -38,16 +39,14 @@ def rests_until_us(
         if row is None:
             return now_us
         if not row.phase.over and action.digest == row.digest:
-            targets = state.targets.get(action.action_id, {}).values()
-            until = min(until, _of_action(action, row, targets, now_us, limits, until))
+            index = index_of(state, action.action_id)
+            until = min(until, _of_action(action, row, index, now_us, limits, until))
         if until <= now_us:
             return now_us
     return until
 
 
-def _of_action(
-    action: Action, row: ActionState, targets: Collection[Target], now_us: int, limits: Limits, until: int
-) -> int:
+def _of_action(action: Action, row: ActionState, index: Index, now_us: int, limits: Limits, until: int) -> int:
     if action.deadline_us is not None:
         until = min(until, action.deadline_us)
     soaked = soaked_us(action, row)
@@ -57,28 +56,23 @@ def _of_action(
     not_before_us = action.rollout.not_before_us
     if sends and not_before_us is not None and not_before_us > now_us:
         until, sends = min(until, not_before_us), False
-    clock_us = _lets_go_us(action, row, targets, now_us) if sends else until
-    for target in targets:
-        if target.final:
-            continue
-        if target.outbox is not None:
-            return now_us
-        if target.unsent:
-            if sends and target.wave <= row.wave:
-                retry_us = target.retry_us or 0
-                until = min(until, retry_us if retry_us > now_us else clock_us)
-        else:
-            until = min(until, times_out_us(target, action, limits))
-        if until <= now_us:
-            return now_us
-    return until
+    if index.owing:
+        return now_us
+    if sends:
+        again = [index.of[id_] for id_ in index.again]
+        later = [one.retry_us for one in again if one.wave <= row.wave and (one.retry_us or 0) > now_us]
+        until = min((until, *(moment for moment in later if moment is not None)))
+        if sum(count for kind, count in index.kinds.items() if kind.unsent and kind.wave <= row.wave) > len(later):
+            until = min(until, _lets_go_us(action, row, index, now_us))
+    first_us = first_due_us(index, action, limits)
+    return max(now_us, until if first_us is None else min(until, first_us))
 
 
-def _lets_go_us(action: Action, row: ActionState, targets: Collection[Target], now_us: int) -> int:
+def _lets_go_us(action: Action, row: ActionState, index: Index, now_us: int) -> int:
     """When the clock may release a target whose turn it is. Its other conditions change only with news."""
     if action.rollout.maintenance_window is not None:
         return now_us
     if action.rollout.rate_per_minute is not None:
-        eases_us = rate_eases_us(row, targets, now_us)
+        eases_us = rate_eases_us(row, index.sent, now_us)
         return now_us if eases_us is None else eases_us
     return now_us + _REST_MAX_US

@@ -6,13 +6,14 @@ Every rule here is a condition for sending. After sending, only timeouts apply (
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from .action import Action, Artifact, Artifacts, Device, has_artifacts
 from .model import SECOND_US, ActionPhase, ActionState, DeviceState, Target, TargetState
 from .windows import is_open
+from .work import Work
 
 SENDING = (ActionPhase.RUNNING, ActionPhase.WAITING_APPROVAL)
 """Phases that send. An action that waits for approval still sends to its open waves."""
@@ -52,38 +53,34 @@ class Around:
         return self.artifacts.get((action.tenant, ota.artifact_name or "", ota.artifact_version or ""))
 
 
-def room(action: Action, row: ActionState, targets: Collection[Target], now_us: int) -> int | None:
+def room(action: Action, row: ActionState, work: Work) -> int | None:
     """How many commands the action's own limits allow now; None if there is no limit."""
     limits = []
     if action.rollout.max_in_flight is not None:
-        in_flight = sum(1 for target in targets if not target.final and not target.unsent)
+        in_flight = sum(count for kind, count in work.kinds(action.action_id).items() if kind.in_flight)
         limits.append(action.rollout.max_in_flight - in_flight)
     if action.rollout.rate_per_minute is not None:
-        limits.append(action.rollout.rate_per_minute - _used(row, targets, now_us))
+        limits.append(action.rollout.rate_per_minute - _used(row, work))
     return max(0, min(limits)) if limits else None
 
 
-def _used(row: ActionState, targets: Collection[Target], now_us: int) -> int:
+def _used(row: ActionState, work: Work) -> int:
     """The number of recent commands. The row counts attempts that later ones have replaced. The targets show commands
     that a crash kept from the row, and owed ones that may reach the log at any moment."""
-    counted_ = recent(row.sent, now_us)
-    since = _since(now_us)
-    seen: Counter[str] = Counter()
-    old = 0
-    for target in targets:
-        second = (target.sent_us or 0) // SECOND_US
-        if second >= since:
-            seen[str(second)] += 1
-        elif target.outbox == "command":
-            old += 1
+    counted_ = recent(row.sent, work.now_us)
+    since = _since(work.now_us)
+    seen = Counter({str(second): count for second, count in work.sent(row.action_id).items() if second >= since})
+    owed = [target for target in work.owing(row.action_id) if target.outbox == "command"]
+    old = sum(1 for target in owed if (target.sent_us or 0) // SECOND_US < since)
     return old + sum(max(counted_.get(second, 0), seen[second]) for second in counted_.keys() | seen.keys())
 
 
-def rate_eases_us(row: ActionState, targets: Iterable[Target], now_us: int) -> int | None:
-    """When the oldest command that counts for the rate stops counting; None if none counts."""
+def rate_eases_us(row: ActionState, sent: Mapping[int, int], now_us: int) -> int | None:
+    """When the oldest command that counts for the rate stops counting; None if none counts. `sent` is the number of
+    targets by the second of `sent_us`."""
     since = _since(now_us)
     seconds = [int(second) for second in recent(row.sent, now_us)]
-    seconds += [second for target in targets if (second := (target.sent_us or 0) // SECOND_US) >= since]
+    seconds += [second for second in sent if second >= since]
     return (min(seconds) + _RATE_S + 2) * SECOND_US if seconds else None
 
 

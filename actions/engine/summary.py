@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 
 from .action import Action
-from .model import TERMINAL, ActionPhase, ActionState, Target, TargetState
+from .index import Kind
+from .model import TERMINAL, ActionPhase, ActionState, TargetState
 from .selection import describe
 
 _SAID = {
@@ -30,22 +31,26 @@ def said_of_nobody(action: Action, unknown: int) -> str:
     return f"{_NOBODY}: no device of tenant {action.tenant} matches {describe(action)}; nothing was sent"
 
 
-def summarized(row: ActionState, targets: Collection[Target], now_us: int, *, lasting: bool = False) -> ActionState:
-    """`row` updated from the targets. Keeps `updated_us` if nothing changed.
+def summarized(row: ActionState, kinds: Mapping[Kind, int], now_us: int, *, lasting: bool = False) -> ActionState:
+    """`row` updated from the counts of its targets. Keeps `updated_us` if nothing changed.
 
     A `lasting` action does not end with its last target, because devices may still join.
     """
     if row.phase is ActionPhase.REFUSED:
         return row
-    counts = dict(sorted(Counter(target.state.value for target in targets).items()))
+    total, found = 0, Counter[str]()
+    for kind, count in kinds.items():
+        found[kind.state.value] += count
+        total += count
+    counts = dict(sorted(found.items()))
     open_ = sum(counts.get(state, 0) for state in _OPEN)
     nobody = not open_ and row.stopped is None and row.message.startswith(_NOBODY)
     ends = not open_ and not lasting
-    message = _sentence(len(targets), open_, counts)
+    message = _sentence(total, open_, counts)
     after = replace(
         row,
         phase=_phase(row, ends=ends),
-        targets=len(targets),
+        targets=total,
         open=open_,
         counts=counts,
         message=row.message if nobody else _prefix(row, ends=ends) + message,

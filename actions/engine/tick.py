@@ -13,6 +13,7 @@ from .admission import admit, follow_devices
 from .dispatch import fill_outbox
 from .heard import heard_of, note_unread, soak_heard_us
 from .holding import is_without_artifact, say_held
+from .index import move_index
 from .lifecycle import cancelled, retried
 from .logs import Logs
 from .model import (
@@ -33,7 +34,7 @@ from .reporting import apply_reports
 from .requests import answer_requests
 from .sending import SENDING
 from .summary import summarized
-from .timeouts import timed_out
+from .timeouts import due_ids, soonest_s, timed_out
 from .waves import abort_reason, advanced, tallied, waves_of
 from .work import Work
 
@@ -89,6 +90,7 @@ def apply(state: EngineState, decision: Decision) -> EngineState:
         by_action.setdefault(target.action_id, {})[target.device_id] = target
     for action_id, updates in by_action.items():
         targets[action_id] = {**targets.get(action_id, {}), **updates}
+        move_index(state, action_id, updates, targets[action_id])
     actions = {**state.actions, **{row.action_id: row for row in decision.state_updates}}
     said = state.said | {event.event_id for event in decision.events} if decision.events else state.said
     facts = state.facts
@@ -109,6 +111,7 @@ def apply(state: EngineState, decision: Decision) -> EngineState:
         moving=decision.moving,
         copied=copied,
         following=state.following if decision.following is None else decision.following,
+        indexes=state.indexes,
     )
 
 
@@ -116,15 +119,7 @@ def _expire(work: Work) -> None:
     """Ends targets that have lasted too long. Only considers the time up to which reports are known: an unread report
     may say that a target ended in time."""
     for action, _ in work.open_actions():
-        soonest_us = _soonest_us(action, work.limits)
-        at_deadline = action.deadline_us is not None and work.heard_us >= action.deadline_us
-        due = [
-            target
-            for target in work.targets(action.action_id)
-            if not target.final
-            and (at_deadline or target.begun_us is not None or work.heard_us - target.since_us >= soonest_us)
-        ]
-        for target in due:
+        for target in _due(action, work):
             is_served = target.outbox != "cancel" or work.logs.serving(destination(target, work)) is not None
             first = work.logs.first
             if not timed_out(target, action, work.limits, work.heard_us, first, is_served=is_served).final:
@@ -138,11 +133,20 @@ def _expire(work: Work) -> None:
                 work.say_of_target(after, "TIMED_OUT")
 
 
-def _soonest_us(action: Action, limits: Limits) -> int:
-    """The shortest time after its last news in which a target that has not begun can time out."""
-    timeouts = action.timeouts
-    queued_s, delivered_s = timeouts.queued_s or limits.queued_s, timeouts.delivered_s or limits.delivered_s
-    return min(queued_s, delivered_s, timeouts.step_s or limits.step_s) * SECOND_US
+def _due(action: Action, work: Work) -> list[Target]:
+    """The targets whose time may be up, by id."""
+    if action.deadline_us is not None and work.heard_us >= action.deadline_us:
+        found = [target for target in work.targets(action.action_id) if not target.final]
+        return sorted(found, key=lambda target: target.device_id)
+    ids = due_ids(work.index(action.action_id), action, work.limits, work.heard_us)
+    soonest_us, changed = soonest_s(action, work.limits) * SECOND_US, work.changed.get(action.action_id, {})
+    ids.difference_update(changed)
+    ids.update(
+        target.device_id
+        for target in changed.values()
+        if not target.final and (target.begun_us is not None or work.heard_us - target.since_us >= soonest_us)
+    )
+    return [target for id_ in sorted(ids) if (target := work.target(action.action_id, id_)) is not None]
 
 
 def _try_again(work: Work) -> None:
@@ -168,7 +172,7 @@ def _judge(work: Work) -> None:
         ruled = len(waves) > 1 or waves[0].error_percentage is not None or action.rollout.abort_percentage is not None
         if row.stopped is not None or not (ruled or row.wave < 0):
             continue
-        tallies = tallied(action, work.targets(action.action_id))
+        tallies = tallied(action, work.kinds(action.action_id))
         reason = abort_reason(action, row, tallies)
         if reason is not None:
             work.stop(row, reason)
@@ -191,7 +195,8 @@ def _say_gate(work: Work, action: Action, before: ActionState, after: ActionStat
 def _stop(work: Work) -> None:
     """Cancels the remaining targets of stopped actions."""
     for action, row in list(work.open_actions()):
-        if row.stopped is None:
+        kinds = work.kinds(action.action_id)
+        if row.stopped is None or not any(kind.is_open and kind.state is not TargetState.CANCELLING for kind in kinds):
             continue
         for target in list(work.targets(action.action_id)):
             if not target.final and target.state is not TargetState.CANCELLING:
@@ -208,7 +213,7 @@ def _call_off(work: Work) -> None:
         if not has_artifacts(work.artifacts, action.tenant):
             continue  # Held, see `holding`.
         reason = shortened(f"the artifact {name} {version} is no longer in the table artifacts")
-        for target in [one for one in work.targets(action.action_id) if one.outbox == "command"]:
+        for target in [one for one in work.owing(action.action_id) if one.outbox == "command"]:
             work.called_off.add(target.key)
             work.put(target, cancelled(target, reason, work.now_us))
 
@@ -228,7 +233,7 @@ def _decision(work: Work) -> Decision:
         if row is None:
             raise ValueError(f"targets of action {action_id} changed, but it has no row in action_state")
         lasting = _lasts(work.actions.get(action_id), row, now_us)
-        after = summarized(row, work.targets(action_id), now_us, lasting=lasting)
+        after = summarized(row, work.kinds(action_id), now_us, lasting=lasting)
         if after != work.state.actions.get(action_id):
             states.append(after)
     return Decision(
@@ -253,8 +258,8 @@ def _publishes(work: Work, actions: Collection[Action]) -> list[Publish]:
     publishes = [
         owed(target, action, work.artifacts, destination(target, work))
         for action in actions
-        for target in work.targets(action.action_id)
-        if target.outbox is not None and not (target.outbox == "command" and is_without_artifact(action, work))
+        for target in work.owing(action.action_id)
+        if not (target.outbox == "command" and is_without_artifact(action, work))
     ]
     changed = {target.key for rows in work.changed.values() for target in rows.values() if target.copies}
     for key in work.state.copied | changed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .action import Action, shortened
+from .index import Index
 from .lifecycle import finished, left_behind
 from .model import SECOND_US, Limits, Target, TargetState
 
@@ -36,6 +37,42 @@ def _ended(target: Target, message: str, now_us: int, first: str | None) -> Targ
     if not target.unsent:
         marks["copies"] = left_behind(target, None, first, taken=True)
     return finished(target, S.REMOVED if target.leaving else S.TIMED_OUT, now_us, **marks)
+
+
+def due_ids(index: Index, action: Action, limits: Limits, now_us: int) -> set[str]:
+    """The ids of all targets that `timed_out` may end now because of their timeouts, and a few others; ignores the
+    deadline."""
+    found: set[str] = set()
+    for state in index.since.states():
+        found.update(index.since.until(state, now_us - _shortest_s(state, action, limits) * SECOND_US))
+    begun_before_us = now_us - (action.timeouts.in_progress_s or limits.in_progress_s) * SECOND_US
+    found.update(index.begun.until(S.IN_PROGRESS, begun_before_us))
+    return found
+
+
+def first_due_us(index: Index, action: Action, limits: Limits) -> int | None:
+    """When the first of all targets in flight times out if no report arrives; ignores the deadline."""
+    ids = [*index.begun.first(S.IN_PROGRESS)]
+    for state in index.since.states():
+        ids += index.since.first(state)
+    return min((times_out_us(index.of[id_], action, limits) for id_ in ids), default=None)
+
+
+def soonest_s(action: Action, limits: Limits) -> int:
+    """The shortest time after its last news in which a target that has not begun can time out."""
+    timeouts = action.timeouts
+    delivered_s = timeouts.delivered_s or limits.delivered_s
+    return min(_queued_s(action, limits), delivered_s, timeouts.step_s or limits.step_s)
+
+
+def _shortest_s(state: TargetState, action: Action, limits: Limits) -> int:
+    """The shortest time after its last news in which a target in this state can time out."""
+    timeouts = action.timeouts
+    if state is S.IN_PROGRESS:
+        return min(timeouts.step_s or limits.step_s, timeouts.in_progress_s or limits.in_progress_s)
+    if state in (S.DELIVERED, S.ACCEPTED):
+        return timeouts.delivered_s or limits.delivered_s
+    return _queued_s(action, limits)
 
 
 def times_out_us(target: Target, action: Action, limits: Limits) -> int:

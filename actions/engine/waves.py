@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from .action import Action
-from .model import ERRORS, SECOND_US, ActionPhase, ActionState, Target, TargetState
+from .index import Kind
+from .model import ERRORS, SECOND_US, ActionPhase, ActionState, TargetState
 from .selection import BUCKETS, bucket
 
 _WAVES_MAX = 100
@@ -123,25 +124,25 @@ class Tally:
     def ended(self) -> int:
         return self.succeeded + self.errors
 
-    def add(self, target: Target) -> None:
-        if target.state in _LEFT_OUT:
-            self.left_out += 1
+    def add(self, kind: Kind, count: int) -> None:
+        if kind.state in _LEFT_OUT:
+            self.left_out += count
             return
-        self.counted += 1
-        if target.state is TargetState.SUCCEEDED:
-            self.succeeded += 1
-        elif target.state in ERRORS:
-            self.errors += 1
+        self.counted += count
+        if kind.state is TargetState.SUCCEEDED:
+            self.succeeded += count
+        elif kind.state in ERRORS:
+            self.errors += count
         else:
-            self.open += 1
-            self.errors += target.erred
+            self.open += count
+            self.errors += count if kind.erred else 0
 
 
-def tallied(action: Action, targets: Iterable[Target]) -> list[Tally]:
+def tallied(action: Action, kinds: Mapping[Kind, int]) -> list[Tally]:
     """One tally for each wave."""
     tallies = [Tally() for _ in waves_of(action)]
-    for target in targets:
-        tallies[min(target.wave, len(tallies) - 1)].add(target)
+    for kind, count in kinds.items():
+        tallies[min(kind.wave, len(tallies) - 1)].add(kind, count)
     return tallies
 
 

@@ -6,10 +6,11 @@ It only looks up and records; the steps that use it decide which target changes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, ValuesView
+from collections.abc import Collection, Iterator, Mapping, ValuesView
 from dataclasses import replace
 
 from .action import Action, Artifacts, Device, DeviceTable, Request
+from .index import Index, Kind, index_of
 from .lifecycle import proof_of
 from .logs import Logs
 from .model import (
@@ -29,6 +30,7 @@ from .model import (
 from .routes import Route, route
 
 _ONE_LOG = Logs()
+_NOBODY = frozenset[str]()
 
 
 class Work:
@@ -79,6 +81,11 @@ class Work:
         """By action: the devices that get another attempt once the cancel of the last one is in the log."""
         self.wanted: set[tuple[str, str, str, str]] = set()
         self._merged: dict[str, dict[str, Target]] = {}
+        self._owing: dict[str, set[str]] = {}
+        """By action: those of the changed targets to which something is owed."""
+        self._kinds: dict[str, tuple[int, Mapping[Kind, int]]] = {}
+        """By action: the counts after so many changes."""
+        self._puts: Counter[str] = Counter()
 
     # -- looking up --------------------------------------------------------------------------------------------------
 
@@ -92,6 +99,40 @@ class Work:
     def targets(self, action_id: str) -> ValuesView[Target]:
         """All targets of the action in their current state. Do not hold it while targets change."""
         return self._view(action_id).values()
+
+    def index(self, action_id: str) -> Index:
+        """The index of the action's targets as they were before this tick."""
+        return index_of(self.state, action_id)
+
+    def some(self, action_id: str, ids: Collection[str]) -> Iterator[Target]:
+        """The current targets of these ids, and all that have changed in this tick; sorted, so that a repeated tick
+        does the same. Changes that are made meanwhile are seen, new targets are not."""
+        changed = self.changed.get(action_id, {})
+        for device_id in sorted({*ids, *changed}):
+            target = self.target(action_id, device_id)
+            if target is not None:
+                yield target
+
+    def owing(self, action_id: str) -> list[Target]:
+        """The targets to which something is owed, by id."""
+        ids = self.index(action_id).owing.difference(self.changed.get(action_id, ()))
+        ids |= self._owing.get(action_id, _NOBODY)
+        return [target for id_ in sorted(ids) if (target := self.target(action_id, id_)) is not None]
+
+    def kinds(self, action_id: str) -> Mapping[Kind, int]:
+        """The counts of all targets of the action in their current state."""
+        changed = self.changed.get(action_id)
+        if not changed:
+            return self.index(action_id).kinds
+        known = self._kinds.get(action_id)
+        if known is None or known[0] != self._puts[action_id]:
+            known = self._kinds[action_id] = (self._puts[action_id], self.index(action_id).kinds_with(changed))
+        return known[1]
+
+    def sent(self, action_id: str) -> Mapping[int, int]:
+        """By second: the current targets whose command became owed, or reached the log, then."""
+        changed = self.changed.get(action_id)
+        return self.index(action_id).sent_with(changed) if changed else self.index(action_id).sent
 
     def fact(self, device_id: str) -> DeviceState | None:
         return self.facts.get(device_id) or self.state.facts.get(device_id)
@@ -135,6 +176,11 @@ class Work:
         if before is not None and before.outbox == "command" != after.outbox:
             self.late[after.action_id] += self.now_us - (before.sent_us or 0) >= LATE_US
         self.changed.setdefault(after.action_id, {})[after.device_id] = after
+        self._puts[after.action_id] += 1
+        if after.outbox is not None:
+            self._owing.setdefault(after.action_id, set()).add(after.device_id)
+        elif before is not None and before.outbox is not None:
+            self._owing.get(after.action_id, set()).discard(after.device_id)
         if after.action_id in self._merged:
             self._merged[after.action_id][after.device_id] = after
         return True

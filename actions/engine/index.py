@@ -1,0 +1,211 @@
+"""What a tick has to know about all targets of an action, kept beside them, so that it looks only at what changes.
+
+An index is derived: it says nothing that a scan of the targets would not. It belongs to one mapping of targets, which
+is never modified. `apply` makes a new mapping from an old one and some updates, and moves the index along. Whoever asks
+for the index of another mapping (an older state, targets that a test has replaced) gets one that is built by a scan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from .model import SECOND_US, TERMINAL, EngineState, Target, TargetState
+
+SPAN_BITS = 24
+"""Targets that may time out are held by spans of 2**24 µs, about 17 s, of the time since which they wait."""
+
+
+class Kind(NamedTuple):
+    """What counts of a target. Targets of one kind differ in nothing that is ever summed."""
+
+    state: TargetState
+    wave: int
+    owes: str | None
+    erred: bool
+
+    @property
+    def is_open(self) -> bool:
+        return self.state not in TERMINAL
+
+    @property
+    def unsent(self) -> bool:
+        return self.state is TargetState.PENDING and self.owes is None
+
+    @property
+    def in_flight(self) -> bool:
+        return self.is_open and not self.unsent
+
+
+def kind_of(target: Target) -> Kind:
+    return Kind(target.state, target.wave, target.outbox, target.erred)
+
+
+class Spans:
+    """Ids of targets by (state, span of the moment since which they are in it)."""
+
+    __slots__ = ("_spans",)
+
+    def __init__(self) -> None:
+        self._spans: dict[TargetState, dict[int, set[str]]] = {}
+
+    def add(self, state: TargetState, moment_us: int, device_id: str) -> None:
+        spans = self._spans.setdefault(state, {})
+        span = moment_us >> SPAN_BITS
+        ids = spans.get(span)
+        if ids is None:
+            spans[span] = {device_id}
+        else:
+            ids.add(device_id)
+
+    def discard(self, state: TargetState, moment_us: int, device_id: str) -> None:
+        spans = self._spans[state]
+        ids = spans[moment_us >> SPAN_BITS]
+        ids.remove(device_id)
+        if not ids:
+            del spans[moment_us >> SPAN_BITS]
+
+    def until(self, state: TargetState, moment_us: int) -> Iterator[str]:
+        """The ids of this state of which the moment may be at or before this one."""
+        last = moment_us >> SPAN_BITS
+        for span, ids in self._spans.get(state, {}).items():
+            if span <= last:
+                yield from ids
+
+    def first(self, state: TargetState) -> Collection[str]:
+        """The ids of the earliest span of this state."""
+        spans = self._spans.get(state)
+        return spans[min(spans)] if spans else ()
+
+    def ids(self) -> Iterator[str]:
+        for spans in self._spans.values():
+            for ids in spans.values():
+                yield from ids
+
+    def states(self) -> Collection[TargetState]:
+        return self._spans.keys()
+
+    def content(self) -> dict[tuple[TargetState, int], frozenset[str]]:
+        return {(state, span): frozenset(ids) for state, spans in self._spans.items() for span, ids in spans.items()}
+
+
+class Index:
+    """The index of `of`. Sets hold device ids."""
+
+    __slots__ = ("again", "begun", "claimed", "kinds", "of", "owing", "removed", "sent", "since")
+
+    def __init__(self, targets: Mapping[str, Target]) -> None:
+        self.of = targets
+        self.kinds: Counter[Kind] = Counter()
+        self.owing: set[str] = set()
+        """Something is owed to them."""
+        self.claimed: set[str] = set()
+        """Open, and they have reported a success that must still be proven."""
+        self.again: set[str] = set()
+        """Unsent, after an earlier attempt: those that may have to wait for a time."""
+        self.removed: set[str] = set()
+        self.sent: Counter[int] = Counter()
+        """By second: targets whose command became owed, or reached the log, then."""
+        self.since = Spans()
+        """Those in flight, by state and time of their last news."""
+        self.begun = Spans()
+        """Those of them that are in progress, by the time at which they began."""
+        self._add(targets.values())
+
+    def move(self, updates: Mapping[str, Target], targets: Mapping[str, Target]) -> None:
+        """The index now belongs to `targets`, which is the mapping so far with these updates."""
+        before = self.of
+        self._drop([old for id_ in updates if (old := before.get(id_)) is not None])
+        self._add(updates.values())
+        self.of = targets
+
+    def kinds_with(self, updates: Mapping[str, Target]) -> Mapping[Kind, int]:
+        """The counts of the targets with these updates."""
+        before = self.of
+        gone = Counter(kind_of(old) for id_ in updates if (old := before.get(id_)) is not None)
+        found = self.kinds.copy()
+        found.update(map(kind_of, updates.values()))
+        found.subtract(gone)
+        return +found
+
+    def sent_with(self, updates: Mapping[str, Target]) -> Mapping[int, int]:
+        found, before = self.sent.copy(), self.of
+        found.update(target.sent_us // SECOND_US for target in updates.values() if target.sent_us is not None)
+        found.subtract(
+            old.sent_us // SECOND_US
+            for id_ in updates
+            if (old := before.get(id_)) is not None and old.sent_us is not None
+        )
+        return +found
+
+    def _add(self, targets: Collection[Target]) -> None:
+        self.kinds.update(map(kind_of, targets))
+        for target in targets:
+            state, device_id = target.state, target.device_id
+            if target.sent_us is not None:
+                self.sent[target.sent_us // SECOND_US] += 1
+            if state in TERMINAL:
+                if state is TargetState.REMOVED:
+                    self.removed.add(device_id)
+                continue
+            if target.outbox is not None:
+                self.owing.add(device_id)
+            elif state is TargetState.PENDING:
+                if target.attempt > 1 or target.retry_us is not None:
+                    self.again.add(device_id)
+                continue
+            self.since.add(state, target.since_us, device_id)
+            if target.claimed:
+                self.claimed.add(device_id)
+            if state is TargetState.IN_PROGRESS and target.begun_us is not None:
+                self.begun.add(state, target.begun_us, device_id)
+
+    def _drop(self, targets: Collection[Target]) -> None:
+        for kind, count in Counter(map(kind_of, targets)).items():
+            left = self.kinds[kind] - count
+            if left:
+                self.kinds[kind] = left
+            else:
+                del self.kinds[kind]
+        for target in targets:
+            state, device_id = target.state, target.device_id
+            if target.sent_us is not None:
+                second = target.sent_us // SECOND_US
+                if self.sent[second] > 1:
+                    self.sent[second] -= 1
+                else:
+                    del self.sent[second]
+            if state in TERMINAL:
+                self.removed.discard(device_id)
+                continue
+            if target.outbox is not None:
+                self.owing.remove(device_id)
+            elif state is TargetState.PENDING:
+                self.again.discard(device_id)
+                continue
+            self.since.discard(state, target.since_us, device_id)
+            self.claimed.discard(device_id)
+            if state is TargetState.IN_PROGRESS and target.begun_us is not None:
+                self.begun.discard(state, target.begun_us, device_id)
+
+
+def index_of(state: EngineState, action_id: str) -> Index:
+    """The index of the action's targets. Keeps it in the state, which is equal to itself without it."""
+    targets = state.targets.get(action_id, _NO_TARGETS)
+    found: Index | None = state.indexes.get(action_id)
+    if found is None or found.of is not targets:
+        found = state.indexes[action_id] = Index(targets)
+    return found
+
+
+def move_index(state: EngineState, action_id: str, updates: Mapping[str, Target], after: Mapping[str, Target]) -> None:
+    """Moves the index of the action, if this state has one, to its targets with these updates."""
+    found: Index | None = state.indexes.get(action_id)
+    if found is not None and found.of is state.targets.get(action_id, _NO_TARGETS):
+        found.move(updates, after)
+    elif found is not None and action_id not in state.targets:
+        del state.indexes[action_id]
+
+
+_NO_TARGETS: Mapping[str, Target] = {}
