@@ -214,6 +214,7 @@ def reports_of(events: Iterable[Mapping[str, Any]]) -> dict[Report, int]:
 def target_of(row: Row) -> Target:
     fields: dict[str, Any] = {name: row.get(column) for name, column in _columns(Target)}
     fields |= {name: bool(fields[name]) for name in ("late", "forced", "leaving", "claimed", "erred")}
+    fields["given_up"] = fields["given_up"] or 0
     fields["copies"] = tuple(fields["copies"] or ())
     return Target(**{**fields, "state": TargetState(row["state"]), "wave": fields["wave"] or 0})
 

@@ -227,6 +227,6 @@ def _was_cancelled(work: Work, target: Target) -> bool:
 
 
 def remove(work: Work, target: Target, reason: str) -> None:
-    if target.state is TargetState.CANCELLING and not target.leaving:
+    if target.state is TargetState.CANCELLING and not target.leaving and target.gives_way is None:
         reason = f"{reason}; {_CANCELLED}"
     work.put(target, removed(target, reason, work.now_us))

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from .action import Action
+from .giving_way import awaited, can_give_way, gives_way_to
 from .lifecycle import cancelled, owing, skipped
 from .model import ActionState, Target
 from .moves import destination, rerouted
@@ -66,7 +67,10 @@ class _Round:
             over=work.over,
             is_held=work.is_held,
             installing=self._installing,
+            takes=self._takes,
         )
+        self._priorities = {action.action_id: action.rollout.priority for action, _ in self._otas}
+        self._takes_left: int | None = None
 
     def send(self) -> None:
         for action, row in self._actions:
@@ -118,6 +122,7 @@ class _Round:
         own = room(action, row, work)
         free = max(0 if moved else 1, _free(action) - moved)
         free = free if own is None else min(free, own)
+        self._takes_left = None if own is None else own - awaited(action.action_id, work)
         sent = 0
         for target in waiting:
             if sent >= free:
@@ -163,9 +168,9 @@ class _Round:
 
     def _is_free(self, target: Target, action: Action, row: ActionState) -> bool:
         """Whether the device has no other OTA in progress. A superseding action cancels older ones first."""
-        if not action.ota.supersede:
-            return True
         work, free = self._work, True
+        if not action.ota.supersede:
+            return not self._take(target, action)
         for other, other_row in self._otas:
             older = (other_row.started_us, other.action_id) < (row.started_us, action.action_id)
             found = work.target(other.action_id, target.device_id)
@@ -176,4 +181,26 @@ class _Round:
                 work.put(found, after)
                 found = after
             free = free and not under_way(found)
-        return free
+        return free and not self._take(target, action)
+
+    def _takes(self, device_id: str, action: Action) -> bool:
+        """Whether the update in progress on this device gives way to the action, by priority and state."""
+        other = self._installing.get(device_id)
+        found = None if other is None else self._work.target(other, device_id)
+        is_urgent = other is not None and action.rollout.priority > self._priorities[other]
+        return is_urgent and found is not None and can_give_way(found)
+
+    def _take(self, target: Target, action: Action) -> bool:
+        """Lets the update in progress on this device give way, and returns whether it did: its cancel comes first."""
+        other = self._installing.get(target.device_id)
+        if not action.is_ota or other in (None, action.action_id) or not self._takes(target.device_id, action):
+            return False
+        found = self._work.target(other or "", target.device_id)
+        if found is None or (self._takes_left is not None and self._takes_left <= 0):
+            return found is not None
+        after = gives_way_to(found, action.action_id, self._work.now_us)
+        if self._work.put(found, after):
+            self._work.say_of_target(after, "GIVES_WAY")
+        if self._takes_left is not None:
+            self._takes_left -= 1
+        return True

@@ -58,7 +58,15 @@ def foresee(
     if row.phase is ActionPhase.REFUSED:
         return Foresight(refused=row.message, message=row.message, devices=())
     around = Around(
-        now_us, devices, state.facts, artifacts, work.target, work.over, is_held=work.is_held, installing={}
+        now_us,
+        devices,
+        state.facts,
+        artifacts,
+        work.target,
+        work.over,
+        is_held=work.is_held,
+        installing={},
+        takes=lambda device_id, action: False,
     )
     planned = []
     for target in sorted(work.targets(action.action_id), key=lambda target: (target.wave, target.device_id)):

@@ -26,8 +26,6 @@ _RANK = {state: rank for rank, state in enumerate(PROGRESS)}
 REPORTABLE = frozenset({S.ACCEPTED, S.IN_PROGRESS, S.SUCCEEDED, S.FAILED, S.REJECTED, S.CANCELLED})
 """The states that a device may report."""
 
-_BACKOFF_MAX_S = 24 * 3600
-
 COPIES_MAX = 16
 """Copies of a target that are remembered, the newest ones: a device may move any number of times."""
 
@@ -287,6 +285,8 @@ def unplaceable(target: Target, publish: Publish, reason: str, now_us: int) -> T
 def cancelled(target: Target, reason: str, now_us: int) -> Target:
     """The target after a cancel: ended at once if nothing can have been published, otherwise the device is asked to
     stop."""
+    if target.state is S.CANCELLING and target.gives_way is not None:
+        return replace(target, gives_way=None, updated_us=now_us, message=reason)  # Now for good.
     if target.final or target.state is S.CANCELLING:
         return target
     if target.unsent:
@@ -340,24 +340,12 @@ def next_attempt(target: Target, *, pause_s: int, reason: str, now_us: int, firs
         attempt=target.attempt + 1,
         wave=target.wave,
         forced=target.forced,
+        given_up=target.given_up,
         erred=target.erred or target.state in ERRORS,
         copies=copies,
         retry_us=now_us + pause_s * SECOND_US,
         message=reason,
     )
-
-
-def retried(target: Target, action: Action, now_us: int, first: str | None = None) -> Target:
-    """The target that has just FAILED or TIMED_OUT, or its next attempt if there is one left."""
-    rollout = action.rollout
-    if target.state not in (S.FAILED, S.TIMED_OUT) or target.attempt > rollout.retries:
-        return target
-    pause_s = min(_BACKOFF_MAX_S, rollout.retry_backoff_s * 2 ** min(target.attempt - 1, 20))
-    if action.deadline_us is not None and now_us + pause_s * SECOND_US >= action.deadline_us:
-        return target
-    said = f": {target.message}" if target.message else ""
-    reason = f"attempt {target.attempt} of {rollout.retries + 1} ended {target.state}{said}; the next in {pause_s} s"
-    return next_attempt(target, pause_s=pause_s, reason=reason, now_us=now_us, first=first)
 
 
 def _is_milder(target: Target) -> bool:

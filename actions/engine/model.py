@@ -139,6 +139,10 @@ class Target:
     """A user forced it: windows are ignored, and a mode other than `forced` will be replaced."""
     leaving: bool = False
     """The target becomes REMOVED once its cancel is in the log."""
+    gives_way: str | None = None
+    """The action with a higher priority for which its command is withdrawn; then it gets another attempt."""
+    given_up: int = 0
+    """Attempts that gave way, which do not count as retries."""
     erred: bool = False
     """An earlier attempt ended in error. Until the target succeeds, it counts as an error of its action."""
     claimed: bool = False
@@ -358,6 +362,8 @@ class EngineState:
     first tick looks at all targets."""
     copied: frozenset[tuple[str, str]] = field(default=frozenset(), compare=False)
     """The keys of targets with copies in other logs."""
+    giving_way: frozenset[tuple[str, str]] = field(default=frozenset(), compare=False)
+    """The keys of targets that give way."""
     following: Following = field(default=Following(), compare=False)
     indexes: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """By action: the `index.Index` of its targets. Derived, and shared with the states that follow from this one."""

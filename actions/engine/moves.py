@@ -96,5 +96,6 @@ def unwanted(target: Target) -> Iterator[tuple[int, str]]:
     for copy in target.copies:
         attempt, _, log_id = copy.partition("/")
         is_over = target.final or target.state is TargetState.CANCELLING
-        if is_over or (int(attempt) < target.attempt and not target.unsent):
+        # What gave way is not wanted either until its next attempt is sent.
+        if is_over or (int(attempt) < target.attempt and not (target.unsent and not target.given_up)):
             yield int(attempt), log_id

@@ -46,6 +46,8 @@ class Around:
     """Whether its device has left, but its removal is held."""
     installing: Mapping[str, str]
     """device_id → the action of the OTA in progress on that device."""
+    takes: Callable[[str, Action], bool]
+    """Whether the OTA in progress on that device would give way to this action."""
 
     def artifact_of(self, action: Action) -> Artifact | None:
         """The artifact that the action installs, if the table has it."""
@@ -139,7 +141,7 @@ def verdict(target: Target, action: Action, row: ActionState, around: Around) ->
         if reason is not None:
             return reason
         busy = around.installing.get(target.device_id, target.action_id) != target.action_id
-        waits = waits or (busy and not action.ota.supersede)
+        waits = waits or (busy and not action.ota.supersede and not around.takes(target.device_id, action))
     if not waits and action.rollout.maintenance_window is not None and not (target.forced or row.forced):
         waits = not is_open(action.rollout.maintenance_window, device.time_zone, around.now_us)
     return Verdict.WAIT if waits else Verdict.SEND

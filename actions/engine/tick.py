@@ -10,11 +10,13 @@ from collections.abc import Collection, Iterable, Mapping
 
 from .action import Action, Artifacts, Device, Request, has_artifacts, shortened
 from .admission import admit, follow_devices
+from .attempts import retried
 from .dispatch import fill_outbox
+from .giving_way import give_back
 from .heard import heard_of, note_unread, soak_heard_us
 from .holding import is_without_artifact, say_held
 from .index import move_index
-from .lifecycle import cancelled, retried
+from .lifecycle import cancelled
 from .logs import Logs
 from .model import (
     SECOND_US,
@@ -73,6 +75,7 @@ def tick(
     answer_requests(work, requests)
     say_held(work)
     _expire(work)
+    give_back(work)
     _try_again(work)
     _judge(work)
     _stop(work)
@@ -100,6 +103,10 @@ def apply(state: EngineState, decision: Decision) -> EngineState:
     if copied or any(target.copies for target in decision.target_updates):
         copied -= {target.key for target in decision.target_updates}
         copied |= {target.key for target in decision.target_updates if target.copies}
+    giving_way = state.giving_way
+    if giving_way or any(target.gives_way for target in decision.target_updates):
+        giving_way -= {target.key for target in decision.target_updates}
+        giving_way |= {target.key for target in decision.target_updates if target.gives_way is not None}
     return EngineState(
         actions=actions,
         targets=targets,
@@ -110,6 +117,7 @@ def apply(state: EngineState, decision: Decision) -> EngineState:
         logs=decision.logs,
         moving=decision.moving,
         copied=copied,
+        giving_way=giving_way,
         following=state.following if decision.following is None else decision.following,
         indexes=state.indexes,
     )
@@ -160,7 +168,7 @@ def _try_again(work: Work) -> None:
             continue
         for target in list(changed.values()):
             before = work.state.targets.get(action_id, {}).get(target.device_id)
-            ending = before is not None and before.state is TargetState.CANCELLING
+            ending = before is not None and before.state is TargetState.CANCELLING and before.gives_way is None
             if not (ending or target.leaving or target.key in work.called_off):
                 work.put(target, retried(target, action, work.now_us, work.logs.first))
 
@@ -194,12 +202,17 @@ def _say_gate(work: Work, action: Action, before: ActionState, after: ActionStat
 
 def _stop(work: Work) -> None:
     """Cancels the remaining targets of stopped actions."""
+    giving_way = {action_id for action_id, _ in work.state.giving_way}
     for action, row in list(work.open_actions()):
+        if row.stopped is None:
+            continue
         kinds = work.kinds(action.action_id)
-        if row.stopped is None or not any(kind.is_open and kind.state is not TargetState.CANCELLING for kind in kinds):
+        is_done = not any(kind.is_open and kind.state is not TargetState.CANCELLING for kind in kinds)
+        if is_done and action.action_id not in giving_way:
             continue
         for target in list(work.targets(action.action_id)):
-            if not target.final and target.state is not TargetState.CANCELLING:
+            is_ending = target.final or (target.state is TargetState.CANCELLING and target.gives_way is None)
+            if not is_ending:
                 work.put(target, cancelled(target, row.stopped, work.now_us))
 
 
@@ -267,8 +280,14 @@ def _publishes(work: Work, actions: Collection[Action]) -> list[Publish]:
         if target is not None:
             publishes += [withdrawal(target, action, *copy) for copy in unwanted(target)]
     found = [publish for publish in publishes if work.logs.serving(publish.log_id) is not None]
-    found.sort(key=lambda publish: (publish.action_id, publish.device_id, publish.attempt, publish.log_id or ""))
+    # Withdrawals first: a device must not find the next update before the cancel of the one that is given up.
+    found.sort(key=_place)
     return found
+
+
+def _place(publish: Publish) -> tuple[bool, str, str, int, str]:
+    is_later = publish.kind != "withdraw"
+    return is_later, publish.action_id, publish.device_id, publish.attempt, publish.log_id or ""
 
 
 def _lasts(action: Action | None, row: ActionState, now_us: int) -> bool:

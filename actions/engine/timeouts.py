@@ -21,6 +21,8 @@ def timed_out(
         return target
     if action.deadline_us is not None and now_us >= action.deadline_us:
         return _ended(target, f"the deadline passed while {target.state}", now_us, first)
+    if target.gives_way is not None and target.state is S.CANCELLING:
+        return target  # It gets another attempt instead, see `giving_way`.
     limits_ = _limits(target, action, limits)
     if target.outbox == "cancel" and not is_served:
         limits_ = [(target.since_us, _queued_s(action, limits), f"{target.message or S.CANCELLING}: no broker did")]

@@ -99,6 +99,8 @@ ACTION_TARGETS = FieldTable(
         Field("mode", "string", "ota: installation mode sent to the device"),
         Field("forced", "boolean", "forced by a user"),
         Field("leaving", "boolean", "becomes REMOVED once its cancel is in the log"),
+        Field("gives_way", "string", "the action with a higher priority for which its command is being withdrawn"),
+        Field("given_up", "int", "attempts that gave way; they count neither as errors nor as retries"),
         Field(
             "erred",
             "boolean",

@@ -67,17 +67,21 @@ class History:
         forgets_journals: bool = False,
         loses_force: bool = False,
         holds_nothing: bool = False,
+        urgent: bool = False,
     ) -> None:
         self.chance = random.Random(seed)
         self._forgets_copies, self._loses_force = forgets_copies, loses_force
         chance = self.chance
         self.now_us, self.is_draining = START_US, False
-        self.is_ota = chance.random() < 0.4
+        self._urgent = urgent
+        """Many updates to different versions, one more urgent than the other."""
+        self.is_ota = chance.random() < 0.4 or urgent
         self.boxes = [Box(Log(f"log{n}"), Served(f"b{n}", f"log{n}")) for n in range(chance.choice((1, 2, 2, 3)))]
         self.gone: list[Log] = []
         self.devices = {id_: ModelDevice(id_, keeps_journal=not forgets_journals) for id_ in DEVICES}
         self.table = {id_: Device(id_, "default") for id_ in DEVICES}
-        self._rewrites = random.Random(-1 - seed)
+        # Not `chance`, so that they do not change what else happens.
+        self._rewrites, self._priorities = random.Random(-1 - seed), random.Random(-1_000_000 - seed)
         self.rewritten: dict[str, Device] | None = None
         """What the table of devices has again once its rewriting is done."""
         share = 100 if holds_nothing else 10
@@ -119,16 +123,26 @@ class History:
             retries=chance.choice((0, 0, 1, 2)),
             retry_backoff_s=chance.choice((0, 5)),
             membership=chance.choice(("static", "dynamic")),
+            priority=self._priorities.choice((0, 0, 1, 2)),
         )
         times = Timeouts(queued_s=chance.choice((40, 10_000)), delivered_s=chance.choice((40, 10_000)), step_s=10_000)
         mode = chance.choice(("forced", "soft", "soft", "download_only"))
-        ota = {"type": "ota", "ota": Ota("fw", "2", mode=mode, supersede=chance.random() < 0.3)} if self.is_ota else {}
+        ota = (
+            {"type": "ota", "ota": Ota("fw", self._version(), mode=mode, supersede=chance.random() < 0.3)}
+            if self.is_ota
+            else {}
+        )
         deadline_us = self.now_us + 600 * SECOND if chance.random() < 0.2 else None
         limits = {"rollout": rollout, "timeouts": times, "deadline_us": deadline_us}
         self.actions.append(action_of(f"a{len(self.actions) + 1}", selector=Selector(percentage=100), **limits, **ota))
 
+    def _version(self) -> str:
+        return str(2 + len(self.actions)) if self._urgent else "2"
+
     def _disturb(self) -> None:
         chance = self.chance
+        if self._urgent and self._priorities.random() < 0.1 and len(self.actions) < 6:
+            self._add_action()
         if chance.random() < 0.08:
             box = chance.choice(self.boxes)
             box.is_up = not box.is_up
@@ -193,11 +207,12 @@ class History:
             if self.is_draining or chance.random() < 0.8:  # Otherwise its last answer is old.
                 box.known = replace(box.known, away=not box.is_up)
                 box.known = replace(box.known, log_id=box.log.id) if box.is_up else box.known
-        stock = {(box.log.id, "fw", "2", ARTIFACT.sha256): box.log.lacks() for box in self.boxes}
+        known = [replace(ARTIFACT, version=str(2 + number)) for number in range(6 if self._urgent else 1)]
+        stock = {(box.log.id, *one.key[1:], one.sha256): box.log.lacks() for box in self.boxes for one in known}
         logs = Logs(tuple(box.known for box in self.boxes), stock)
         start, self.read_to = self.read_to, len(self.reports)
         arguments = (self.actions, list(self.requests), self.reports[start:], self.table, self.now_us)
-        more = {"artifacts": {ARTIFACT.key: ARTIFACT}, "limits": self.limits, "logs": logs}
+        more = {"artifacts": {one.key: one for one in known}, "limits": self.limits, "logs": logs}
         before = self.state
         decision = tick(before, *arguments, **more)
         if self.promises.step % 5 == 0 and tick(before, *arguments, **more) != decision:
@@ -276,9 +291,11 @@ class History:
             self._ask("resume", action)
             if self.chance.random() < 0.3:
                 self._ask("force", action)
-        for turn in range(_DRAIN_MAX):
+        # Updates of many actions wait for each other, and each of their attempts may have to time out.
+        for turn in range(3 * _DRAIN_MAX if self._urgent else _DRAIN_MAX):
             self.promises.step = steps + turn
-            self.now_us += (20_000 if turn in (60, 80, 100) else 5) * SECOND
+            is_late = turn >= 60 and turn % 20 == 0 if self._urgent else turn in (60, 80, 100)
+            self.now_us += (20_000 if is_late else 5) * SECOND
             if turn == _CALM:
                 self.promises.withdrawn([box.log for box in self.boxes], self.devices, self.state)
             for number, device in enumerate(self.devices.values() if turn >= _CALM and turn % 4 == 0 else ()):

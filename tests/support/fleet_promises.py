@@ -39,7 +39,8 @@ class Promises:
         if target is None or f"{name}/cancel" in log.places:
             return
         is_over = target.final and (target.attempt > key[1] or target.state in (S.CANCELLED, S.REMOVED))
-        if is_over and f"{key[1]}/{log.id}" not in target.copies:
+        gave_way = target.given_up > 0 and target.attempt > key[1]
+        if (is_over or gave_way) and f"{key[1]}/{log.id}" not in target.copies:
             self.breaks(REMEMBERED, f"{name} in {log.id}: {target}")
         elif is_over:
             self._begun_too_late.append((name, log))
@@ -64,8 +65,12 @@ class Promises:
         is_late = was.state is S.TIMED_OUT and now.state is S.SUCCEEDED
         if was.final and now.attempt == was.attempt and now.state is not was.state and not is_late:
             self.breaks("a final state is final", f"{was} became {now}")
-        if now.attempt < was.attempt or (was.state is S.CANCELLING and now.attempt > was.attempt and not is_asked):
+        is_again = now.attempt > was.attempt
+        was_cancelled = was.state is S.CANCELLING and was.gives_way is None
+        if now.attempt < was.attempt or (was_cancelled and is_again and not is_asked):
             self.breaks("nobody retries what was cancelled", now)
+        if now.given_up > was.given_up and (now.erred and not was.erred):
+            self.breaks("what gives way is no error", now)
 
     def decided(self, before: EngineState, decision: Decision, publish_max: int, lacking: Collection[str]) -> None:
         """`lacking` are the logs without the artifact of an order."""

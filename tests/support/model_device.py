@@ -57,6 +57,7 @@ class ModelDevice:
         self._journal: dict[Key, str] = {}
         self.running: dict[Key, str] = {}
         """The mode of what it does now."""
+        self._versions: dict[Key, str] = {}
         self._untold: list[Key] = []
         self._cursors: dict[str, int] = {}
         self._boot, self._seq, self._is_new = 0, 0, True
@@ -128,6 +129,7 @@ class ModelDevice:
         if self._keeps_journal:
             self._journal[key] = "ACCEPTED"
         self.running[key] = body.get("mode") or "forced"
+        self._versions[key] = body.get("target_version") or "2"
         self.begun[key] += 1
         self._say(log, key, "ACCEPTED", now_us)
         self._say(log, key, "IN_PROGRESS", now_us)
@@ -135,7 +137,7 @@ class ModelDevice:
 
     def _end(self, log: Log, key: Key, mode: str, now_us: int, *, succeeds: bool) -> None:
         if succeeds and mode != "download_only":
-            self.version = "2"
+            self.version = self._versions.get(key, "2")
         self._end_as(log, key, "SUCCEEDED" if succeeds else "FAILED", now_us)
 
     def _end_as(self, log: Log, key: Key, state: str, now_us: int) -> None:

@@ -23,6 +23,17 @@ def test_any_history_of_a_fleet_keeps_its_promises(part: int) -> None:
     assert not broken, "\n".join(broken)
 
 
+@pytest.mark.parametrize("part", range(4))
+def test_any_history_of_updates_of_different_urgency_keeps_its_promises(part: int) -> None:
+    gave_way, broken = 0, []
+    for seed in range(part, HISTORIES, 4):
+        history = History(seed, urgent=True)
+        broken += [f"{promise}: {detail}" for promise, detail in history.run().items()]
+        gave_way += sum(event["state"] == "GIVES_WAY" for event in history.events.values())
+    assert not broken, "\n".join(broken)
+    assert gave_way > 0, "nothing gave way, so nothing was tested"
+
+
 def first_broken(make: Callable[[int], History], promise: str) -> int | None:
     """The first seed that breaks the promise."""
     return next((seed for seed in range(60) if promise in make(seed).run()), None)
