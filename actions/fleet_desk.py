@@ -58,6 +58,7 @@ class Order:
     labels: Mapping[str, str] | None = None
     groups: Sequence[str] | None = None
     label_expression: str | None = None
+    reported_expression: str | None = None
     percentage: float | None = None
     membership: str | None = None
     waves: Sequence[Mapping[str, Any]] | None = None

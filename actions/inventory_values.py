@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from actions.engine.labels import ExpressionError, compiled
+from actions.engine.expressions import ExpressionError
+from actions.engine.labels import compiled
 from actions.inventory_csv import Wanted
 from broker_edge.errors import RefusedError, SettingsError
 from sinks.rows import Row

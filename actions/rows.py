@@ -67,6 +67,7 @@ def action_of(row: Row, *, commit_version: int) -> Action:
             percentage=get("percentage"),
             groups=_texts(get("groups")),
             label_expression=get("label_expression"),
+            reported_expression=get("reported_expression"),
         ),
         timeouts=Timeouts(*(get(f"timeout_{name}_s") for name in ("queued", "delivered", "in_progress", "step"))),
         deadline_us=get("deadline"),
@@ -190,6 +191,8 @@ def report_of(row: Row) -> Report:
         message=row["message"],
         result=row["result"],
         version=row.get("version"),
+        product=row.get("product"),
+        hardware=row.get("hardware"),
         command_partition=row["command_partition"],
         command_offset=row["command_offset"],
     )

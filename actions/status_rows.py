@@ -27,6 +27,8 @@ from actions.engine.json_fields import (
 )
 
 RECEIPTS = "$receipts"
+_KIND_MAX = 256
+"""Characters of the product and the hardware of a device: the engine keeps them of every device in memory."""
 STATUS_FILTER = "devices/+/status"
 STATUS_BYTES_MAX = 64 * 1024
 DEVICE_ID_BYTES_MAX = 1_024
@@ -122,6 +124,8 @@ def _status(record: Mapping[str, Any]) -> Row:
         "message": text(body, "message"),
         "result": json_text(body, "result"),
         "version": text(body, "version"),
+        "product": text(body, "product", longest=_KIND_MAX),
+        "hardware": text(body, "hardware", longest=_KIND_MAX),
         "device_time": number(body, "ts", 0, TIME_MAX_US),
     }
 

@@ -49,6 +49,10 @@ def _order(
     where: Annotated[
         str | None, typer.Option(metavar="EXPRESSION", help="Select by expression, such as: site = roof and not old.")
     ] = None,
+    reported: Annotated[
+        str | None,
+        typer.Option(metavar="EXPRESSION", help="Select by what devices report: version < 2.0.0 and seen < 7d."),
+    ] = None,
     percentage: Annotated[float | None, typer.Option(help="Select this percentage, by a hash.")] = None,
     dynamic: Annotated[bool, typer.Option("--dynamic", help="Devices may join and leave while it runs.")] = False,
     wave: Annotated[
@@ -99,6 +103,7 @@ def _order(
         labels=labels_of(label) if label else None,
         groups=group or None,
         label_expression=where,
+        reported_expression=reported,
         percentage=percentage,
         membership="dynamic" if dynamic else None,
         waves=[_wave(text) for text in wave] if wave else None,

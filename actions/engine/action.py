@@ -32,6 +32,8 @@ class Selector:
     groups: tuple[str, ...] | None = None
     """Devices in any of these groups."""
     label_expression: str | None = None
+    reported_expression: str | None = None
+    """By what devices report, see `reported_expression`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class Action:
         body += [sorted(self.selector.labels.items()) if self.selector.labels is not None else None]
         more = {**_given(self.rollout), **_given(self.ota)}
         more |= {"groups": self.selector.groups, "label_expression": self.selector.label_expression}
-        more |= {"step_s": self.timeouts.step_s}
+        more |= {"step_s": self.timeouts.step_s, "reported_expression": self.selector.reported_expression}
         used = {name: value for name, value in more.items() if value is not None}
         if used:
             body += [sorted(used.items())]

@@ -10,7 +10,7 @@ from .action import Action, shortened
 from .holding import hold
 from .lifecycle import next_attempt, removed, skipped
 from .model import ActionPhase, ActionState, AuditEvent, Held, Target, TargetState
-from .selection import select
+from .selection import reported_test, select
 from .summary import said_of_nobody
 from .validity import refusal
 from .waves import placed, placed_later, waves_of
@@ -111,7 +111,7 @@ def _start(work: Work, action: Action) -> None:
         work.say_of_action(action, "REFUSED", message)
         return
     row = replace(row, waves=len(waves_of(action)), wave=-1 if action.rollout.needs_approval else 0)
-    selection = select(action, work.devices)
+    selection = select(action, work.devices, reported_test(action, work.fact, work.now_us))
     places = placed(action, selection.selected)
     for device_id in selection.selected:
         work.put(None, _new(work, action, device_id, places[device_id]))
@@ -161,8 +161,8 @@ def follow_devices(work: Work) -> None:
         selected = frozenset[str]()
         if action.rollout.dynamic:
             selected = frozenset(select(action, work.devices).selected)
-            if row.stopped is None:
-                _take_in(work, action, selected)
+            if row.stopped is None and action.selector.reported_expression is None:
+                take_in(work, action, selected)
         left = []
         for target in work.targets(action.action_id):
             if target.final:
@@ -201,12 +201,13 @@ def _take_back(work: Work) -> None:
     for action_id, ids in list(work.returning.items()):
         action, row = work.actions.get(action_id), work.row(action_id)
         if action is not None and row is not None and row.stopped is None and not row.phase.over:
-            _take_in(work, action, ids)
+            test = reported_test(action, work.fact, work.now_us)
+            take_in(work, action, ids if test is None else frozenset(filter(test, ids)))
         else:
             del work.returning[action_id]
 
 
-def _take_in(work: Work, action: Action, selected: frozenset[str]) -> None:
+def take_in(work: Work, action: Action, selected: frozenset[str]) -> None:
     returning = set()
     for device_id in sorted(selected):
         target = work.target(action.action_id, device_id)
@@ -218,7 +219,8 @@ def _take_in(work: Work, action: Action, selected: frozenset[str]) -> None:
             work.put(target, again)
         elif target.leaving and not target.final:
             returning.add(device_id)
-    work.returning[action.action_id] = frozenset(returning)
+    others = work.returning.get(action.action_id, frozenset()) - selected
+    work.returning[action.action_id] = others | returning
 
 
 def _was_cancelled(work: Work, target: Target) -> bool:

@@ -28,6 +28,8 @@ def with_report(known: DeviceState | None, report: Report, now_us: int) -> Devic
         offset=report.offset,
         boot=report.boot if report.boot is not None else before.boot,
         version=report.version if report.version is not None else before.version,
+        product=report.product if report.product is not None else before.product,
+        hardware=report.hardware if report.hardware is not None else before.hardware,
         last_action_id=report.action_id if about_action else before.last_action_id,
         last_status=report.state if about_action else before.last_status,
         updated_us=now_us,

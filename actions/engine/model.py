@@ -100,6 +100,9 @@ class Report:
     result: str | None = None
     version: str | None = None
     """The firmware version that the device reports."""
+    product: str | None = None
+    hardware: str | None = None
+    """What the device is, as it reports it."""
     command_partition: int | None = None
     command_offset: int | None = None
 
@@ -110,7 +113,8 @@ class Report:
     @property
     def about_bytes(self) -> int:
         """Its approximate size in memory."""
-        texts = (self.device_id, self.action_id, self.state, self.boot, self.message, self.result, self.version)
+        texts = [self.device_id, self.action_id, self.state, self.boot, self.message, self.result, self.version]
+        texts += [self.product, self.hardware]
         return 500 + sum(len(text) for text in texts if text is not None)
 
 
@@ -240,6 +244,8 @@ class DeviceState:
     offset: int
     boot: str | None = None
     version: str | None = None
+    product: str | None = None
+    hardware: str | None = None
     last_action_id: str | None = None
     last_status: str | None = None
     updated_us: int = 0
@@ -367,6 +373,8 @@ class EngineState:
     following: Following = field(default=Following(), compare=False)
     indexes: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """By action: the `index.Index` of its targets. Derived, and shared with the states that follow from this one."""
+    judged_us: int = field(default=0, compare=False)
+    """When dynamic actions last considered that time has passed since the reports of their devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +393,8 @@ class Decision:
     logs: Logs | None = field(default=None, compare=False)
     moving: Mapping[str, frozenset[str]] = field(default_factory=dict, compare=False)
     following: Following | None = field(default=None, compare=False)
+    """None: as before."""
+    judged_us: int | None = field(default=None, compare=False)
     """None: as before."""
     wanted: frozenset[tuple[str, str, str, str]] = frozenset()
     """(log id, name, version, sha256) of artifacts that targets of this wave or the next one need there."""

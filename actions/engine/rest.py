@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from .action import Action, Request
 from .index import Index, index_of
 from .model import SECOND_US, ActionState, EngineState, Limits
+from .reported import depends_on_time, judges_next_us
 from .sending import SENDING, rate_eases_us
 from .timeouts import first_due_us
 from .waves import soaked_us
@@ -41,6 +42,8 @@ def rests_until_us(
         if not row.phase.over and action.digest == row.digest:
             index = index_of(state, action.action_id)
             until = min(until, _of_action(action, row, index, now_us, limits, until))
+            if depends_on_time(action):
+                until = min(until, judges_next_us(state, now_us))
         if until <= now_us:
             return now_us
     return until

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from .action import Action, Device, Selector
 from .labels import compiled
+from .model import DeviceState
+from .reported_expression import compiled_reported
 
 BUCKETS = 10_000
 """A percentage has two decimals: 0.01 % is one bucket."""
@@ -31,12 +33,17 @@ def bucket(action_id: str, device_id: str) -> int:
     return int.from_bytes(digest[:8], "big") % BUCKETS
 
 
-def select(action: Action, devices: Mapping[str, Device]) -> Selection:
-    """The devices that meet every criterion of the action, sorted by id. Call `validity.refusal` first."""
+def select(action: Action, devices: Mapping[str, Device], reported: Callable[[str], bool] | None = None) -> Selection:
+    """The devices that meet every criterion of the action, sorted by id. Call `validity.refusal` first.
+
+    `reported` tests what a device has reported, by its id (`reported_test`); None leaves that criterion out.
+    """
     wanted = action.selector.device_ids
     candidates = list(devices) if wanted is None else [id_ for id_ in set(wanted) if id_ in devices]
     test = _tester(action)
     selected = sorted(id_ for id_ in candidates if devices[id_].tenant == action.tenant and test(devices[id_]))
+    if reported is not None:
+        selected = [id_ for id_ in selected if reported(id_)]
     unknown: list[str] = []
     if wanted is not None:
         unknown = sorted(id_ for id_ in set(wanted) if id_ not in devices or devices[id_].tenant != action.tenant)
@@ -44,7 +51,7 @@ def select(action: Action, devices: Mapping[str, Device]) -> Selection:
 
 
 def _tester(action: Action) -> Callable[[Device], bool]:
-    """A test of all criteria except ids and tenant. Looks up everything that is the same for all devices once."""
+    """A test of all criteria except ids, tenant and reports. Looks up what is the same for all devices once."""
     selector: Selector = action.selector
     tests: list[Callable[[Device], bool]] = []
     if selector.labels is not None:
@@ -62,6 +69,18 @@ def _tester(action: Action) -> Callable[[Device], bool]:
     return lambda device: all(test(device) for test in tests)
 
 
+def reported_test(
+    action: Action, fact: Callable[[str], DeviceState | None], now_us: int
+) -> Callable[[str], bool] | None:
+    """A test of what a device has reported, by its id, at this moment; None if the action does not select by reports.
+    `fact` looks the reports up."""
+    text = action.selector.reported_expression
+    if text is None:
+        return None
+    holds = compiled_reported(text).holds
+    return lambda device_id: holds((fact(device_id), now_us))
+
+
 def describe(action: Action) -> str:
     """The selector as part of a sentence: "labels site=roof and percentage 10"."""
     selector = action.selector
@@ -74,6 +93,8 @@ def describe(action: Action) -> str:
         parts.append("groups " + ", ".join(sorted(selector.groups)))
     if selector.label_expression is not None:
         parts.append(f"label_expression {selector.label_expression}")
+    if selector.reported_expression is not None:
+        parts.append(f"reported_expression {selector.reported_expression}")
     if selector.percentage is not None:
         parts.append(f"percentage {selector.percentage:g}")
     return " and ".join(parts)

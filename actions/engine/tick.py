@@ -32,6 +32,7 @@ from .model import (
 )
 from .moves import destination, follow_routes, unwanted
 from .outbox import owed, withdrawal
+from .reported import follow_reports
 from .reporting import apply_reports
 from .requests import answer_requests
 from .sending import SENDING
@@ -72,6 +73,7 @@ def tick(
     admit(work, actions)
     follow_devices(work)
     apply_reports(work, reports)
+    follow_reports(work)
     answer_requests(work, requests)
     say_held(work)
     _expire(work)
@@ -120,6 +122,7 @@ def apply(state: EngineState, decision: Decision) -> EngineState:
         giving_way=giving_way,
         following=state.following if decision.following is None else decision.following,
         indexes=state.indexes,
+        judged_us=state.judged_us if decision.judged_us is None else decision.judged_us,
     )
 
 
@@ -261,6 +264,7 @@ def _decision(work: Work) -> Decision:
         logs=work.logs,
         moving={action_id: frozenset(ids) for action_id, ids in work.moving.items() if ids},
         following=work.following(),
+        judged_us=work.judged_us,
         wanted=frozenset(work.wanted),
         unread=frozenset(work.unread),
     )

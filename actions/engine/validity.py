@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 
 from actions.engine.json_fields import DEPTH_MAX, is_deeper
 
-from .action import Action, Artifacts
-from .labels import ExpressionError, compiled
+from .action import Action, Artifacts, Selector
+from .expressions import ExpressionError
+from .labels import compiled
 from .model import Limits
+from .reported_expression import compiled_reported
 from .waves import WavesError, parsed
 from .windows import WindowError, spans
 
@@ -56,9 +58,9 @@ def _identity(action: Action) -> Iterator[str]:
 
 def _selector(action: Action) -> Iterator[str]:
     selector = action.selector
-    given = (selector.device_ids, selector.labels, selector.percentage, selector.groups, selector.label_expression)
-    if all(value is None for value in given):
-        yield "no selector: give device_ids, labels, groups, label_expression or percentage (100 for all devices)"
+    if selector == Selector():
+        columns = "device_ids, labels, groups, label_expression, reported_expression"
+        yield f"no selector: give {columns} or percentage (100 for all devices)"
     for column, ids in (("device_ids", selector.device_ids), ("groups", selector.groups)):
         if ids is not None and not ids:
             yield f"{column} is an empty list; leave it null or name {column.removeprefix('device_')}"
@@ -70,11 +72,15 @@ def _selector(action: Action) -> Iterator[str]:
         yield "labels is an empty map; leave it null or name labels"
     if selector.percentage is not None and not 0 < selector.percentage <= 100:
         yield f"percentage must be above 0 and at most 100, not {selector.percentage:g}"
-    if selector.label_expression is not None:
-        try:
-            compiled(selector.label_expression)
-        except ExpressionError as error:
-            yield f"label_expression {error}"
+    for column, text, compile_ in (
+        ("label_expression", selector.label_expression, compiled),
+        ("reported_expression", selector.reported_expression, compiled_reported),
+    ):
+        if text is not None:
+            try:
+                compile_(text)
+            except ExpressionError as error:
+                yield f"{column} {error}"
 
 
 def _content(action: Action) -> Iterator[str]:

@@ -80,6 +80,8 @@ class Work:
         self.returning: dict[str, frozenset[str]] = dict(state.following.returning)
         """By action: the devices that get another attempt once the cancel of the last one is in the log."""
         self.wanted: set[tuple[str, str, str, str]] = set()
+        self.judged_us: int | None = None
+        """Now, if this tick considers that time has passed since the reports of devices."""
         self._merged: dict[str, dict[str, Target]] = {}
         self._owing: dict[str, set[str]] = {}
         """By action: those of the changed targets to which something is owed."""

@@ -76,7 +76,16 @@ class Agent:
         self._running: dict[Key, _Work] = {}
         self._in_turn = asyncio.Lock()
         version = (lambda: None) if updater is None else lambda: updater.version
-        self._reports = Reports(device_id, self._journal, words or OwnWords(), version=version, on_told=on_told)
+        guard = None if keys is None else keys.guard
+        self._reports = Reports(
+            device_id,
+            self._journal,
+            words or OwnWords(),
+            version=version,
+            on_told=on_told,
+            product=None if guard is None else guard.product,
+            hardware=None if guard is None else guard.hardware,
+        )
 
     @property
     def topic(self) -> str:

@@ -24,7 +24,8 @@ Key = tuple[str, int]
 
 
 class Reports:
-    """`version` is the running firmware, or None. Each run of a device has a boot id, and counts its statuses."""
+    """`version` is the running firmware, or None; `product` and `hardware` say what the device is. Each run of a device
+    has a boot id, and counts its statuses."""
 
     def __init__(
         self,
@@ -34,9 +35,12 @@ class Reports:
         *,
         version: Callable[[], str | None],
         on_told: Callable[[Said], None] | None,
+        product: str | None = None,
+        hardware: str | None = None,
     ) -> None:
         self._device_id, self._journal, self._words = device_id, journal, words
         self._version, self._on_told = version, on_told
+        self._product, self._hardware = product, hardware
         self._link: Link | None = None
         self._telling: set[asyncio.Task[None]] = set()
         self._progress: dict[Key, asyncio.Task[None]] = {}
@@ -135,6 +139,9 @@ class Reports:
             result=result,
             version=self._version(),
             step=step,
+            # They cannot change while the device runs, so they are said once per run.
+            product=None if action_id else self._product,
+            hardware=None if action_id else self._hardware,
         )
         record = self._words.record(said)
         if record is None:

@@ -42,6 +42,8 @@ class Said:
     result: Any = None
     version: str | None = None
     step: str | None = None
+    product: str | None = None
+    hardware: str | None = None
 
 
 class Words(Protocol):
@@ -55,7 +57,7 @@ class OwnWords:
     def record(self, said: Said) -> tuple[str, bytes] | None:
         body: dict[str, Any] = {} if not said.action_id else {"action_id": said.action_id, "attempt": said.attempt}
         body |= {"state": said.state, "boot": said.boot, "seq": said.seq, "ts": said.ts_us}
-        for name in ("progress", "message", "result", "version", "step"):
+        for name in ("progress", "message", "result", "version", "step", "product", "hardware"):
             value = getattr(said, name)
             if value is not None:
                 body[name] = value

@@ -56,6 +56,8 @@ DEVICE_STATE = FieldTable(
         Field("last_seen_at", "timestamp", "the broker's time of the device's newest status"),
         Field("boot", "string", "boot id of the device's newest run"),
         Field("version", "string", "firmware version that the device reports"),
+        Field("product", "string", "product that the device reports to be"),
+        Field("hardware", "string", "hardware id that the device reports"),
         Field("last_action_id", "string", "action of its newest status about an action"),
         Field("last_status", "string", "state in that status"),
         Field("log_id", "string", "log of the device's newest status"),

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actions.engine.labels import ExpressionError, compiled
+from actions.engine.expressions import ExpressionError
+from actions.engine.labels import compiled
 from actions.engine.windows import WindowError, is_open
 
 LABELS = {"site": "roof", "fw": "1.2", "old": ""}

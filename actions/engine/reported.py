@@ -1,0 +1,61 @@
+"""Selects by what devices report, and follows it in dynamic actions. Pure.
+
+A device joins whenever its reports fit. One whose reports no longer fit is removed only as long as nothing can have
+been sent to it: an update changes the version by which it was selected, and must not be taken back for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from .action import Action
+from .admission import remove, take_in
+from .model import SECOND_US, EngineState
+from .reported_expression import compiled_reported
+from .selection import reported_test, select
+from .work import Work
+
+JUDGE_EVERY_US = 60 * SECOND_US
+"""How often a dynamic action looks at all devices because of the time alone."""
+_NO_LONGER = "what the device reports is no longer what the action selects"
+
+
+def depends_on_time(action: Action) -> bool:
+    """Whether devices may join or leave this action because time passes."""
+    text = action.selector.reported_expression
+    return action.rollout.dynamic and text is not None and compiled_reported(text).by_time
+
+
+def judges_next_us(state: EngineState, now_us: int) -> int:
+    """When time alone is considered again. A clock that was set back does not delay it."""
+    return min(state.judged_us, now_us) + JUDGE_EVERY_US
+
+
+def follow_reports(work: Work) -> None:
+    """Lets devices join and leave dynamic actions by what they have reported. Call it after `apply_reports`."""
+    is_time = work.now_us >= judges_next_us(work.state, work.now_us)
+    if is_time:
+        work.judged_us = work.now_us
+    is_changed = work.state.devices is not work.devices
+    for action, row in list(work.open_actions()):
+        test = reported_test(action, work.fact, work.now_us)
+        if test is None or not action.rollout.dynamic:
+            continue
+        if is_changed or (is_time and depends_on_time(action)):
+            _follow(work, action, test, work.devices, joins=row.stopped is None)
+        elif work.facts:
+            _follow(work, action, test, work.facts, joins=row.stopped is None)
+
+
+def _follow(
+    work: Work, action: Action, test: Callable[[str], bool], device_ids: Collection[str], *, joins: bool
+) -> None:
+    """Judges these devices."""
+    candidates = {id_: work.devices[id_] for id_ in device_ids if id_ in work.devices}
+    selected = frozenset(select(action, candidates, test).selected)
+    if joins:
+        take_in(work, action, selected)
+    for device_id in sorted(candidates.keys() - selected):
+        target = work.target(action.action_id, device_id)
+        if target is not None and target.unsent and not test(device_id):
+            remove(work, target, _NO_LONGER)
