@@ -271,6 +271,14 @@ class FleetDesk:
         """The row of `action_state`, or None until an engine has processed the action."""
         return next(iter(self._query("action_state", _where("action_state", action_id))), None)
 
+    def stored(self, action_id: str) -> dict[str, Any] | None:
+        """The row of `actions`: of several, the one that was made first. None if there is none."""
+        return next(iter(self.query("actions", f"{_where('actions', action_id)} ORDER BY created_at")), None)
+
+    def query(self, table: str, sql: str) -> list[dict[str, Any]]:
+        """The rows of `sql`, which reads one of the tables by its name. Raises SetupError if there is no such table."""
+        return self._query(table, sql)
+
     def device_states(self) -> list[dict[str, Any]]:
         """The rows of `device_state`, by device id: the last report and the firmware of each device."""
         return self._query("device_state", "SELECT * FROM device_state ORDER BY device_id")

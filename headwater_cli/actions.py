@@ -19,6 +19,7 @@ from headwater_cli._author import ByOption, SignInOption, author
 from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, connect
 from headwater_cli._order import labels_of, with_order
 from headwater_cli._output import put_fields, put_json, put_rows, say
+from headwater_cli._show import show_action, show_csv, show_device
 from headwater_cli._tables import Tables
 from headwater_cli._watch import is_over, watched
 
@@ -51,7 +52,7 @@ def create(
 ) -> None:
     """Insert an action. A device must match all selectors given. With --wait, exit code 1 unless every device
     succeeds."""
-    with _desk(tables, by, admin) as desk:
+    with open_desk(tables, by, admin) as desk:
         id_ = desk.order(order, action_id=action_id)
         if wait is None:
             _answer("action_id", id_, json)
@@ -79,15 +80,20 @@ def plan(
 
     With --config the brokers of the settings are asked which logs they serve.
     """
-    with _desk(tables, by) as desk:
-        logs = None if tables.settings is None else _logs(tables.settings)
-        found = desk.plan(order, action_id=action_id, logs=logs)
+    with open_desk(tables, by) as desk:
+        planned(desk, order, action_id, tables.settings, json=json)
+
+
+def planned(desk: FleetDesk, order: Order, action_id: str | None, settings: Settings | None, *, json: bool) -> None:
+    """Prints what the engine would do with the order."""
+    logs = None if settings is None else _logs(settings)
+    found = desk.plan(order, action_id=action_id, logs=logs)
     if found.refused is not None:
         raise RefusedError(found.refused)
     if json:
-        put_json({"message": found.message, "devices": [_plain(asdict(planned)) for planned in found.devices]})
+        put_json({"message": found.message, "devices": [_plain(asdict(one)) for one in found.devices]})
         return
-    skipped = sum(1 for planned in found.devices if planned.skipped is not None)
+    skipped = sum(1 for one in found.devices if one.skipped is not None)
     chosen = len(found.devices) - skipped
     devices = "device" if chosen == 1 else "devices"
     say(found.message or f"{chosen} {devices} would get it, {skipped} would be skipped")
@@ -120,7 +126,7 @@ def list_(
     json: JsonOption = False,
 ) -> None:
     """List the newest actions and their progress."""
-    with _desk(tables) as desk:
+    with open_desk(tables) as desk:
         rows = desk.actions(limit=limit)
     if json:
         put_json({"actions": [_plain(row) for row in rows]})
@@ -130,18 +136,29 @@ def list_(
 
 
 @app.command()
-def show(action_id: ActionArgument, tables: Tables, json: JsonOption = False) -> None:
-    """Show one action with the state of each of its devices."""
-    with _desk(tables) as desk:
-        row, targets = desk.action(action_id), desk.targets(action_id)
-    if row is None:
-        raise NotFoundError(f"no action engine has processed action {action_id} under {tables.root}")
-    if json:
-        put_json({**_plain(row), "devices": [_plain(target) for target in targets]})
-    else:
-        say(f"{row['phase']}: {row['message']}")
-        names = ("device_id", "state", "attempt", "progress", "message", "result")
-        put_rows(names, [[target[name] for name in names] for target in targets])
+def show(
+    action_id: ActionArgument,
+    tables: Tables,
+    every: Annotated[
+        bool, typer.Option("--devices", help="Every device, also when there are many.", show_default=False)
+    ] = False,
+    device: Annotated[str | None, typer.Option(metavar="ID", help="All about this device, with its events.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="All devices as CSV on stdout.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Show one action: its devices, or groups of them by state and message if there are more than 50."""
+    if sum((every, device is not None, csv)) > 1 or (csv and json):
+        raise typer.BadParameter("give one of --devices, --device and --csv, and --csv without --json")
+    with open_desk(tables) as desk:
+        row = desk.action(action_id)
+        if row is None:
+            raise NotFoundError(f"no action engine has processed action {action_id} under {tables.root}")
+        if device is not None:
+            show_device(desk, row, device, json=json)
+        elif csv:
+            show_csv(desk, action_id)
+        else:
+            show_action(desk, row, every=every, json=json)
 
 
 @app.command()
@@ -154,14 +171,14 @@ def watch(
     json: JsonOption = False,
 ) -> None:
     """Follow an action until it is over: bars on a terminal, otherwise one line per change."""
-    with _desk(tables) as desk:
+    with open_desk(tables) as desk:
         watched(desk, action_id, seconds=timeout, json=json)
 
 
 @app.command()
 def audit(action_id: ActionArgument, tables: Tables, json: JsonOption = False) -> None:
     """Show who asked for what and when, and the answers of the engine."""
-    with _desk(tables) as desk:
+    with open_desk(tables) as desk:
         rows = desk.audit(action_id)
     if not rows:
         raise NotFoundError(f"there is no action {action_id} under {tables.root}")
@@ -193,7 +210,7 @@ def offer(
             value = (table.column("value").to_pylist() or [value])[-1]
     if not value:
         raise NotFoundError(f"the broker at {server} has no artifact {name} {version}; push it first")
-    with _desk(tables, by) as desk:
+    with open_desk(tables, by) as desk:
         desk.offer(json_.loads(value), labels=labels_of(label) if label else None, device_ids=device or None)
     say(f"devices may install {name} {version} from now on")
 
@@ -211,7 +228,7 @@ def _request(kind: str, about: str, *, of_one: bool = False) -> None:
         *,
         device: str | None = None,
     ) -> None:
-        with _desk(tables, by, admin) as desk:
+        with open_desk(tables, by, admin) as desk:
             request_id = desk.ask(kind, action_id, device_id=device, reason=reason)
         _answer("request_id", request_id, json)
 
@@ -262,13 +279,13 @@ def approve(
 ) -> None:
     """Allow the next wave. Must not be the person who created the action. The engine answers in action_events; see
     `audit`."""
-    with _desk(tables, by, admin) as desk:
+    with open_desk(tables, by, admin) as desk:
         request_id = desk.approve(action_id, wave=wave, reason=reason)
     _answer("request_id", request_id, json)
 
 
 @contextmanager
-def _desk(tables: Tables, by: str | None = None, admin: str | None = None) -> Iterator[FleetDesk]:
+def open_desk(tables: Tables, by: str | None = None, admin: str | None = None) -> Iterator[FleetDesk]:
     if find_spec("deltalake") is None:
         raise ConfigError("this command works on Delta tables: install headwater with the extra `spark`")
     from actions.fleet_desk import FleetDesk

@@ -18,6 +18,7 @@ RUN_BY = {
     "README.md": "tests/spark/test_docs_readme.py",
     "docs/spark.md": "tests/spark/test_docs_snippets.py",
     "deploy/spark/standalone.md": "tests/support/spark_cluster.py",
+    "docs/actions.md": "tests/unit/test_docs_actions.py",
     "docs/tables.md": "tests/unit/test_docs_tables.py",
     **dict.fromkeys(
         (

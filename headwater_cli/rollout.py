@@ -1,0 +1,78 @@
+"""`headwater rollout`: an action as a file that people review and keep. The keys are in docs/actions.md §8."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from broker_edge.errors import ConfigError
+from headwater_cli._author import ByOption, SignInOption
+from headwater_cli._options import JsonOption
+from headwater_cli._output import put, put_fields, put_json, say
+from headwater_cli._tables import Tables
+from headwater_cli.actions import open_desk, planned
+
+if TYPE_CHECKING:
+    from actions.rollout_file import Rollout
+
+app = typer.Typer(help="Rollouts as files: plan, then apply.", no_args_is_help=True)
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE.yaml", show_default=False, help="The rollout file.")]
+
+
+@app.command()
+def plan(file: FileArgument, tables: Tables, by: ByOption = None, json: JsonOption = False) -> None:
+    """Show which devices the rollout would select, in which wave, and which would be skipped and why. Writes nothing.
+
+    With --config the brokers of the settings are asked which logs they serve.
+    """
+    rollout = _read(file)
+    with open_desk(tables, by) as desk:
+        planned(desk, rollout.order, rollout.action_id, tables.settings, json=json)
+
+
+@app.command("apply")
+def apply_(
+    file: FileArgument, tables: Tables, by: ByOption = None, admin: SignInOption = None, json: JsonOption = False
+) -> None:
+    """Insert the action of the file. The same file again changes nothing; another content under its id is refused."""
+    rollout = _read(file)
+    with open_desk(tables, by, admin) as desk:
+        from actions.rollouts import apply
+
+        inserted = apply(desk, rollout)
+    if json:
+        put_json({"action_id": rollout.action_id, "inserted": inserted})
+        return
+    id_ = rollout.action_id
+    put_fields(f"{id_} was inserted" if inserted else f"{id_} exists with the same content: nothing was changed")
+
+
+@app.command()
+def example() -> None:
+    """Print a rollout file to begin with."""
+    _needs_yaml()
+    from actions.rollout_file import EXAMPLE
+
+    for line in EXAMPLE.splitlines():
+        put(line)
+    say("Save it, for example with `headwater rollout example > rollout.yaml`, and change it.")
+
+
+def _read(file: Path) -> Rollout:
+    _needs_yaml()
+    from actions.rollout_file import read_rollout
+
+    return read_rollout(file)
+
+
+def _needs_yaml() -> None:
+    if find_spec("deltalake") is None or find_spec("yaml") is None:
+        raise ConfigError("this command works on Delta tables: install headwater with the extra `spark`")
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="rollout")
