@@ -15,7 +15,7 @@ from typing import Any
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from actions.engine import EngineState, Logs
+from actions.engine import Action, EngineState, Limits, Logs
 from actions.engine.foresight import Foresight, foresee
 from actions.engine.validity import refusal
 from actions.rows import (
@@ -148,13 +148,17 @@ class FleetDesk:
         self._append(ACTIONS, [row])
         return str(row["action_id"])
 
-    def plan(self, order: Order, *, action_id: str | None = None, logs: Logs | None = None) -> Foresight:
-        """What the engine would do with this order now, with these brokers. Writes nothing.
+    def plan(
+        self, order: Order, *, action_id: str | None = None, logs: Logs | None = None, limits: Limits | None = None
+    ) -> Foresight:
+        """What the engine would do with this order now, with these brokers and limits (default: those of an engine
+        without settings) and beside the open updates of other actions. Writes nothing.
 
         Waves and percentages depend on a hash of the action's id, so they are the same in a later `order` with this id.
         """
         action = action_of(self._row(order, action_id), commit_version=0)
-        needed = set(action.rollout.depends_on)
+        updates = self._open_updates() if action.is_ota else []
+        needed = {*action.rollout.depends_on, *(update.action_id for update in updates)} - {action.action_id}
         rows = [state_of(row) for id_ in needed for row in self._query("action_state", _where("action_state", id_))]
         targets = {id_: {row["device_id"]: target_of(row) for row in self.targets(id_)} for id_ in needed}
         facts = [device_state_of(row) for row in self.device_states()]
@@ -166,7 +170,15 @@ class FleetDesk:
         devices = devices_of(self._query("devices", "SELECT * FROM devices"))
         artifacts = [artifact_of(row) for row in self._query("artifacts", "SELECT * FROM artifacts")]
         known = {artifact.key: artifact for artifact in artifacts}
-        return foresee(action, state, devices, known, now_us(), logs=logs)
+        return foresee(action, state, devices, known, now_us(), logs=logs, limits=limits, updates=updates)
+
+    def _open_updates(self) -> list[Action]:
+        """The actions of type ota that have begun and not ended, as they began."""
+        begun = self._query("action_state", "SELECT action_id, digest FROM action_state WHERE ended_at IS NULL")
+        digests = {row["action_id"]: row["digest"] for row in begun}
+        rows = self._query("actions", "SELECT * FROM actions WHERE type = 'ota'") if digests else []
+        found = [action_of(row, commit_version=0) for row in rows if row["action_id"] in digests]
+        return list({one.action_id: one for one in found if one.digest == digests[one.action_id]}.values())
 
     def _row(self, order: Order, action_id: str | None) -> dict[str, Any]:
         return {

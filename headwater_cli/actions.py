@@ -78,7 +78,8 @@ def plan(
 ) -> None:
     """Show which devices would be selected, in which wave, and which would be skipped and why. Writes nothing.
 
-    With --config the brokers of the settings are asked which logs they serve.
+    With --config the brokers of the settings are asked which logs they serve, and signatures are judged as the settings
+    say. Otherwise firmware must be signed, by any key.
     """
     with open_desk(tables, by) as desk:
         planned(desk, order, action_id, tables.settings, json=json)
@@ -87,7 +88,8 @@ def plan(
 def planned(desk: FleetDesk, order: Order, action_id: str | None, settings: Settings | None, *, json: bool) -> None:
     """Prints what the engine would do with the order."""
     logs = None if settings is None else _logs(settings)
-    found = desk.plan(order, action_id=action_id, logs=logs)
+    limits = None if settings is None else settings.actions.limits()
+    found = desk.plan(order, action_id=action_id, logs=logs, limits=limits)
     if found.refused is not None:
         raise RefusedError(found.refused)
     if json:
@@ -114,9 +116,11 @@ def _logs(settings: Settings) -> Logs:
 def _when(planned: Planned, logs: Logs | None) -> str:
     if planned.waits:
         return f"waits: {planned.message}" if planned.message else "waits"
+    also = f"; {planned.message}" if planned.message else ""
     if logs is not None:
-        return "at once"
-    return f"at once, if a broker serves {planned.log}" if planned.log else "at once, if there is one broker"
+        return f"at once{also}"
+    which = f"a broker serves {planned.log}" if planned.log else "there is one broker"
+    return f"at once, if {which}{also}"
 
 
 @app.command("list")

@@ -36,17 +36,7 @@ if not TYPE_CHECKING:
 
 def limits_of(given: ActionsSection) -> Limits:
     """The engine's limits from the settings."""
-    return Limits(
-        publish_max=given.publish_max,
-        queued_s=given.queued_s,
-        delivered_s=given.delivered_s,
-        in_progress_s=given.in_progress_s,
-        step_s=given.step_s,
-        removal_max_percentage=given.removal_max_percentage,
-        needs_confirmed_names=given.confirmed_names,
-        allow_unsigned=given.allow_unsigned,
-        trusted_keys=frozenset(given.trusted_keys),
-    )
+    return given.limits()
 
 
 def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool = False) -> None:

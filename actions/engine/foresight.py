@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from .action import Action, Artifacts, Device
 from .admission import admit
+from .giving_way import can_give_way
 from .logs import Logs
-from .model import ActionPhase, EngineState, Limits, TargetState
+from .model import ActionPhase, EngineState, Limits, Target, TargetState
 from .routes import silence
-from .sending import Around, Verdict, verdict
+from .sending import SENDING, Around, Verdict, under_way, verdict
 from .work import Work
 
 
@@ -24,7 +25,7 @@ class Planned:
     waits: bool = False
     """The command would not be sent at once: outside the window, waiting for another action, or without a route."""
     message: str | None = None
-    """Why it has no route."""
+    """Why it has no route, or what becomes of the other updates that are open on the device."""
     log: str | None = None
     """The log or the broker through which the device is reached: that of `devices.log`, or of its newest status."""
 
@@ -47,9 +48,10 @@ def foresee(
     *,
     limits: Limits | None = None,
     logs: Logs | None = None,
+    updates: Collection[Action] = (),
 ) -> Foresight:
-    """`state` holds what is known about devices, and about the actions on which this one depends. Without `logs` no
-    broker was asked, and routes are not checked."""
+    """`state` holds what is known about devices, about the actions on which this one depends, and about the open
+    `updates` of others. Without `logs` no broker was asked, and routes are not checked."""
     work = Work(state, devices, artifacts, now_us, limits or Limits(), logs=logs or Logs())
     admit(work, [action])
     row = work.row(action.action_id)
@@ -68,6 +70,7 @@ def foresee(
         installing={},
         takes=lambda device_id, action: False,
     )
+    beside = _beside(action, updates, work)
     planned = []
     for target in sorted(work.targets(action.action_id), key=lambda target: (target.wave, target.device_id)):
         if target.state is TargetState.SKIPPED:
@@ -77,9 +80,45 @@ def foresee(
         skipped = found if isinstance(found, str) else None
         reason = _unreached(target.device_id, work) if logs is not None and found is Verdict.SEND else None
         waits = found is Verdict.WAIT or reason is not None
+        if skipped is None and reason is None:
+            is_behind, reason = _among(action, beside.get(target.device_id, []))
+            waits = waits or is_behind
         log = _log_of(target.device_id, work)
         planned.append(Planned(target.device_id, target.wave, skipped, waits=waits, message=reason, log=log))
     return Foresight(refused=None, message=row.message, devices=tuple(planned))
+
+
+def _beside(action: Action, updates: Collection[Action], work: Work) -> dict[str, list[tuple[Action, Target]]]:
+    """By device: the updates of others that hold the device, or whose turn it is before this one's."""
+    found: dict[str, list[tuple[Action, Target]]] = {}
+    others = [other for other in updates if action.is_ota and other.is_ota and other.action_id != action.action_id]
+    for other in sorted(others, key=lambda other: (-other.rollout.priority, other.action_id)):
+        row = work.row(other.action_id)
+        if row is None or row.phase.over:
+            continue
+        for target in work.targets(other.action_id):
+            sends = row.phase in SENDING and target.wave <= row.wave
+            is_first = target.unsent and sends and other.rollout.priority >= action.rollout.priority
+            if under_way(target) or is_first or (action.ota.supersede and not target.final):
+                found.setdefault(target.device_id, []).append((other, target))
+    return found
+
+
+def _among(action: Action, beside: Sequence[tuple[Action, Target]]) -> tuple[bool, str | None]:
+    """Whether the command waits for an update of another action on its device, and what becomes of that one."""
+    if not beside:
+        return False, None
+    if action.ota.supersede:
+        ids = ", ".join(other.action_id for other, _ in beside)
+        is_busy = any(under_way(target) and not can_give_way(target) for _, target in beside)
+        return is_busy, f"cancels {ids} there{', and waits for the answer' if is_busy else ' first'}"
+    # What is under way counts before what only waits for its turn.
+    other, target = min(beside, key=lambda pair: not under_way(pair[1]))
+    if not under_way(target):
+        return True, f"goes after {other.action_id}, which waits for its turn there"
+    if action.rollout.priority > other.rollout.priority and can_give_way(target):
+        return False, f"takes the device from {other.action_id}, whose command it has not received"
+    return True, f"goes after {other.action_id}, which is {target.state} there"
 
 
 def _unreached(device_id: str, work: Work) -> str | None:

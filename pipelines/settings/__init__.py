@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from actions.engine import Limits
 from actions.uplink_status import TOPIC, UplinkTopic
 from broker_edge.access import BrokerAccess
 from broker_edge.errors import ConfigError
@@ -116,6 +117,20 @@ class ActionsSection(Section):
     signature_s: int = Field(default=30 * 24 * 3600, gt=0, le=10 * 365 * 24 * 3600)
 
     _reference = field_validator("signing_key")(referenced)
+
+    def limits(self) -> Limits:
+        """The engine's limits."""
+        return Limits(
+            publish_max=self.publish_max,
+            queued_s=self.queued_s,
+            delivered_s=self.delivered_s,
+            in_progress_s=self.in_progress_s,
+            step_s=self.step_s,
+            removal_max_percentage=self.removal_max_percentage,
+            needs_confirmed_names=self.confirmed_names,
+            allow_unsigned=self.allow_unsigned,
+            trusted_keys=frozenset(self.trusted_keys),
+        )
 
 
 class SilverSettings(Section):
