@@ -245,8 +245,12 @@ class FleetDesk:
             signature, key_id = signed.get("value"), signed.get("key_id")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise SettingsError(f"this is not the manifest of an artifact: {error!r}") from error
-        known = self._query("artifacts", "SELECT name, version, tenant FROM artifacts")
-        if any((row["name"], row["version"], row["tenant"]) == (name, version, self._tenant) for row in known):
+        for known in self._query("artifacts", "SELECT * FROM artifacts"):
+            if (known["name"], known["version"], known["tenant"] or DEFAULT_TENANT) != (name, version, self._tenant):
+                continue
+            if known.get("withdrawn_at") is not None:
+                who = known["withdrawn_by"] or "somebody"
+                raise SettingsError(f"artifact {name} {version} was withdrawn by {who}: push it under another version")
             raise SettingsError(f"artifact {name} {version} is already in the table: a version is final")
         row = {
             "name": name,
@@ -262,6 +266,13 @@ class FleetDesk:
             "created_at": now_us(),
         }
         self._append(ARTIFACTS, [row])
+
+    def has_offered(self, name: str, version: str, sha256: str) -> bool:
+        """Whether the table `artifacts` has this version with these bytes, and nobody has withdrawn it."""
+        where = f"name = {literal(name)} AND version = {literal(version)} AND sha256 = {literal(sha256)}"
+        rows = self._query("artifacts", f"SELECT * FROM artifacts WHERE {where}")
+        mine = [row for row in rows if (row["tenant"] or DEFAULT_TENANT) == self._tenant]
+        return any(row.get("withdrawn_at") is None for row in mine)
 
     def audit(self, action_id: str) -> list[dict[str, Any]]:
         """Requests with their authors and times, and the engine's events, by time. Without reports of devices and

@@ -159,6 +159,9 @@ def _rank(row: Row) -> tuple[float, str]:
 
 def artifact_of(row: Row) -> Artifact:
     ids = row["device_ids"]
+    withdrawn = None
+    if row.get("withdrawn_at") is not None:
+        withdrawn = ": ".join(text for text in (row.get("withdrawn_by") or "somebody", row.get("reason")) if text)
     return Artifact(
         name=row["name"] or "",
         version=row["version"] or "",
@@ -169,6 +172,7 @@ def artifact_of(row: Row) -> Artifact:
         key_id=row["key_id"],
         labels=row["labels"],
         device_ids=frozenset(ids) if ids is not None else None,
+        withdrawn=withdrawn,
     )
 
 

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker_edge.errors import ConfigError
+from headwater_cli._options import DEFAULT_SERVER
 
 if TYPE_CHECKING:
+    from broker_edge.access import BrokerAccess
     from pipelines.settings import Settings
     from sinks.store import StoreAccess
 
@@ -64,6 +66,23 @@ def settings_of(config: Path | None, *, option: str) -> Settings:
         raise ConfigError(f"{option} needs {', '.join(missing)}: install headwater with the extra `spark`")
     settings: Settings = import_module("pipelines.settings").load_settings(config)
     return settings
+
+
+def brokers_of(servers: list[str] | None, *, every: bool, settings: Settings | None) -> tuple[BrokerAccess, ...]:
+    """The brokers that --server or --all name. Raises ConfigError and BadParameter."""
+    from broker_edge.access import from_environment
+
+    if not every:
+        return from_environment(servers or [DEFAULT_SERVER])
+    if servers:
+        raise typer.BadParameter("give --all or --server")
+    return (settings or settings_of(None, option="--all")).fleet()
+
+
+def require_tables() -> None:
+    """Raises ConfigError if the library for Delta tables is missing."""
+    if find_spec("deltalake") is None:
+        raise ConfigError("this command works on Delta tables: install headwater with the extra `spark`")
 
 
 def give_tables(app: typer.Typer) -> None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +19,7 @@ from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, con
 from headwater_cli._order import labels_of, with_order
 from headwater_cli._output import put_fields, put_json, put_rows, say
 from headwater_cli._show import show_action, show_csv, show_device
-from headwater_cli._tables import Tables
+from headwater_cli._tables import Tables, require_tables
 from headwater_cli._watch import is_over, watched
 
 if TYPE_CHECKING:
@@ -290,8 +289,7 @@ def approve(
 
 @contextmanager
 def open_desk(tables: Tables, by: str | None = None, admin: str | None = None) -> Iterator[FleetDesk]:
-    if find_spec("deltalake") is None:
-        raise ConfigError("this command works on Delta tables: install headwater with the extra `spark`")
+    require_tables()
     from actions.fleet_desk import FleetDesk
     from broker_edge.errors import PipelineError
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,16 +18,18 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from broker_edge.errors import HeadwaterError
 from broker_edge.escape import moment
+from headwater_cli import _offers
+from headwater_cli._author import ByOption, author
 from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, ServersOption, TimeoutOption, connect
+from headwater_cli._order import labels_of
 from headwater_cli._output import put_fields, put_json, put_rows, say
-from headwater_cli._tables import settings_of
+from headwater_cli._tables import Tables, brokers_of, require_tables
 from headwater_cli.signing import add_to, check_policy, load_policy, load_root
 
 if TYPE_CHECKING:
-    from broker_edge.access import BrokerAccess
     from broker_edge.artifacts import Manifest, Pushed
 
-app = typer.Typer(help="Artifacts: push, list, verify and remove firmware in the log.", no_args_is_help=True)
+app = typer.Typer(help="Artifacts: push, list, verify, withdraw and remove firmware in the log.", no_args_is_help=True)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", show_default=False)]
@@ -46,25 +49,40 @@ def push(
     chunk_bytes: Annotated[int, typer.Option("--chunk-bytes", help="Size of a chunk.")] = 256 * 1024,
     server: ServersOption = None,
     every: Annotated[bool, typer.Option("--all", help="Store it at every broker of the settings.")] = False,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings file with the brokers of --all.")
+    offer: Annotated[
+        bool, typer.Option("--offer", help="Then allow devices to install it: a row in the table artifacts.")
+    ] = False,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="--offer: only devices with this label; repeatable.")
     ] = None,
+    device: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="--offer: only this device; repeatable.")
+    ] = None,
+    *,
+    tables: Tables,
+    by: ByOption = None,
     json: JsonOption = False,
     timeout: TimeoutOption = 30.0,
 ) -> None:
     """Store FILE as NAME VERSION. Repeating it is harmless: existing chunks are not stored again.
 
+    With --offer the table artifacts gets its row once every broker has it; a row that is there already stays as it is.
     With several brokers, each is tried, and the exit code is that of the first one that failed.
     """
     from broker_edge.artifacts import SigningKey
     from broker_edge.artifacts import push as push_file
 
+    if (label or device) and not offer:
+        raise typer.BadParameter("--label and --device go with --offer")
+    if tables.settings is not None and not (every or offer):
+        raise typer.BadParameter("--config goes with --all or --offer")
     signer = None if key is None else SigningKey.load(key)
     signed = None if policy is None else load_policy(policy)
-    brokers = _brokers(server, every=every, config=config)
+    brokers = brokers_of(server, every=every, settings=tables.settings)
     failed: list[HeadwaterError] = []
     rows: list[dict[str, Any]] = []
     is_signed = is_checked = True
+    manifest: Manifest | None = None
     for broker in brokers:
         who = {"server": broker.server, "name": broker.name} if len(brokers) > 1 else {}
         where = f"{broker.name or broker.server}: " if len(brokers) > 1 else ""
@@ -89,6 +107,7 @@ def push(
             if len(brokers) > 1 and not json:
                 put_fields(f"{where}failed: {error}")
             continue
+        manifest = done.manifest
         row = {**_row(done.manifest), "stored": done.stored, "found": done.found, "existed": done.existed}
         rows.append({"broker": who, **row} if who else row)
         is_signed = is_signed and (done.manifest.signature is not None or signed is not None)
@@ -102,18 +121,25 @@ def push(
         say("the broker has no key list, so the signatures of the policy were not checked (see `publish-root`)")
     if failed:
         raise failed[0]
+    if offer and manifest is not None:
+        _offer(tables, by, manifest, label, device)
 
 
-def _brokers(servers: list[str] | None, *, every: bool, config: Path | None) -> tuple[BrokerAccess, ...]:
-    from broker_edge.access import from_environment
+def _offer(
+    tables: Tables, by: str | None, manifest: Manifest, label: list[str] | None, device: list[str] | None
+) -> None:
+    """Adds the row, unless one with these bytes is there."""
+    require_tables()
+    from actions.fleet_desk import FleetDesk
 
-    if not every:
-        if config is not None:
-            raise typer.BadParameter("--config goes with --all")
-        return from_environment(servers or [DEFAULT_SERVER])
-    if servers:
-        raise typer.BadParameter("give --all or --server")
-    return settings_of(config, option="--all").fleet()
+    artifact, who = manifest.artifact, author(by, None)
+    desk = FleetDesk(tables.root, by=who.name, access=tables.access, tenant=tables.tenant)
+    what = f"{artifact.name} {artifact.version}"
+    if desk.has_offered(artifact.name, artifact.version, artifact.sha256):
+        say(f"the table artifacts has {what} already, with the devices that it had")
+        return
+    desk.offer(loads(manifest.to_bytes()), labels=labels_of(label) if label else None, device_ids=device or None)
+    say(f"devices may install {what} from now on")
 
 
 def _sentence(name: str, version: str, done: Pushed) -> str:
@@ -260,4 +286,5 @@ def _bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
 
 def register(parent: typer.Typer) -> None:
     add_to(app)
+    _offers.add_to(app)
     parent.add_typer(app, name="artifacts")

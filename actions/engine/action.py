@@ -206,6 +206,8 @@ class Artifact:
     key_id: str | None = None
     labels: Mapping[str, str] | None = None
     device_ids: frozenset[str] | None = None
+    withdrawn: str | None = None
+    """Who withdrew it and why: no command for it is sent any more."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -223,6 +225,19 @@ class Artifact:
 
 Artifacts = Mapping[tuple[str, str, str], Artifact]
 """(tenant, name, version) → artifact."""
+
+
+def why_gone(action: Action, artifacts: Artifacts) -> str | None:
+    """Why what this action installs must not be sent: its row has gone, or somebody has withdrawn it. None: it may."""
+    if not action.is_ota:
+        return None
+    name, version = action.ota.artifact_name or "", action.ota.artifact_version or ""
+    artifact = artifacts.get((action.tenant, name, version))
+    if artifact is None:
+        return shortened(f"the artifact {name} {version} is no longer in the table artifacts")
+    if artifact.withdrawn is not None:
+        return shortened(f"the artifact {name} {version} was withdrawn by {artifact.withdrawn}")
+    return None
 
 
 def has_artifacts(artifacts: Artifacts, tenant: str) -> bool:

@@ -158,7 +158,7 @@ class _Round:
     def _want(self, action: Action, row: ActionState) -> None:
         """Notes which logs need the artifact: those of the devices of this wave and the next one."""
         work, artifact = self._work, self._around.artifact_of(action)
-        if artifact is None or work.logs.alone or row.stopped is not None:
+        if artifact is None or artifact.withdrawn is not None or work.logs.alone or row.stopped is not None:
             return
         for target in work.targets(action.action_id):
             if not target.final and target.wave <= row.wave + 1:

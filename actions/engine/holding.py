@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Collection
 from dataclasses import replace
 
-from .action import Action, Device, has_artifacts, shortened
+from .action import Action, Device, has_artifacts, shortened, why_gone
 from .model import Held, Target
 from .work import Work
 
@@ -37,9 +37,8 @@ def _has_devices(devices: Collection[Device], tenant: str) -> bool:
 
 
 def is_without_artifact(action: Action, work: Work) -> bool:
-    """Whether the table does not have what this action installs."""
-    key = (action.tenant, action.ota.artifact_name or "", action.ota.artifact_version or "")
-    return action.is_ota and key not in work.artifacts
+    """Whether the table does not have what this action installs, or nobody may install it any more."""
+    return why_gone(action, work.artifacts) is not None
 
 
 def say_held(work: Work) -> None:

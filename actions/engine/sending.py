@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from .action import Action, Artifact, Artifacts, Device, has_artifacts
+from .action import Action, Artifact, Artifacts, Device, has_artifacts, why_gone
 from .model import SECOND_US, ActionPhase, ActionState, DeviceState, Target, TargetState
 from .windows import is_open
 from .work import Work
@@ -165,8 +165,9 @@ def _unfit(action: Action, device: Device, around: Around) -> Skip | None:
     ota = action.ota
     artifact = around.artifact_of(action)
     what = f"artifact {ota.artifact_name} {ota.artifact_version}"
-    if artifact is None:
-        return f"{what} is no longer in the table artifacts"
+    gone = why_gone(action, around.artifacts)
+    if artifact is None or gone is not None:
+        return gone or f"the {what} is gone"
     lacking = artifact.lacking(device)
     if lacking is not None:
         return f"not allowed to install {what}: {lacking}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from .action import Action, Artifacts, Device, Request, has_artifacts, shortened
+from .action import Action, Artifacts, Device, Request, has_artifacts, why_gone
 from .admission import admit, follow_devices
 from .attempts import retried
 from .dispatch import fill_outbox
@@ -220,15 +220,12 @@ def _stop(work: Work) -> None:
 
 
 def _call_off(work: Work) -> None:
-    """Replaces owed commands whose artifact has been taken out of the table by their cancels. Without the row, the
-    command would name an image without its checksum, and nobody wants that image any more."""
+    """Replaces owed commands whose artifact has been withdrawn or taken out of the table by their cancels. Without the
+    row, the command would name an image without its checksum, and nobody wants that image any more."""
     for action, _ in list(work.open_actions()):
-        name, version = action.ota.artifact_name or "", action.ota.artifact_version or ""
-        if not action.is_ota or (action.tenant, name, version) in work.artifacts:
-            continue
-        if not has_artifacts(work.artifacts, action.tenant):
-            continue  # Held, see `holding`.
-        reason = shortened(f"the artifact {name} {version} is no longer in the table artifacts")
+        reason = why_gone(action, work.artifacts)
+        if reason is None or not has_artifacts(work.artifacts, action.tenant):
+            continue  # If no artifact is left, this is held, see `holding`.
         for target in [one for one in work.owing(action.action_id) if one.outbox == "command"]:
             work.called_off.add(target.key)
             work.put(target, cancelled(target, reason, work.now_us))

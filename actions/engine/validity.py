@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from actions.engine.json_fields import DEPTH_MAX, is_deeper
 
-from .action import Action, Artifacts, Selector
+from .action import Action, Artifacts, Selector, shortened
 from .expressions import ExpressionError
 from .labels import compiled
 from .model import Limits
@@ -189,6 +189,8 @@ def _artifact(action: Action, artifacts: Artifacts, limits: Limits) -> Iterator[
     if artifact is None:
         yield f"{what} is not in the table artifacts of tenant {action.tenant}"
         return
+    if artifact.withdrawn is not None:
+        yield shortened(f"{what} was withdrawn by {artifact.withdrawn}")
     if not _SHA256.fullmatch(artifact.sha256):
         yield f"{what} has no valid sha256 in the table artifacts"
     if artifact.signature is None:

@@ -42,6 +42,9 @@ ARTIFACTS = FieldTable(
         Field("device_ids", "array<string>", "only these devices; null: any device"),
         Field("created_by", "string", "who inserted the row"),
         Field("created_at", "timestamp", "when the row was inserted"),
+        Field("withdrawn_at", "timestamp", "since when no command for it is sent; null: it may be installed"),
+        Field("withdrawn_by", "string", "who withdrew it"),
+        Field("reason", "string", "why it was withdrawn"),
     ),
     key=("tenant", "name", "version"),
 )
