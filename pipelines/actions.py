@@ -6,11 +6,13 @@ import argparse
 import logging
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from actions.announcements import Announcer
 from actions.engine import Limits
 from actions.job import ActionJob, Pace
 from actions.reading import GroupReader
@@ -18,8 +20,11 @@ from actions.signing import signing
 from actions.stock import BrokerDepot
 from actions.store import DeltalakeStore
 from actions.uplink_status import UplinkTopic
+from broker_edge.credentials import resolve
+from broker_edge.errors import SettingsError
 from broker_edge.moved import old_names
 from pipelines.jobs.kinds import LoopJob
+from pipelines.jobs.posting import is_address, post
 from pipelines.jobs.process import StopSignal, run_job
 from pipelines.jobs.runner import run_alone
 from pipelines.settings import ActionsSection, Settings, load_settings
@@ -37,6 +42,17 @@ if not TYPE_CHECKING:
 def limits_of(given: ActionsSection) -> Limits:
     """The engine's limits from the settings."""
     return given.limits()
+
+
+def announcer_of(settings: Settings, storage_options: Mapping[str, str]) -> Announcer | None:
+    """What posts to `actions.webhook`, running; None without one. Raises ConfigError."""
+    given = settings.actions
+    if given.webhook is None:
+        return None
+    url = given.webhook if is_address(given.webhook) else resolve(given.webhook, what="actions.webhook")
+    if not is_address(url):
+        raise SettingsError("actions.webhook refers to a text that is not an http:// or https:// address")
+    return Announcer(given.root, partial(post, url), storage_options=storage_options)
 
 
 def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool = False) -> None:
@@ -65,6 +81,7 @@ def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool 
             job.stop()
 
         watcher = threading.Thread(target=watch, name="actions-stop", daemon=True)
+        announcer = announcer_of(settings, access.deltalake())
         watcher.start()
         try:
             if once:
@@ -74,6 +91,8 @@ def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool 
         finally:
             ended.set()
             watcher.join()
+            if announcer is not None:
+                announcer.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

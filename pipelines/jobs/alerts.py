@@ -10,20 +10,19 @@ import json
 import logging
 import queue
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from broker_edge.errors import SettingsError
 from pipelines.jobs.kinds import Progress
+from pipelines.jobs.posting import POST_S, is_address
+from pipelines.jobs.posting import post as posted
 from pipelines.settings import JobsSettings
 
 log = logging.getLogger(__name__)
 
 _WAITING_MAX = 100
-_POST_S = 5.0
 
 
 class AlertKind(StrEnum):
@@ -82,10 +81,10 @@ class Webhook:
     warning in the log: a slow receiver must not stop the jobs."""
 
     def __init__(self, url: str, *, post: Callable[[str, bytes], None] | None = None) -> None:
-        if not url.startswith(("http://", "https://")):
+        if not is_address(url):
             raise SettingsError(f"jobs.webhook must be an http:// or https:// address, not {url}")
         self._url = url
-        self._post = post or _post
+        self._post = post or posted
         self._waiting: queue.Queue[Alert | None] = queue.Queue(_WAITING_MAX)
         self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
         self._thread.start()
@@ -99,20 +98,14 @@ class Webhook:
     def close(self) -> None:
         """Returns when everything was posted, or after a few seconds."""
         try:
-            self._waiting.put(None, timeout=_POST_S)
+            self._waiting.put(None, timeout=POST_S)
         except queue.Full:
             return
-        self._thread.join(2 * _POST_S)
+        self._thread.join(2 * POST_S)
 
     def _run(self) -> None:
         while (alert := self._waiting.get()) is not None:
             try:
                 self._post(self._url, json.dumps(asdict(alert)).encode())
-            except (OSError, ValueError, urllib.error.URLError) as error:
+            except (OSError, ValueError) as error:
                 log.warning("alert could not be posted to %s: %s", self._url, error)
-
-
-def _post(url: str, body: bytes) -> None:
-    request = urllib.request.Request(url, data=body, headers={"content-type": "application/json"}, method="POST")
-    with urllib.request.urlopen(request, timeout=_POST_S):
-        pass

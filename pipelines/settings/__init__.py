@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from actions.engine import Limits
 from actions.uplink_status import TOPIC, UplinkTopic
 from broker_edge.access import BrokerAccess
+from broker_edge.credentials import REFERENCE
 from broker_edge.errors import ConfigError
 from broker_edge.flight import parse_server
 from pipelines.settings.brokers import AccessSection, BrokerSection, fleet_of, referenced
@@ -114,6 +115,7 @@ class ActionsSection(Section):
     allow_unsigned: bool = False
     trusted_keys: list[str] = Field(default=[])
     signing_key: str | None = Field(default=None, repr=False)
+    webhook: str | None = Field(default=None, repr=False)
     signature_s: int = Field(default=30 * 24 * 3600, gt=0, le=10 * 365 * 24 * 3600)
 
     _reference = field_validator("signing_key")(referenced)
@@ -131,6 +133,13 @@ class ActionsSection(Section):
             allow_unsigned=self.allow_unsigned,
             trusted_keys=frozenset(self.trusted_keys),
         )
+
+    @field_validator("webhook")
+    @classmethod
+    def _is_an_address(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")) and not REFERENCE.fullmatch(value):
+            raise ValueError("write an http:// or https:// address, or a reference to it: file:PATH, env:NAME")
+        return value
 
 
 class SilverSettings(Section):

@@ -1,0 +1,34 @@
+"""Posts JSON to the address of a receiver: alerts of jobs, announcements of actions. Neither logs nor repeats."""
+
+from __future__ import annotations
+
+import urllib.request
+from http.client import HTTPException
+from typing import Any
+
+POST_S = 5.0
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirected POST would become a GET without the body, and look accepted."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(_NoRedirect)
+
+
+def is_address(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+def post(url: str, body: bytes, *, timeout_s: float = POST_S) -> None:
+    """Raises OSError or ValueError unless the receiver answers with 2xx. `timeout_s` is how long it may be silent."""
+    request = urllib.request.Request(url, data=body, headers={"content-type": "application/json"}, method="POST")
+    try:
+        with _opener.open(request, timeout=timeout_s):
+            pass
+    except HTTPException as error:
+        # Its text may repeat the address, which may contain a token.
+        raise OSError(f"no valid HTTP answer ({type(error).__name__})") from None
