@@ -21,7 +21,7 @@ from sinks.conflicts import committed
 from sinks.rows import arrow_of, rows_of
 from sinks.sql_text import near
 from sinks.store import StoreAccess
-from sinks.tables import ACTION_EVENTS, QUARANTINE, update_by_path, uri_of
+from sinks.tables import ACTION_EVENTS, ACTION_EVENTS_ARCHIVE, QUARANTINE, update_by_path, uri_of
 
 Row = Mapping[str, Any]
 
@@ -95,9 +95,21 @@ class EventLog:
             'AND "offset" IS NOT NULL GROUP BY log_id, "partition"'
         )
         found: dict[str, dict[str, list[int]]] = {}
-        for row in self._query(self._events, sql):
-            found.setdefault(row["log_id"], {})[str(row["partition"])] = [row["last"] + 1, row["epoch"]]
+        # The live table first: a row that moves after this read is then in the archive.
+        tables = [self._events, *self._archive()]
+        newest: dict[tuple[str, int], tuple[int, int]] = {}
+        for row in (row for table in tables for row in self._query(table, sql)):
+            place, at = (row["log_id"], row["partition"]), (row["epoch"] or 0, row["last"])
+            newest[place] = max(newest.get(place, at), at)
+        for (log_id, partition), (epoch, last) in newest.items():
+            found.setdefault(log_id, {})[str(partition)] = [last + 1, epoch]
         return found
+
+    def _archive(self) -> list[DeltaTable]:
+        """The archive of the events, if there is one: the newest record of a partition may be in it."""
+        uri, options = uri_of(self._root, ACTION_EVENTS_ARCHIVE.name), self._access.deltalake() or None
+        is_there = DeltaTable.is_deltatable(uri, storage_options=options)
+        return [DeltaTable(uri, storage_options=options)] if is_there else []
 
     def _append_once(self, table: DeltaTable, values: pa.Table, app_id: str, version: int) -> None:
         def write() -> None:

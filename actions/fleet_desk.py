@@ -33,6 +33,8 @@ from sinks.sql_text import literal
 from sinks.store import StoreAccess
 from sinks.table_query import queried
 from sinks.tables import (
+    ACTION_EVENTS,
+    ACTION_EVENTS_ARCHIVE,
     ACTION_REQUESTS,
     ACTIONS,
     ARTIFACTS,
@@ -279,12 +281,24 @@ class FleetDesk:
         brokers."""
         made = self._query("actions", _where("actions", action_id))
         asked = self._query("action_requests", _where("action_requests", action_id))
-        said = self._query("action_events", f"{_where('action_events', action_id)} AND source = 'engine'")
+        said = self.events(f"action_id = {literal(action_id)} AND source = 'engine'")
         rows = [(row["created_at"], row["created_by"], "create", None, row["name"]) for row in made]
         rows += [(row["at"], row["by"], row["kind"], row["device_id"], row["reason"]) for row in asked]
         rows += [(row["at"], "engine", row["state"], row["device_id"], row["message"]) for row in said]
         names = ("at", "who", "what", "device_id", "text")
         return [dict(zip(names, row, strict=True)) for row in sorted(rows, key=lambda row: row[0] or 0)]
+
+    def events(self, where: str) -> list[dict[str, Any]]:
+        """The events that fulfil this condition, by id, also the archived ones, each once: a row that is just being
+        moved is in both tables."""
+        names = [ACTION_EVENTS.name]
+        archive = uri_of(self._root, ACTION_EVENTS_ARCHIVE.name)
+        if DeltaTable.is_deltatable(archive, storage_options=self._access.deltalake()):
+            names.append(ACTION_EVENTS_ARCHIVE.name)
+        # The live table first: a row that moves after this read is then in the archive.
+        rows = [row for name in names for row in self._query(name, f"SELECT * FROM {name} WHERE {where}")]
+        by_id = {row["event_id"]: row for row in rows}
+        return [by_id[event_id] for event_id in sorted(by_id)]
 
     def actions(self, *, limit: int = 50) -> list[dict[str, Any]]:
         """The newest rows of `action_state`, newest first."""

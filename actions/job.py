@@ -51,6 +51,8 @@ _PUBLISH_S = 1.0
 _CLOSE_S = 5.0
 _GLANCE_S = 0.02
 """Interval between two quick looks for changed tables, where a look costs little."""
+_ARCHIVE_S, _ARCHIVE_NEXT_S = 3600.0, 1.0
+"""Intervals between two looks for old events, and between two parts of them."""
 _HOLD_US = 600 * 1_000_000
 """How long nothing times out after the clock was set ahead: somebody may set it back."""
 _KNOWN_FREE = 10_000
@@ -63,6 +65,8 @@ class Pace:
     """Maximum interval between two checks of the clock."""
     poll_s: float = 0.2
     """Interval between two checks for changed tables. Tables in a local folder are glanced at in between."""
+    keep_s: float | None = None
+    """Events are archived this long after their action has ended; None: never."""
     device_state_s: float = 1.0
     """Minimum interval between two writes of what devices report about themselves: each is a MERGE."""
 
@@ -126,6 +130,7 @@ class ActionJob:
         """Decided but not written yet. The reports behind them do not count as settled until then."""
         self._facts_version: int | None = None
         self._facts_from = 0.0
+        self._archive_from = 0.0
         self._rest: tuple[int, int] | None = None
         """The period, by the engine's clock, in which a tick without news would decide nothing."""
         store.claim()
@@ -151,8 +156,18 @@ class ActionJob:
             if due or not news.empty or self._has_news():
                 last_tick = time.monotonic()
                 self.turn(news)
+            if news.empty:
+                self._archive()
             self._wait()
         self.close()
+
+    def _archive(self) -> None:
+        """Moves a part of the old events, unless somebody has just set the clock ahead, or events are still unread."""
+        is_time = time.monotonic() >= self._archive_from
+        if self._pace.keep_s is None or not is_time or self._held is not None or self._heard_next is not None:
+            return
+        has_more = self._store.archive(self._clock_us() - int(self._pace.keep_s * 1_000_000))
+        self._archive_from = time.monotonic() + (_ARCHIVE_NEXT_S if has_more else _ARCHIVE_S)
 
     def _wait(self) -> None:
         """Waits for news, at most until the tables are to be checked again."""

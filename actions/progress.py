@@ -53,11 +53,11 @@ def groups(desk: FleetDesk, action_id: str) -> list[dict[str, Any]]:
 
 def device_of(desk: FleetDesk, action_id: str, device_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
     """The target's row and its events by time; None if the action does not have this device."""
-    where = f"WHERE action_id = {literal(action_id)} AND device_id = {literal(device_id)}"
-    targets = desk.query("action_targets", f"SELECT * FROM action_targets {where}")
+    where = f"action_id = {literal(action_id)} AND device_id = {literal(device_id)}"
+    targets = desk.query("action_targets", f"SELECT * FROM action_targets WHERE {where}")
     if not targets:
         return None
-    return targets[0], desk.query("action_events", f"SELECT * FROM action_events {where} ORDER BY at, recorded_at")
+    return targets[0], sorted(desk.events(where), key=lambda row: (row["at"], row["recorded_at"]))
 
 
 def csv_targets(desk: FleetDesk, action_id: str) -> list[dict[str, Any]]:

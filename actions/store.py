@@ -18,6 +18,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from actions.archive import EventArchive
 from actions.engine import (
     Action,
     ActionState,
@@ -52,12 +53,12 @@ from sinks.conflicts import committed
 from sinks.rows import now_us, rows_of
 from sinks.sql_text import literal, near
 from sinks.table_query import queried
-from sinks.tables import TABLES, update_by_path, uri_of
+from sinks.tables import ACTION_EVENTS_ARCHIVE, TABLES, create_by_path, update_by_path, uri_of
 
 log = logging.getLogger(__name__)
 
 _APP = "headwater-actions"
-_WRITTEN = ("action_targets", "action_state", "device_state", "action_events", "quarantine")
+_WRITTEN = ("action_targets", "action_state", "device_state", "action_events", "quarantine", "action_events_archive")
 """The first one decides which engine is the newest."""
 _PRUNE_BY_MAX = 100
 _REPORTS_MAX = 100_000
@@ -81,7 +82,10 @@ class DeltalakeStore:
         self._root, self._synced = root, synced
         self._folder = None if "://" in str(root) else Path(root)
         self._options = dict(storage_options) if storage_options else None
-        self._tables = {name: self._open(name) for name in TABLES}
+        self._tables = {name: self._open(name) for name in TABLES if name != ACTION_EVENTS_ARCHIVE.name}
+        # Tables of an older version have no archive.
+        create_by_path(root, storage_options=self._options, tables=(ACTION_EVENTS_ARCHIVE,))
+        self._tables[ACTION_EVENTS_ARCHIVE.name] = self._open(ACTION_EVENTS_ARCHIVE.name)
         for name in _WRITTEN:
             update_by_path(self._tables[name], TABLES[name])
         self._read = self._recorded = self._durable = self._marks()
@@ -91,6 +95,7 @@ class DeltalakeStore:
         self._devices_version = self._artifacts_version = -1
         self._repeated = RepeatedDevices()
         self._fence = Fence(root, _WRITTEN)
+        self._archive = EventArchive(_ArchiveTables(self))
 
     def claim(self) -> None:
         self._fence.claim(self._current)
@@ -128,6 +133,13 @@ class DeltalakeStore:
                 f"SELECT event_id FROM action_events WHERE source = 'engine' AND action_id IN {ids}",
             )
         started = tuple(state_of(row) for row in states)
+        ended = [row.action_id for row in started if row.ended_us is not None]
+        for start in range(0, len(ended), _ASKED_MAX):
+            ids = _literals(ended[start : start + _ASKED_MAX])
+            of_engine = f"source = 'engine' AND action_id IN {ids}"
+            said += self._query(
+                "action_events_archive", f"SELECT event_id FROM action_events_archive WHERE {of_engine}"
+            )
         return Loaded(
             definitions=self._as_inserted([action_of(row, commit_version=0) for row in definitions], started),
             states=started,
@@ -224,6 +236,15 @@ class DeltalakeStore:
             raise TableStoreError(message) from error
         except DeltaError as error:
             raise TableStoreError(f"a table under {self._root} cannot be written: {error}") from error
+
+    def archive(self, before_us: int) -> bool:
+        self._refuse_if_fenced()
+        try:
+            return self._archive.move(before_us)
+        except TableStoreError:
+            raise
+        except DeltaError as error:
+            raise TableStoreError(f"a table under {self._root} cannot be archived: {error}") from error
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -391,6 +412,11 @@ class DeltalakeStore:
 
         committed(again, f"a write to {name}")
 
+    def _delete(self, table: DeltaTable, name: str, where: str) -> None:
+        self._fence.require(table, name)
+        table.delete(where, commit_properties=CommitProperties(app_transactions=self._transactions({})))
+        self._fence.note_commit(table, name)
+
     def _transactions(self, marks: Mapping[str, int]) -> list[Transaction]:
         """That of the engine, and marks that have moved. One commit must not write a mark twice or decrease it."""
         moved = {name: version for name, version in marks.items() if version > getattr(self._recorded, name)}
@@ -398,6 +424,18 @@ class DeltalakeStore:
         self._recorded = Versions(**{**recorded, **moved})
         marked = [Transaction(f"{_APP}:{name}", version) for name, version in moved.items()]
         return [self._fence.transaction(), *marked]
+
+
+class _ArchiveTables:
+    """What the archive may do with the tables of a store."""
+
+    def __init__(self, store: DeltalakeStore) -> None:
+        self.current, self.append, self.delete = store._current, store._append, store._delete
+        self._synced = store._synced
+
+    def sync(self) -> None:
+        if self._synced is not None:
+            sync_file_system(self._synced)
 
 
 def _settled(table: DeltaTable, name: str) -> int:

@@ -61,7 +61,8 @@ def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool 
     given = settings.actions
     with closing(Fleet(settings.fleet())) as fleet:
         publishers = signing(fleet.publishers, given.signing_key, valid_s=given.signature_s)
-        pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s, device_state_s=given.device_state_s)
+        keep_s = None if given.keep_days is None else given.keep_days * 86_400.0
+        pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s, device_state_s=given.device_state_s, keep_s=keep_s)
         depots = [BrokerDepot(publisher.client) for publisher in fleet.publishers]
         uplink = None if settings.status.uplink_topic is None else UplinkTopic(settings.status.uplink_topic).filter
         group = settings.status.consumer_group

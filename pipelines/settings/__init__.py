@@ -105,6 +105,7 @@ class ActionsSection(Section):
     tick_s: float = Field(default=1.0, gt=0)
     poll_s: float = Field(default=0.2, gt=0)
     device_state_s: float = Field(default=1.0, ge=0)
+    keep_days: int | None = Field(default=90, ge=1, le=36_500)
     publish_max: int = Field(default=5_000, gt=0)
     queued_s: int = Field(default=7 * 24 * 3600, gt=0)
     delivered_s: int = Field(default=3600, gt=0)

@@ -5,7 +5,14 @@ docs/reference/tables.md shows all of them.
 """
 
 from broker_edge.fields import Field, FieldTable
-from sinks.tables.actions import ACTION_EVENTS, ACTION_REQUESTS, ACTION_STATE, ACTION_TARGETS, ACTIONS
+from sinks.tables.actions import (
+    ACTION_EVENTS,
+    ACTION_EVENTS_ARCHIVE,
+    ACTION_REQUESTS,
+    ACTION_STATE,
+    ACTION_TARGETS,
+    ACTIONS,
+)
 from sinks.tables.create import PROPERTIES, TABLES, create_by_name, create_by_path, uri_of
 from sinks.tables.devices import ARTIFACTS, DEVICE_STATE, DEVICES
 from sinks.tables.existing import describe_in_spark, update_by_path, update_in_spark
@@ -17,6 +24,7 @@ from sinks.tables.views import VIEWS, View, temporary_views
 __all__ = [
     "ACTIONS",
     "ACTION_EVENTS",
+    "ACTION_EVENTS_ARCHIVE",
     "ACTION_REQUESTS",
     "ACTION_STATE",
     "ACTION_TARGETS",

@@ -171,7 +171,7 @@ ACTION_STATE = FieldTable(
 
 ACTION_EVENTS = FieldTable(
     "action_events",
-    "All reports of devices, brokers and the engine about actions. Append-only: the audit trail.",
+    "All reports of devices, brokers and the engine about actions: the audit trail. Old rows move to its archive.",
     "the status job and the action engine",
     (
         Field(
@@ -205,5 +205,13 @@ ACTION_EVENTS = FieldTable(
         Field("at", "timestamp", "when the broker appended the record, or the engine decided", nullable=False),
         Field("recorded_at", "timestamp", "when the row was created", nullable=False),
     ),
+    key=("event_id",),
+)
+
+ACTION_EVENTS_ARCHIVE = FieldTable(
+    "action_events_archive",
+    "Old rows of action_events, of actions that ended long ago. Written only by the action engine.",
+    "the action engine",
+    ACTION_EVENTS.fields,
     key=("event_id",),
 )

@@ -15,7 +15,14 @@ from deltalake import DeltaTable, Schema
 
 from broker_edge.errors import SettingsError
 from broker_edge.fields import FieldTable, quoted
-from sinks.tables.actions import ACTION_EVENTS, ACTION_REQUESTS, ACTION_STATE, ACTION_TARGETS, ACTIONS
+from sinks.tables.actions import (
+    ACTION_EVENTS,
+    ACTION_EVENTS_ARCHIVE,
+    ACTION_REQUESTS,
+    ACTION_STATE,
+    ACTION_TARGETS,
+    ACTIONS,
+)
 from sinks.tables.devices import ARTIFACTS, DEVICE_STATE, DEVICES
 from sinks.tables.existing import delta_field, update_by_path, update_in_spark
 from sinks.tables.ingest import QUARANTINE
@@ -37,6 +44,7 @@ TABLES: Mapping[str, FieldTable] = {
         ACTION_TARGETS,
         ACTION_STATE,
         ACTION_EVENTS,
+        ACTION_EVENTS_ARCHIVE,
         QUARANTINE,
     )
 }

@@ -34,6 +34,7 @@ TABLE_FAMILIES = (
             tables.ACTION_TARGETS,
             tables.ACTION_STATE,
             tables.ACTION_EVENTS,
+            tables.ACTION_EVENTS_ARCHIVE,
         ),
     ),
     ("Devices", (tables.DEVICES, tables.DEVICE_STATE, tables.ARTIFACTS)),

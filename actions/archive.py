@@ -1,0 +1,138 @@
+"""Moves old rows of `action_events` to `action_events_archive`, a part at a time, so that neither a kill nor another
+writer loses or doubles one.
+
+A part is the oldest rows of one action. It is copied in one commit, counted, and only then deleted. After a kill the
+part is found again, and the rows that the archive has are not copied again. The delete touches only rows of the version
+that was copied: rows that were added since stay.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from broker_edge.errors import TableStoreError
+from sinks.sql_text import literal
+from sinks.table_query import queried
+from sinks.tables import ACTION_EVENTS, ACTION_EVENTS_ARCHIVE, ACTION_STATE
+
+log = logging.getLogger(__name__)
+
+PART_ROWS = 20_000
+"""Approximate number of rows of a part: the engine decides nothing while it moves one."""
+_IDS_MAX = 10_000
+"""Actions that are looked up at once."""
+_LIVE, _OLD = ACTION_EVENTS.name, ACTION_EVENTS_ARCHIVE.name
+
+
+class ArchiveTables(Protocol):
+    """What the store gives: tables at their newest version, and commits with the number of the engine."""
+
+    def current(self, name: str) -> DeltaTable: ...
+
+    def append(self, name: str, rows: pa.Table) -> None: ...
+
+    def delete(self, table: DeltaTable, name: str, where: str) -> None:
+        """Deletes from this version of the table. Raises CommitFailedError without another try."""
+
+    def sync(self) -> None:
+        """Returns when the commits are on disk."""
+
+
+class EventArchive:
+    """Finds and moves parts. Keeps nothing that a restart would need."""
+
+    def __init__(self, tables: ArchiveTables) -> None:
+        self._tables = tables
+        self._due: deque[str | None] = deque()
+        """Actions with old rows; None: rows about no action."""
+
+    def move(self, before_us: int) -> bool:
+        """Moves one part of the rows recorded before this time whose action ended before it, or that name no action of
+        the tables. Returns whether there may be more."""
+        if not self._due:
+            self._due.extend(self._found(before_us))
+        if not self._due:
+            return False
+        live = self._tables.current(_LIVE)
+        whose = _whose(self._due[0])
+        until_us, is_last = self._until_us(live, whose, before_us)
+        where = f"{whose} AND recorded_at <= {_time(until_us)}"
+        if not self._moved(live, where):
+            return True
+        if is_last:
+            self._due.popleft()
+        return True
+
+    def _found(self, before_us: int) -> list[str | None]:
+        tables = {name: self._tables.current(name) for name in (_LIVE, ACTION_STATE.name)}
+        sql = (
+            f"SELECT DISTINCT e.action_id AS action_id FROM {_LIVE} e "
+            f"LEFT JOIN {ACTION_STATE.name} s ON e.action_id = s.action_id "
+            f"WHERE e.recorded_at <= {_time(before_us)} AND (s.action_id IS NULL OR s.ended_at <= {_time(before_us)}) "
+            f"LIMIT {_IDS_MAX}"
+        )
+        found: list[str | None] = queried(tables, sql).column("action_id").to_pylist()
+        return found
+
+    @staticmethod
+    def _until_us(live: DeltaTable, whose: str, before_us: int) -> tuple[int, bool]:
+        """Up to which time the next part reaches, and whether it is the last one. Rows of the same time stay together,
+        so a part may be larger by a batch of the status job."""
+        sql = (
+            f"SELECT recorded_at FROM {_LIVE} WHERE {whose} AND recorded_at <= {_time(before_us)} "
+            f"ORDER BY recorded_at LIMIT 1 OFFSET {PART_ROWS - 1}"
+        )
+        found = queried({_LIVE: live}, sql).column("recorded_at").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        return (before_us, True) if not len(found) else (found[0].as_py(), found[0].as_py() >= before_us)
+
+    def _moved(self, live: DeltaTable, where: str) -> bool:
+        """Copies, counts, deletes. False if another writer came between; the next call repeats it."""
+        rows = _plain(queried({_LIVE: live}, f"SELECT * FROM {_LIVE} WHERE {where}"))
+        if not rows.num_rows:
+            return True
+        fresh = not_in(rows, self._archived(where))
+        if fresh.num_rows:
+            self._tables.append(_OLD, fresh)
+        missing = not_in(rows, self._archived(where)).num_rows
+        if missing:
+            raise TableStoreError(f"the table {_OLD} lacks {missing} rows that were copied to it: nothing was deleted")
+        self._tables.sync()
+        try:
+            self._tables.delete(live, _LIVE, where)
+        except CommitFailedError as error:
+            log.info("rows of %s were archived, and are deleted with the next try: %s", _LIVE, str(error)[:200])
+            return False
+        log.info("%d rows of %s moved to %s", rows.num_rows, _LIVE, _OLD)
+        return True
+
+    def _archived(self, where: str) -> pa.Table:
+        return queried({_OLD: self._tables.current(_OLD)}, f"SELECT event_id FROM {_OLD} WHERE {where}")
+
+
+def not_in(rows: pa.Table, archived: pa.Table) -> pa.Table:
+    """The rows whose event is not among the archived ones."""
+    known = archived.column("event_id").cast(pa.string())
+    ids = rows.column("event_id").cast(pa.string())
+    return rows.filter(pc.invert(pc.is_in(ids, value_set=known.combine_chunks())))
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """DataFusion answers with views of texts, which pyarrow cannot filter."""
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return rows.cast(pa.schema([field.with_type(plain.get(field.type, field.type)) for field in rows.schema]))
+
+
+def _whose(action_id: str | None) -> str:
+    return "action_id IS NULL" if action_id is None else f"action_id = {literal(action_id)}"
+
+
+def _time(at_us: int) -> str:
+    """A time for SQL, in the one form that a query and a delete take."""
+    return f"arrow_cast({int(at_us)}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
