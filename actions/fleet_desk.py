@@ -15,7 +15,7 @@ from typing import Any
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from actions.engine import Action, EngineState, Limits, Logs
+from actions.engine import Action, Artifacts, EngineState, Limits, Logs
 from actions.engine.foresight import Foresight, foresee
 from actions.engine.validity import refusal
 from actions.rows import (
@@ -170,9 +170,17 @@ class FleetDesk:
             facts={fact.device_id: fact for fact in facts},
         )
         devices = devices_of(self._query("devices", "SELECT * FROM devices"))
-        artifacts = [artifact_of(row) for row in self._query("artifacts", "SELECT * FROM artifacts")]
-        known = {artifact.key: artifact for artifact in artifacts}
-        return foresee(action, state, devices, known, now_us(), logs=logs, limits=limits, updates=updates)
+        return foresee(action, state, devices, self._artifacts(), now_us(), logs=logs, limits=limits, updates=updates)
+
+    def refusal(self, order: Order, *, action_id: str, limits: Limits | None = None) -> str | None:
+        """Why the engine would refuse this order with the artifacts of now, or None. Without `limits`, which say whose
+        signatures count, signatures are left to the engine."""
+        action = action_of(self._row(order, action_id), commit_version=0)
+        return refusal(action, self._artifacts(), limits or Limits(allow_unsigned=True))
+
+    def _artifacts(self) -> Artifacts:
+        found = [artifact_of(row) for row in self._query("artifacts", "SELECT * FROM artifacts")]
+        return {artifact.key: artifact for artifact in found}
 
     def _open_updates(self) -> list[Action]:
         """The actions of type ota that have begun and not ended, as they began."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from actions.engine import Limits
 from actions.fleet_desk import FleetDesk, Order
 from actions.rollout_file import Rollout
 from broker_edge.errors import RefusedError
@@ -15,18 +16,24 @@ from sinks.tables import ACTIONS
 _JSON = ("params", "waves")
 
 
-def apply(desk: FleetDesk, rollout: Rollout) -> bool:
-    """Inserts the action and returns True, or False if it is there with the same content. Raises RefusedError if the id
-    has another content: an action never changes once it is inserted."""
+def apply(desk: FleetDesk, rollout: Rollout, *, limits: Limits | None = None) -> bool:
+    """Inserts the action and returns True, or False if it is there with the same content.
+
+    Raises RefusedError if the id has another content, because an action never changes once it is inserted, and if the
+    engine would refuse the action: its id would be used up. `limits` say whose signatures count (`FleetDesk.refusal`).
+    """
     stored = desk.stored(rollout.action_id)
     if stored is None:
+        wrong = desk.refusal(rollout.order, action_id=rollout.action_id, limits=limits)
+        if wrong is not None:
+            raise RefusedError(f"action {rollout.action_id} was not inserted: {wrong}")
         desk.order(rollout.order, action_id=rollout.action_id)
         return True
     other = differing(rollout.order, stored)
     if other:
         raise RefusedError(
-            f"action {rollout.action_id} exists with another {', '.join(other)}, and an action does not change once it "
-            "is inserted: write a new id, and cancel the old action if it must stop"
+            f"action {rollout.action_id} exists with other values of {', '.join(other)}, and an action does not change "
+            "once it is inserted: write a new id, and cancel the old action if it must stop"
         )
     return False
 

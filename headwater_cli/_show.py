@@ -61,7 +61,7 @@ def show_device(desk: FleetDesk, row: dict[str, Any], device_id: str, *, json: b
         put_json({"target": _plain(target), "events": [_plain(event) for event in events]})
         return
     for name, value in _plain(target).items():
-        put_fields(name, _moment(value) if name.endswith("_at") else value)
+        put_fields(name, _said(name, value))
     for event in events:
         put_fields("event", _moment(event["at"]), *(event[name] for name in _EVENT_NAMES[1:]))
 
@@ -71,7 +71,14 @@ def show_csv(desk: FleetDesk, action_id: str) -> None:
 
     put(_line(CSV_NAMES))
     for target in csv_targets(desk, action_id):
-        put(_line([_moment(target[name]) if name.endswith("_at") else target[name] for name in CSV_NAMES]))
+        put(_line([_said(name, target[name]) for name in CSV_NAMES]))
+
+
+def _said(name: str, value: Any) -> Any:
+    """A column for people: times as text, waves from 1 as in `plan`."""
+    if value is None:
+        return None
+    return _moment(value) if name.endswith("_at") else value + 1 if name == "wave" else value
 
 
 def _line(values: Any) -> str:

@@ -38,17 +38,20 @@ def plan(file: FileArgument, tables: Tables, by: ByOption = None, json: JsonOpti
 def apply_(
     file: FileArgument, tables: Tables, by: ByOption = None, admin: SignInOption = None, json: JsonOption = False
 ) -> None:
-    """Insert the action of the file. The same file again changes nothing; another content under its id is refused."""
+    """Insert the action of the file, unless the engine would refuse it. The same file again changes nothing; another
+    content under its id is refused."""
     rollout = _read(file)
     with open_desk(tables, by, admin) as desk:
         from actions.rollouts import apply
 
-        inserted = apply(desk, rollout)
+        limits = None if tables.settings is None else tables.settings.actions.limits()
+        inserted = apply(desk, rollout, limits=limits)
     if json:
         put_json({"action_id": rollout.action_id, "inserted": inserted})
         return
     id_ = rollout.action_id
     put_fields(f"{id_} was inserted" if inserted else f"{id_} exists with the same content: nothing was changed")
+    say(f"follow it with `headwater actions watch {id_}`")
 
 
 @app.command()

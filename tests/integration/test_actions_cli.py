@@ -192,6 +192,41 @@ def test_plan_foresees_the_waves_that_the_engine_makes(run: Run, root: str, engi
     }
 
 
+def test_a_rollout_file_is_planned_applied_and_carried_out_once(
+    run: Run, root: str, engine: ActionJob, tmp_path: Path
+) -> None:
+    file = tmp_path / "rollout.yaml"
+    file.write_text("id: r1\nname: echo\nlabels: {site: roof}\nwaves:\n- {percentage: 50}\n- {percentage: 100}\n")
+    code, out, err = run("rollout", "plan", str(file), "--root", root, "--json")
+    planned = {row["device_id"]: row["wave"] for row in json.loads(out)["devices"]}
+    assert (code, sorted(planned.values())) == (0, [0, 1]), err
+    assert FleetDesk(root).stored("r1") is None
+    code, out, err = run("rollout", "apply", str(file), "--root", root, "--by", "ann")
+    assert (code, out) == (0, "r1 was inserted\n"), err
+    until(root, "r1", "RUNNING")
+    assert {row["device_id"]: row["wave"] for row in FleetDesk(root).targets("r1")} == planned
+    code, out, _ = run("rollout", "apply", str(file), "--root", root, "--json")
+    assert (code, json.loads(out)) == (0, {"action_id": "r1", "inserted": False})
+    file.write_text(file.read_text().replace("50", "60"))
+    code, _, err = run("rollout", "apply", str(file), "--root", root)
+    assert (code, "action r1 exists with other values of waves" in err) == (4, True)
+    file.write_text("id: r1\nnme: echo\n")
+    code, _, err = run("rollout", "plan", str(file), "--root", root)
+    assert (code, err) == (5, f"headwater: {file}:2: nme: unknown key: did you mean name?\n")
+    for offset, device_id in enumerate(sorted(planned, key=lambda id_: planned[id_])):
+        report(root, "r1", device_id, offset)
+    assert run("actions", "watch", "r1", "--root", root, "--timeout", "60")[0] == 0
+    assert FleetDesk(root).query("actions", "SELECT count(*) AS n FROM actions") == [{"n": 1}]
+
+
+def test_the_example_of_a_rollout_file_can_be_saved_and_read(run: Run, root: str, tmp_path: Path) -> None:
+    code, out, _ = run("rollout", "example")
+    (tmp_path / "rollout.yaml").write_text(out)
+    assert code == 0
+    code, _, err = run("rollout", "apply", str(tmp_path / "rollout.yaml"), "--root", root)
+    assert (code, "pump-110 was not inserted: artifact pump 1.1.0 is not in the table artifacts" in err) == (4, True)
+
+
 def test_rollout_is_steered_from_the_command_line_and_audited(run: Run, root: str, engine: ActionJob) -> None:
     wave = ("--wave", "50,approve", "--wave", "100")
     assert (

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from actions.engine import Limits
 from actions.fleet_desk import FleetDesk, Order
 from actions.rollout_file import EXAMPLE, FILE_BYTES_MAX, read_rollout
 from actions.rollouts import apply
 from broker_edge.errors import RefusedError, SettingsError
+
+MANIFEST = {"artifact": {"name": "pump", "version": "1.1.0", "size": 1, "sha256": "a" * 64}}
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -127,13 +130,26 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_applying_a_file_twice_inserts_one_action_and_another_content_is_refused(tmp_path: Path) -> None:
     desk = FleetDesk(tmp_path / "tables", by="ann", create=True)
+    desk.offer(MANIFEST)
     rollout = read_rollout(written(tmp_path, EXAMPLE))
     assert apply(desk, rollout)
     assert not apply(FleetDesk(tmp_path / "tables", by="bob"), rollout)
     other = EXAMPLE.replace("soak: 1h", "soak: 2h").replace("p2", "p3")
-    with pytest.raises(RefusedError, match="action pump-110 exists with another labels, waves, and an action does not"):
+    with pytest.raises(RefusedError, match="pump-110 exists with other values of labels, waves, and an action does"):
         apply(desk, read_rollout(written(tmp_path, other)))
     assert [row["created_by"] for row in desk.query("actions", "SELECT * FROM actions")] == ["ann"]
+
+
+def test_a_file_that_the_engine_would_refuse_does_not_use_up_its_id(tmp_path: Path) -> None:
+    desk = FleetDesk(tmp_path / "tables", by="ann", create=True)
+    rollout = read_rollout(written(tmp_path, EXAMPLE))
+    with pytest.raises(RefusedError, match=r"pump-110 was not inserted: artifact pump 1\.1\.0 is not in the table"):
+        apply(desk, rollout)
+    desk.offer(MANIFEST)
+    with pytest.raises(RefusedError, match=r"pump-110 was not inserted: artifact pump 1\.1\.0 is not signed"):
+        apply(desk, rollout, limits=Limits())
+    assert desk.stored("pump-110") is None
+    assert apply(desk, rollout)
 
 
 def test_every_field_takes_part_in_the_comparison(tmp_path: Path) -> None:
@@ -142,5 +158,5 @@ def test_every_field_takes_part_in_the_comparison(tmp_path: Path) -> None:
     assert apply(desk, read_rollout(written(tmp_path, base.format(id="a"))))
     assert not apply(desk, read_rollout(written(tmp_path, base.format(id="a"))))
     for old, new in (("22:00Z", "22:01Z"), (": 50", ": 51"), ("priority: 1", "priority: 2"), ("d1", "d2")):
-        with pytest.raises(RefusedError, match="exists with another"):
+        with pytest.raises(RefusedError, match="exists with other values of"):
             apply(desk, read_rollout(written(tmp_path, base.format(id="a").replace(old, new))))
