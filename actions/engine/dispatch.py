@@ -11,7 +11,8 @@ from .lifecycle import cancelled, owing, skipped
 from .model import ActionState, Target
 from .moves import destination, rerouted
 from .routes import cancel_owed, hindrance, is_wait, lacks_artifact, waiting
-from .sending import SENDING, Around, Verdict, candidates, counted, room, under_way, verdict
+from .sending import SENDING, Around, Verdict, counted, room, under_way, verdict
+from .turns import Turns, turns
 from .work import Work
 
 
@@ -37,6 +38,8 @@ def fill_outbox(work: Work) -> None:
 _BYTES_MAX = 64 * 1024 * 1024
 """Approximate bytes of one action that may become owed in a tick: all of them are built at once for publishing."""
 _RECORD_BYTES = 512
+_LOOKS_MAX = 10_000
+"""Targets of an action that are looked at in a tick although no log has room, to skip those that need no command."""
 
 
 def _free(action: Action) -> int:
@@ -61,7 +64,7 @@ class _Round:
         self._around = Around(
             now_us=work.now_us,
             devices=work.devices,
-            facts={**work.state.facts, **work.facts} if self._otas else {},
+            fact=work.fact,
             artifacts=work.artifacts,
             other=work.target,
             over=work.over,
@@ -116,27 +119,40 @@ class _Round:
 
     def _send_for(self, action: Action, row: ActionState, moved: int) -> int:
         work = self._work
-        waiting = candidates(row, work.targets(action.action_id), work.now_us)
-        if not waiting:
+        kinds = work.kinds(action.action_id)
+        if not any(kind.unsent and kind.wave <= row.wave for kind in kinds):
             return 0
         own = room(action, row, work)
         free = max(0 if moved else 1, _free(action) - moved)
         free = free if own is None else min(free, own)
+        if not free:
+            return 0
         self._takes_left = None if own is None else own - awaited(action.action_id, work)
         sent = 0
-        for target in waiting:
-            if sent >= free:
-                break
-            found = verdict(target, action, row, self._around)
-            if isinstance(found, str):
-                work.put(target, skipped(target, found, work.now_us))
-                continue
-            if found is Verdict.WAIT or not self._send(target, action, row):
-                continue
-            sent += 1
-            if action.is_ota:
-                self._installing[target.device_id] = action.action_id
+        with turns(work, action, row) as found:
+            for looks, target in enumerate(found, start=1):
+                sent += self._look_at(target, action, row, found)
+                if sent >= free or (looks >= _LOOKS_MAX and self._is_full()):
+                    break
         return sent
+
+    def _look_at(self, target: Target, action: Action, row: ActionState, turns_: Turns) -> bool:
+        """Whether the command of this target became owed."""
+        found = verdict(target, action, row, self._around)
+        if isinstance(found, str):
+            self._work.put(target, skipped(target, found, self._work.now_us))
+        elif found is Verdict.CLOSED:
+            turns_.wait_for_window(target)
+        if found is not Verdict.SEND or not self._send(target, action, row):
+            return False
+        if action.is_ota:
+            self._installing[target.device_id] = action.action_id
+        return True
+
+    def _is_full(self) -> bool:
+        """Whether the only log there is has no room."""
+        work = self._work
+        return work.logs.alone and self._used[work.logs.first] >= work.limits.publish_max
 
     def _send(self, target: Target, action: Action, row: ActionState) -> bool:
         """Makes the command owed, if its log is known, has room, and has what the command needs."""

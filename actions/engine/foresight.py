@@ -62,7 +62,7 @@ def foresee(
     around = Around(
         now_us,
         devices,
-        state.facts,
+        state.facts.get,
         artifacts,
         work.target,
         work.over,
@@ -79,7 +79,7 @@ def foresee(
         found = verdict(target, action, row, around)
         skipped = found if isinstance(found, str) else None
         reason = _unreached(target.device_id, work) if logs is not None and found is Verdict.SEND else None
-        waits = found is Verdict.WAIT or reason is not None
+        waits = found in (Verdict.WAIT, Verdict.CLOSED) or reason is not None
         if skipped is None and reason is None:
             is_behind, reason = _among(action, beside.get(target.device_id, []))
             waits = waits or is_behind

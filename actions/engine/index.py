@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from .model import SECOND_US, TERMINAL, EngineState, Target, TargetState
+from .queue import Queue
 
 SPAN_BITS = 24
 """Targets that may time out are held by spans of 2**24 µs, about 17 s, of the time since which they wait."""
@@ -93,7 +94,7 @@ class Spans:
 class Index:
     """The index of `of`. Sets hold device ids."""
 
-    __slots__ = ("again", "begun", "claimed", "kinds", "of", "owing", "removed", "sent", "since")
+    __slots__ = ("_queue", "again", "begun", "claimed", "kinds", "of", "owing", "removed", "sent", "since")
 
     def __init__(self, targets: Mapping[str, Target]) -> None:
         self.of = targets
@@ -111,7 +112,20 @@ class Index:
         """Those in flight, by state and time of their last news."""
         self.begun = Spans()
         """Those of them that are in progress, by the time at which they began."""
+        self._queue: Queue | None = None
         self._add(targets.values())
+
+    def unsent(self) -> Queue:
+        """The unsent targets. Made when they are first asked for: an action may begin with all that it has."""
+        if self._queue is None:
+            self._queue = Queue((target.wave, target.device_id) for target in self.of.values() if target.unsent)
+        return self._queue
+
+    def note_facts(self, before: object, device_ids: Collection[str], after: object) -> None:
+        """The facts `before` became `after` by what these devices report."""
+        if self._queue is not None and self._queue.seen and self._queue.seen[0] is before:
+            self._queue.wake(device_ids)
+            self._queue.seen = (after, *self._queue.seen[1:])
 
     def move(self, updates: Mapping[str, Target], targets: Mapping[str, Target]) -> None:
         """The index now belongs to `targets`, which is the mapping so far with these updates."""
@@ -152,6 +166,8 @@ class Index:
             if target.outbox is not None:
                 self.owing.add(device_id)
             elif state is TargetState.PENDING:
+                if self._queue is not None:
+                    self._queue.add(target.wave, device_id)
                 if target.attempt > 1 or target.retry_us is not None:
                     self.again.add(device_id)
                 continue
@@ -182,6 +198,8 @@ class Index:
             if target.outbox is not None:
                 self.owing.remove(device_id)
             elif state is TargetState.PENDING:
+                if self._queue is not None:
+                    self._queue.discard(target.wave, device_id)
                 self.again.discard(device_id)
                 continue
             self.since.discard(state, target.since_us, device_id)

@@ -6,7 +6,7 @@ Every rule here is a condition for sending. After sending, only timeouts apply (
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -24,6 +24,8 @@ _RATE_S = 60
 class Verdict(Enum):
     SEND = "send"
     WAIT = "wait"
+    CLOSED = "closed"
+    """It waits only for its maintenance window."""
 
 
 Skip = str
@@ -36,7 +38,8 @@ class Around:
 
     now_us: int
     devices: Mapping[str, Device]
-    facts: Mapping[str, DeviceState]
+    fact: Callable[[str], DeviceState | None]
+    """device_id → what the device last reported."""
     artifacts: Artifacts
     other: Callable[[str, str], Target | None]
     """(action_id, device_id) → that target."""
@@ -106,17 +109,6 @@ def counted(sent: Mapping[str, int], number: int, now_us: int) -> dict[str, int]
     return after
 
 
-def candidates(row: ActionState, targets: Iterable[Target], now_us: int) -> list[Target]:
-    """The targets whose turn it is, in sending order: earlier waves first, then by device id."""
-    found = [
-        target
-        for target in targets
-        if target.unsent and target.wave <= row.wave and (target.retry_us is None or target.retry_us <= now_us)
-    ]
-    found.sort(key=lambda target: (target.wave, target.device_id))
-    return found
-
-
 def under_way(target: Target) -> bool:
     """Whether the device may be working on it. Not if the log has a cancel from before the device received the
     command."""
@@ -142,9 +134,11 @@ def verdict(target: Target, action: Action, row: ActionState, around: Around) ->
             return reason
         busy = around.installing.get(target.device_id, target.action_id) != target.action_id
         waits = waits or (busy and not action.ota.supersede and not around.takes(target.device_id, action))
-    if not waits and action.rollout.maintenance_window is not None and not (target.forced or row.forced):
-        waits = not is_open(action.rollout.maintenance_window, device.time_zone, around.now_us)
-    return Verdict.WAIT if waits else Verdict.SEND
+    if waits:
+        return Verdict.WAIT
+    window = action.rollout.maintenance_window
+    is_bound = window is not None and not (target.forced or row.forced)
+    return Verdict.CLOSED if is_bound and not is_open(window or "", device.time_zone, around.now_us) else Verdict.SEND
 
 
 def _depends(target: Target, action: Action, around: Around) -> tuple[bool, Skip | None]:
@@ -171,7 +165,7 @@ def _unfit(action: Action, device: Device, around: Around) -> Skip | None:
     lacking = artifact.lacking(device)
     if lacking is not None:
         return f"not allowed to install {what}: {lacking}"
-    fact = around.facts.get(device.device_id)
+    fact = around.fact(device.device_id)
     version = fact.version if fact is not None else None
     if version is not None and version == action.target_version and ota.mode != "download_only":
         return f"it already runs version {version}"

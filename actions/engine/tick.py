@@ -100,7 +100,10 @@ def apply(state: EngineState, decision: Decision) -> EngineState:
     said = state.said | {event.event_id for event in decision.events} if decision.events else state.said
     facts = state.facts
     if decision.device_updates:
-        facts = {**facts, **{fact.device_id: fact for fact in decision.device_updates}}
+        told = {fact.device_id: fact for fact in decision.device_updates}
+        facts = {**facts, **told}
+        for index in state.indexes.values():
+            index.note_facts(state.facts, told.keys(), facts)
     copied = state.copied
     if copied or any(target.copies for target in decision.target_updates):
         copied -= {target.key for target in decision.target_updates}

@@ -6,7 +6,7 @@ It only looks up and records; the steps that use it decide which target changes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, ValuesView
+from collections.abc import Collection, Iterator, Mapping, Set, ValuesView
 from dataclasses import replace
 
 from .action import Action, Artifacts, Device, DeviceTable, Request
@@ -88,6 +88,7 @@ class Work:
         self._kinds: dict[str, tuple[int, Mapping[Kind, int]]] = {}
         """By action: the counts after so many changes."""
         self._puts: Counter[str] = Counter()
+        self._changed_devices: Set[str] | None = None
 
     # -- looking up --------------------------------------------------------------------------------------------------
 
@@ -135,6 +136,15 @@ class Work:
         """By second: the current targets whose command became owed, or reached the log, then."""
         changed = self.changed.get(action_id)
         return self.index(action_id).sent_with(changed) if changed else self.index(action_id).sent
+
+    def changed_devices(self) -> Set[str] | None:
+        """The ids of devices whose row is new, gone, or another object than in the last tick; None: nobody knows."""
+        before, after = self.state.devices, self.devices
+        if before is None or self._changed_devices is not None or before is after:
+            return self._changed_devices if before is not after else _NOBODY
+        found = {id_ for id_, device in after.items() if before.get(id_) is not device}
+        self._changed_devices = found.union(before.keys() - after.keys())
+        return self._changed_devices
 
     def fact(self, device_id: str) -> DeviceState | None:
         return self.facts.get(device_id) or self.state.facts.get(device_id)

@@ -16,6 +16,7 @@ from unittest import mock
 from actions.engine import Decision, EngineState, Target, tick
 from actions.engine.index import Index, kind_of
 from actions.engine.model import SECOND_US
+from actions.engine.turns import Turns
 from actions.engine.work import Work
 
 
@@ -39,6 +40,13 @@ def _sent(work: Work, action_id: str) -> Counter[int]:
     return Counter(one.sent_us // SECOND_US for one in work.targets(action_id) if one.sent_us is not None)
 
 
+def _in_turn(turns: Turns) -> Iterator[Target]:
+    work, last = turns._work, turns._row.wave
+    found = [one for one in work.targets(turns._action.action_id) if one.unsent and one.wave <= last]
+    found = [one for one in found if one.retry_us is None or one.retry_us <= work.now_us]
+    return iter(sorted(found, key=lambda target: (target.wave, target.device_id)))
+
+
 @contextmanager
 def scanning() -> Iterator[None]:
     """Inside, every tick looks at all targets."""
@@ -47,6 +55,8 @@ def scanning() -> Iterator[None]:
         mock.patch.object(Work, "owing", _owing),
         mock.patch.object(Work, "kinds", _kinds),
         mock.patch.object(Work, "sent", _sent),
+        mock.patch.object(Work, "changed_devices", return_value=None),
+        mock.patch.object(Turns, "__iter__", _in_turn),
         mock.patch("actions.engine.tick.due_ids", lambda index, *_: set(index.of)),
     ):
         yield
@@ -75,7 +85,8 @@ class Checked:
 
 
 def content(index: Index) -> dict[str, Any]:
-    found = {name: getattr(index, name) for name in Index.__slots__ if name != "of"}
+    found = {name: getattr(index, name) for name in Index.__slots__ if name not in ("of", "_queue")}
+    found["unsent"] = index.unsent().content()
     return found | {"since": index.since.content(), "begun": index.begun.content()}
 
 
