@@ -285,14 +285,17 @@ class FleetDesk:
         return any(row.get("withdrawn_at") is None for row in mine)
 
     def audit(self, action_id: str) -> list[dict[str, Any]]:
-        """Requests with their authors and times, and the engine's events, by time. Without reports of devices and
-        brokers."""
+        """Requests with their authors and times, the engine's events, and the end, by time. Without reports of devices
+        and brokers."""
         made = self._query("actions", _where("actions", action_id))
         asked = self._query("action_requests", _where("action_requests", action_id))
         said = self.events(f"action_id = {literal(action_id)} AND source = 'engine'")
         rows = [(row["created_at"], row["created_by"], "create", None, row["name"]) for row in made]
         rows += [(row["at"], row["by"], row["kind"], row["device_id"], row["reason"]) for row in asked]
         rows += [(row["at"], "engine", row["state"], row["device_id"], row["message"]) for row in said]
+        # An end has no event: a retry may take it back, and the state says how it ended last.
+        ended = [row for row in [self.action(action_id)] if row is not None and row["phase"] == "ENDED"]
+        rows += [(row["ended_at"], "engine", row["phase"], None, row["message"]) for row in ended]
         names = ("at", "who", "what", "device_id", "text")
         return [dict(zip(names, row, strict=True)) for row in sorted(rows, key=lambda row: row[0] or 0)]
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from actions.engine import ActionPhase, ActionState
-from actions.fleet_desk import FleetDesk
+from actions.fleet_desk import FleetDesk, Order
 from actions.rows import states_table
+from sinks.rows import now_us
 from sinks.tables import ACTION_REQUESTS, ACTION_STATE, uri_of
 
 
@@ -52,3 +54,16 @@ def test_an_approval_fits_a_table_without_the_column(tmp_path: Path) -> None:
     assert "wave" not in DeltaTable(uri).schema().to_arrow().names
     request_id = desk.approve("a1", wave=2)
     assert asked(tmp_path) == [(request_id, 2)]
+
+
+def test_an_audit_tells_the_end_of_an_action_and_none_before_it(tmp_path: Path) -> None:
+    desk = FleetDesk(tmp_path, by="ann", create=True)
+    desk.order(Order("echo", device_ids=["d1"]), action_id="a1")
+    uri = uri_of(tmp_path, ACTION_STATE.name)
+    write_deltalake(uri, states_table([waiting(0)]), mode="append")
+    assert [row["what"] for row in desk.audit("a1")] == ["create"]
+    ended = replace(waiting(0), phase=ActionPhase.ENDED, ended_us=now_us(), message="of 1 device 1 succeeded")
+    write_deltalake(uri, states_table([ended]), mode="overwrite")
+    end = desk.audit("a1")[-1]
+    assert (end["at"], end["who"], end["what"]) == (ended.ended_us, "engine", "ENDED")
+    assert end["text"] == "of 1 device 1 succeeded"
