@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from actions.engine import Action, Artifacts, EngineState, Limits, Logs
 from actions.engine.foresight import Foresight, foresee
+from actions.engine.selection import describe
 from actions.engine.validity import refusal
 from actions.rows import (
     action_of,
@@ -26,6 +27,7 @@ from actions.rows import (
     state_of,
     target_of,
 )
+from actions.selectors import Selectors, merged
 from broker_edge.errors import SettingsError, SetupError
 from sinks.probe import require_safe_commits
 from sinks.rows import Row, arrow_of, now_us, rows_of
@@ -61,6 +63,8 @@ class Order:
     groups: Sequence[str] | None = None
     label_expression: str | None = None
     reported_expression: str | None = None
+    selector: str | None = None
+    """The name of a saved selector (`actions.selectors`)."""
     percentage: float | None = None
     membership: str | None = None
     waves: Sequence[Mapping[str, Any]] | None = None
@@ -190,9 +194,17 @@ class FleetDesk:
         found = [action_of(row, commit_version=0) for row in rows if row["action_id"] in digests]
         return list({one.action_id: one for one in found if one.digest == digests[one.action_id]}.values())
 
+    def resolved(self, order: Order) -> Order:
+        """The order with the criteria for which the name of its saved selector stands now. Raises NotFoundError if
+        nobody has saved it."""
+        if order.selector is None:
+            return order
+        saved = Selectors(self._root, tenant=self._tenant, access=self._access).get(order.selector)
+        return replace(order, **merged(order.row(), saved))
+
     def _row(self, order: Order, action_id: str | None) -> dict[str, Any]:
         return {
-            **order.row(),
+            **self.resolved(order).row(),
             "action_id": action_id or f"{order.name}-{uuid.uuid4().hex[:12]}",
             "tenant": self._tenant,
             "created_by": self._by,
@@ -290,7 +302,7 @@ class FleetDesk:
         made = self._query("actions", _where("actions", action_id))
         asked = self._query("action_requests", _where("action_requests", action_id))
         said = self.events(f"action_id = {literal(action_id)} AND source = 'engine'")
-        rows = [(row["created_at"], row["created_by"], "create", None, row["name"]) for row in made]
+        rows = [(row["created_at"], row["created_by"], "create", None, _created(row)) for row in made]
         rows += [(row["at"], row["by"], row["kind"], row["device_id"], row["reason"]) for row in asked]
         rows += [(row["at"], "engine", row["state"], row["device_id"], row["message"]) for row in said]
         # An end has no event: a retry may take it back, and the state says how it ended last.
@@ -361,6 +373,12 @@ class FleetDesk:
         return SetupError(
             f"there is no table {name} under {self._root}: give the folder of the tables with --root or --config"
         )
+
+
+def _created(row: Row) -> str:
+    """What somebody ordered, and for which devices if a saved selector says it."""
+    saved = row.get("selector")
+    return f"{row['name']}; selector {saved}: {describe(action_of(row, commit_version=0))}" if saved else row["name"]
 
 
 def _where(table: str, action_id: str) -> str:

@@ -29,7 +29,7 @@ def apply(desk: FleetDesk, rollout: Rollout, *, limits: Limits | None = None) ->
             raise RefusedError(f"action {rollout.action_id} was not inserted: {wrong}")
         desk.order(rollout.order, action_id=rollout.action_id)
         return True
-    other = differing(rollout.order, stored)
+    other = differing(desk.resolved(rollout.order), stored)
     if other:
         raise RefusedError(
             f"action {rollout.action_id} exists with other values of {', '.join(other)}, and an action does not change "

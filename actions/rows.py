@@ -61,14 +61,7 @@ def action_of(row: Row, *, commit_version: int) -> Action:
         type=get("type") or "command",
         name=get("name") or (get("artifact_name") or "" if get("type") == "ota" else ""),
         params=get("params") or "{}",
-        selector=Selector(
-            device_ids=_texts(get("device_ids")),
-            labels=get("labels"),
-            percentage=get("percentage"),
-            groups=_texts(get("groups")),
-            label_expression=get("label_expression"),
-            reported_expression=get("reported_expression"),
-        ),
+        selector=selector_of(row),
         timeouts=Timeouts(*(get(f"timeout_{name}_s") for name in ("queued", "delivered", "in_progress", "step"))),
         deadline_us=get("deadline"),
         created_by=get("created_by") or "",
@@ -84,6 +77,20 @@ def action_of(row: Row, *, commit_version: int) -> Action:
             requires_versions=_texts(get("requires_versions")),
             target_version=get("target_version"),
         ),
+    )
+
+
+def selector_of(row: Row) -> Selector:
+    """The criteria of a row of `actions` or `selectors`."""
+    get = row.get
+    return Selector(
+        device_ids=_texts(get("device_ids")),
+        labels=get("labels"),
+        percentage=get("percentage"),
+        groups=_texts(get("groups")),
+        label_expression=get("label_expression"),
+        reported_expression=get("reported_expression"),
+        saved=get("selector"),
     )
 
 

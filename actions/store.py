@@ -53,7 +53,7 @@ from sinks.conflicts import committed
 from sinks.rows import now_us, rows_of
 from sinks.sql_text import literal, near
 from sinks.table_query import queried
-from sinks.tables import ACTION_EVENTS_ARCHIVE, TABLES, create_by_path, update_by_path, uri_of
+from sinks.tables import ACTION_EVENTS_ARCHIVE, SELECTORS, TABLES, create_by_path, update_by_path, uri_of
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,8 @@ than fits into memory. The next read continues."""
 _VERSIONS_AT_ONCE_MAX = 8
 _ASKED_MAX = 1_000
 """Maximum number of actions in one statement. DataFusion recurses over them: 100,000 crashed the process."""
+_OPTIONAL = (ACTION_EVENTS_ARCHIVE.name, SELECTORS.name)
+"""Tables that older versions did not have."""
 
 
 class DeltalakeStore:
@@ -82,7 +84,7 @@ class DeltalakeStore:
         self._root, self._synced = root, synced
         self._folder = None if "://" in str(root) else Path(root)
         self._options = dict(storage_options) if storage_options else None
-        self._tables = {name: self._open(name) for name in TABLES if name != ACTION_EVENTS_ARCHIVE.name}
+        self._tables = {name: self._open(name) for name in TABLES if name not in _OPTIONAL}
         # Tables of an older version have no archive.
         create_by_path(root, storage_options=self._options, tables=(ACTION_EVENTS_ARCHIVE,))
         self._tables[ACTION_EVENTS_ARCHIVE.name] = self._open(ACTION_EVENTS_ARCHIVE.name)

@@ -53,6 +53,9 @@ def _order(
         str | None,
         typer.Option(metavar="EXPRESSION", help="Select by what devices report: version < 2.0.0 and seen < 7d."),
     ] = None,
+    selector: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Select as saved: headwater devices select save NAME.")
+    ] = None,
     percentage: Annotated[float | None, typer.Option(help="Select this percentage, by a hash.")] = None,
     dynamic: Annotated[bool, typer.Option("--dynamic", help="Devices may join and leave while it runs.")] = False,
     wave: Annotated[
@@ -104,6 +107,7 @@ def _order(
         groups=group or None,
         label_expression=where,
         reported_expression=reported,
+        selector=selector,
         percentage=percentage,
         membership="dynamic" if dynamic else None,
         waves=[_wave(text) for text in wave] if wave else None,

@@ -27,7 +27,7 @@ from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError, ConnectError, HeadwaterError, RefusedError
 from broker_edge.mqtt_address import MqttAddress
 from broker_edge.tls import TlsReferences
-from headwater_cli import inventory
+from headwater_cli import inventory, selectors
 from headwater_cli._guard import FloorOption, HardwareOption, ProductOption, RootOption, guards_of
 from headwater_cli._options import DEFAULT_MQTT, JsonOption, MqttOption, parse_mqtt
 from headwater_cli._output import put, put_fields, put_json, say
@@ -329,4 +329,5 @@ def _series(path: Path | None) -> list[dict[str, Any]]:
 
 def register(parent: typer.Typer) -> None:
     inventory.add_to(app)
+    selectors.add_to(app)
     parent.add_typer(app, name="devices")

@@ -34,6 +34,8 @@ class Selector:
     label_expression: str | None = None
     reported_expression: str | None = None
     """By what devices report, see `reported_expression`."""
+    saved: str | None = None
+    """The name of the saved selector from which somebody copied criteria. It selects nothing by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ class Action:
         more = {**_given(self.rollout), **_given(self.ota)}
         more |= {"groups": self.selector.groups, "label_expression": self.selector.label_expression}
         more |= {"step_s": self.timeouts.step_s, "reported_expression": self.selector.reported_expression}
+        more |= {"selector": self.selector.saved}
         used = {name: value for name, value in more.items() if value is not None}
         if used:
             body += [sorted(used.items())]

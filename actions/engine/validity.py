@@ -58,6 +58,9 @@ def _identity(action: Action) -> Iterator[str]:
 
 def _selector(action: Action) -> Iterator[str]:
     selector = action.selector
+    if selector.saved is not None and selector == Selector(saved=selector.saved):
+        how = "insert its criteria too, as `headwater actions create --selector` does"
+        yield f"selector is only the name {selector.saved[:_NAME_MAX]!r}: {how}"
     if selector == Selector():
         columns = "device_ids, labels, groups, label_expression, reported_expression"
         yield f"no selector: give {columns} or percentage (100 for all devices)"

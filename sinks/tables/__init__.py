@@ -14,7 +14,7 @@ from sinks.tables.actions import (
     ACTIONS,
 )
 from sinks.tables.create import PROPERTIES, TABLES, create_by_name, create_by_path, uri_of
-from sinks.tables.devices import ARTIFACTS, DEVICE_STATE, DEVICES
+from sinks.tables.devices import ARTIFACTS, DEVICE_STATE, DEVICES, SELECTORS
 from sinks.tables.existing import describe_in_spark, update_by_path, update_in_spark
 from sinks.tables.ingest import BESIDE_SILVER, DQ_RESULTS, INGEST_GAPS, QUARANTINE
 from sinks.tables.records import BRONZE, SILVER, silver_table
@@ -38,6 +38,7 @@ __all__ = [
     "INGEST_GAPS",
     "PROPERTIES",
     "QUARANTINE",
+    "SELECTORS",
     "SILVER",
     "TABLES",
     "TENANT",

@@ -21,6 +21,7 @@ ACTIONS = FieldTable(
         Field("groups", "array<string>", "selects devices that are in any of these groups"),
         Field("label_expression", "string", "selects by labels: site = roof and not (fw in (1.2, 1.3) or old)"),
         Field("reported_expression", "string", "selects by reports: version < 2.0.0 and seen < 7d and product = p1"),
+        Field("selector", "string", "name of the saved selector whose criteria were copied; selects nothing by itself"),
         Field("membership", "string", "static (default), or dynamic: devices may join and leave while the action runs"),
         Field("waves", "string", "JSON: the waves, and the conditions for the next one"),
         Field("needs_approval", "boolean", "nothing is sent before another user than created_by approves"),

@@ -23,7 +23,7 @@ from sinks.tables.actions import (
     ACTION_TARGETS,
     ACTIONS,
 )
-from sinks.tables.devices import ARTIFACTS, DEVICE_STATE, DEVICES
+from sinks.tables.devices import ARTIFACTS, DEVICE_STATE, DEVICES, SELECTORS
 from sinks.tables.existing import delta_field, update_by_path, update_in_spark
 from sinks.tables.ingest import QUARANTINE
 from sinks.tables.views import create_views
@@ -40,6 +40,7 @@ TABLES: Mapping[str, FieldTable] = {
         ACTION_REQUESTS,
         DEVICES,
         ARTIFACTS,
+        SELECTORS,
         DEVICE_STATE,
         ACTION_TARGETS,
         ACTION_STATE,

@@ -25,6 +25,26 @@ DEVICES = FieldTable(
     key=("device_id",),
 )
 
+SELECTORS = FieldTable(
+    "selectors",
+    "Saved selectors of actions. The newest row of a name counts.",
+    "`headwater devices select`",
+    (
+        Field("name", "string", "the selector's name", nullable=False),
+        TENANT,
+        Field("device_ids", "array<string>", "these devices; a device must match all criteria given"),
+        Field("labels", "map<string,string>", "devices that have all of these labels"),
+        Field("groups", "array<string>", "devices that are in any of these groups"),
+        Field("label_expression", "string", "by labels, as in actions"),
+        Field("reported_expression", "string", "by reports, as in actions"),
+        Field("percentage", "double", "this share by a hash of action_id and device_id"),
+        Field("created_by", "string", "who saved it"),
+        Field("created_at", "timestamp", "when it was saved"),
+        Field("removed_at", "timestamp", "since when the name stands for nothing; null: it counts"),
+    ),
+    key=("tenant", "name"),
+)
+
 ARTIFACTS = FieldTable(
     "artifacts",
     "Artifacts, and the devices that may install them. Users insert, or `headwater actions offer`; the bytes are in "

@@ -30,6 +30,7 @@ TABLE_FAMILIES = (
         "Actions",
         (
             tables.ACTIONS,
+            tables.SELECTORS,
             tables.ACTION_REQUESTS,
             tables.ACTION_TARGETS,
             tables.ACTION_STATE,
