@@ -84,7 +84,7 @@ def test_silver_has_the_fields_of_its_schema_before_the_rescued_ones() -> None:
 
 def test_an_order_has_every_column_that_a_person_may_set() -> None:
     asked = {field.name.removesuffix("_us") for field in dataclasses.fields(Order)}
-    assert asked == set(ACTIONS.names) - {"action_id", "tenant", "created_by", "created_at"}
+    assert asked == set(ACTIONS.names) - {"action_id", "tenant", "created_by", "confirmed_by", "created_at"}
 
 
 def test_the_engine_reads_every_column_of_an_action() -> None:

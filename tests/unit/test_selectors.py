@@ -122,7 +122,7 @@ def test_rollout_file_with_a_selector_is_applied_once_and_another_meaning_is_ref
     assert apply(desk, rollout)
     assert not apply(desk, rollout)
     selectors.save("roofs", Selector(label_expression="site = yard", reported_expression="version < 2.0.0"))
-    with pytest.raises(RefusedError, match="exists with another label_expression"):
+    with pytest.raises(RefusedError, match="exists with other values of label_expression"):
         apply(desk, rollout)
 
 
