@@ -256,7 +256,7 @@ def test_the_audit_and_the_places_of_the_status_job_are_the_same_after_a_move(wo
         return desk.audit("a1"), device_of(desk, "a1", "d1"), EventLog(world.root).places()
 
     before = seen()
-    assert len(FleetDesk(world.root).audit("a1")) == 5, "the action, two requests, and their answers"
+    assert len(FleetDesk(world.root).audit("a1")) == 6, "the action, two requests, their answers, and the end"
     archive_all(world)
     assert seen() == before
 
