@@ -16,14 +16,18 @@ from .selection import reported_test, select
 from .work import Work
 
 JUDGE_EVERY_US = 60 * SECOND_US
-"""How often a dynamic action looks at all devices because of the time alone."""
+"""How often a dynamic action considers that reports have become older."""
 _NO_LONGER = "what the device reports is no longer what the action selects"
 
 
 def depends_on_time(action: Action) -> bool:
     """Whether devices may join or leave this action because time passes."""
+    return action.rollout.dynamic and bool(_periods_us(action))
+
+
+def _periods_us(action: Action) -> tuple[int, ...]:
     text = action.selector.reported_expression
-    return action.rollout.dynamic and text is not None and compiled_reported(text).by_time
+    return () if text is None else compiled_reported(text).periods_us
 
 
 def judges_next_us(state: EngineState, now_us: int) -> int:
@@ -41,10 +45,21 @@ def follow_reports(work: Work) -> None:
         test = reported_test(action, work.fact, work.now_us)
         if test is None or not action.rollout.dynamic:
             continue
-        if is_changed or (is_time and depends_on_time(action)):
-            _follow(work, action, test, work.devices, joins=row.stopped is None)
-        elif work.facts:
-            _follow(work, action, test, work.facts, joins=row.stopped is None)
+        chosen: Collection[str] = work.devices
+        if not is_changed:
+            aged = _aged(work, _periods_us(action)) if is_time else set[str]()
+            chosen = aged | work.facts.keys()
+        if chosen:
+            _follow(work, action, test, chosen, joins=row.stopped is None)
+
+
+def _aged(work: Work, periods_us: Collection[int]) -> set[str]:
+    """The devices whose newest report has become one of these ages since time was last considered. Both ends count,
+    because `<` and `<=` change at different moments."""
+    first, last = sorted((work.state.judged_us, work.now_us))
+    spans = [(first - period_us, last - period_us) for period_us in periods_us]
+    facts = work.state.facts.values() if spans else ()
+    return {fact.device_id for fact in facts if any(low <= fact.last_seen_us <= high for low, high in spans)}
 
 
 def _follow(

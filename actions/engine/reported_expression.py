@@ -45,22 +45,25 @@ Test = Callable[[Subject], bool]
 
 @dataclass(frozen=True, slots=True)
 class ReportedTest:
-    """`by_time`: time alone may change the answer."""
+    """`periods_us`: time alone may change the answer when the newest report becomes one of these ages."""
 
     holds: Test
-    by_time: bool
+    periods_us: tuple[int, ...]
 
 
 @lru_cache(maxsize=256)
 def compiled_reported(text: str) -> ReportedTest:
     """The compiled expression. Raises ExpressionError."""
     parser = _Parser(text)
-    return ReportedTest(parser.parsed(), parser.by_time)
+    return ReportedTest(parser.parsed(), tuple(parser.periods_us))
 
 
 class _Parser(ExpressionParser[Subject]):
     tokens = tokens_with("!=", "<=", ">=", "=", "<", ">", "(", ")", ",")
-    by_time = False
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.periods_us: set[int] = set()
 
     def _test(self) -> Test:
         token, name = self._said(), self._word("version, product, hardware or seen")
@@ -108,8 +111,8 @@ class _Parser(ExpressionParser[Subject]):
         period = _PERIOD.fullmatch(word)
         if period is None:
             raise ExpressionError(f"has {token} where a period such as 90s, 30m, 12h, 7d or 4w should be")
-        self.by_time = True
         period_us = int(period[1]) * _PERIOD_S[period[2]] * SECOND_US
+        self.periods_us.add(period_us)
         return lambda subject: subject[0] is not None and compare(subject[1] - subject[0].last_seen_us, period_us)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -192,6 +193,21 @@ def test_ticks_rest_no_longer_than_until_time_is_considered_again() -> None:
     assert until == {"seen > 1h": 40 * SECOND, "version < 2.0.0": 60 * SECOND}
 
 
+@pytest.mark.parametrize("mark", ["<", "<=", ">", ">="])
+def test_device_is_judged_again_also_if_time_is_considered_at_the_very_moment(mark: str) -> None:
+    engine = reporting(f"seen {mark} 2m", "d1", membership="dynamic")
+    engine.actions[0] = replace(
+        engine.actions[0], rollout=Rollout(membership="dynamic", not_before_us=START_US + DAY_S * SECOND)
+    )
+    engine.tick(online(engine, "d1", 1, version="1.0.0"), after_s=0)
+    for second in (60, 120, 180, 240):
+        engine.tick(after_s=60)
+        assert engine.now_us == START_US + second * SECOND
+        target = engine.state.targets.get("a1", {}).get("d1")
+        fits = {"<": second < 120, "<=": second <= 120, ">": second > 120, ">=": second >= 120}[mark]
+        assert (target is not None and target.state is S.PENDING) is fits, second
+
+
 def test_clock_that_is_set_back_does_not_stop_the_time_from_being_considered() -> None:
     engine = reporting("seen > 1h", "d1", membership="dynamic")
     engine.tick(online(engine, "d1", 1, version="1.0.0"), after_s=10 * DAY_S)
@@ -201,8 +217,8 @@ def test_clock_that_is_set_back_does_not_stop_the_time_from_being_considered() -
     assert rests_until_us(state, engine.actions, [], engine.now_us, engine.limits) <= engine.now_us + 60 * SECOND
 
 
-@pytest.mark.parametrize(("text", "minute"), [("version < 2.0.0", 0), ("seen < 7d", 100)])
-def test_tick_judges_only_devices_with_new_reports_and_all_of_them_once_a_minute(
+@pytest.mark.parametrize(("text", "minute"), [("version < 2.0.0", 0), ("seen < 7d", 0), ("seen < 1m", 1)])
+def test_tick_judges_only_devices_with_new_reports_and_once_a_minute_those_of_the_age(
     text: str, minute: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged: list[int] = []
