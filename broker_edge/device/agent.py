@@ -195,12 +195,21 @@ class Agent:
         if newest is not None and newest.attempt > command.attempt:
             log.info("device %s ignores action %s attempt %d: it has a newer one", self.device_id, *command.key)
             return
-        if newest is not None and self._is_settled_by(command, newest):
+        older = self._under_way(command.action_id) or newest
+        if older is not None and self._is_settled_by(command, older):
             return
         if command.order is not None and self._updater is not None:
             self._updater.take(command.order)
         self._journal.put(Entry(*command.key, "ACCEPTED"))
         self._start(command)
+
+    def _under_way(self, action_id: str) -> Entry | None:
+        """The attempt that is carried out. It need not be the newest: one behind it may have been cancelled before its
+        command arrived, while this one could no longer be cancelled."""
+        pending = None if self._updater is None else self._updater.pending()
+        keys = [*self._running, *([] if pending is None else [pending.key])]
+        found = [entry for key in keys if key[0] == action_id and (entry := self._journal.get(*key)) is not None]
+        return max((one for one in found if one.state not in FINAL), key=lambda one: one.attempt, default=None)
 
     def _is_settled_by(self, command: Command, older: Entry) -> bool:
         """Whether an older attempt does what the command asks for: it has succeeded, or it is under way."""

@@ -93,8 +93,9 @@ class Updater:
 
     @property
     def version(self) -> str:
-        """The version of the running firmware."""
-        return self._flash.boot().running.version
+        """The version of the firmware that runs for good. An image on trial may be rolled back, and whoever read its
+        version would believe that the update had succeeded."""
+        return self._flash.boot().good.version
 
     def start(self) -> None:
         """The boot loader's part: counts the starts of a new image and gives up after too many."""

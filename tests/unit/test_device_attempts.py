@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,36 @@ def test_a_new_attempt_that_arrives_before_the_device_has_caught_up_takes_over_t
         assert device.states(1) == []
 
     asyncio.run(scenario())
+
+
+def test_an_attempt_behind_a_cancelled_one_takes_over_the_update_that_goes_on(tmp_path: Path) -> None:
+    """The cancel of attempt 2 came first, from another broker, and attempt 1 can no longer be cancelled."""
+
+    async def scenario() -> None:
+        journal = Journal(tmp_path / "journal.json")
+        journal.put(Entry("a1", 1, "IN_PROGRESS"))
+        updater = pending(tmp_path, 1)
+        device = Device(journal, updater)
+        await device.take(2, "cancel")
+        await device.take(3, "ota", **ORDER)
+        order = updater.pending()
+        assert order is not None
+        assert order.key == ("a1", 3)
+        await device.agent.catch_up()
+        await device.agent.close()
+        assert device.states(3) == []
+
+    asyncio.run(scenario())
+
+
+def test_the_version_of_an_image_on_trial_is_not_reported(tmp_path: Path) -> None:
+    """It may be rolled back, and the engine would have taken its version for a success."""
+    flash = FileFlash(tmp_path, firmware=Firmware("pump", "1.0"))
+    updater = Updater(flash, None, policy=UpdatePolicy(Trust(())))  # type: ignore[arg-type]
+    flash.set_boot(replace(flash.boot(), trial=Firmware("pump", "2.0")))
+    assert updater.version == "1.0"
+    flash.set_boot(flash.boot().confirmed())
+    assert updater.version == "2.0"
 
 
 def test_a_power_cut_while_an_attempt_takes_over_leaves_one_of_both(tmp_path: Path) -> None:
