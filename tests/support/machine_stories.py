@@ -1,0 +1,88 @@
+"""Short stories of what goes wrong in real fleets, as steps of the state machine: chance alone seldom tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from support.machine_fleet import Fleet
+
+
+def status_job_is_away(fleet: Fleet, id_: str) -> None:
+    """Devices answer, and nobody reads it for longer than any timeout."""
+    fleet.insert(kind="command")
+    fleet.turn()
+    for box in fleet.boxes:
+        box.is_read = False
+    fleet.move(id_, 0)
+    fleet.devices_work(4)
+    fleet.wait(250)
+    fleet.turn()
+    for box in fleet.boxes:
+        box.is_read = True
+
+
+def cancelled_at_the_deadline(fleet: Fleet, id_: str) -> None:
+    """A device is away when its command is cancelled, and the deadline passes in the same moment."""
+    fleet.move(id_, None)
+    fleet.insert(kind="command", deadline_s=100)
+    fleet.turn()
+    fleet.ask("cancel", fleet.tables.actions[-1].action_id)
+    fleet.wait(200)
+    for box in fleet.boxes:
+        fleet.collect(box)
+    fleet.turn()
+
+
+def away_for_two_attempts(fleet: Fleet, id_: str) -> None:
+    """A device finds several attempts of one command when it comes back, and reads them one by one."""
+    fleet.move(id_, 0)
+    fleet.live(1)
+    fleet.move(id_, None)
+    fleet.insert(kind="command", limits=(None, None, 2))
+    for pause_s in (1, 100, 10):
+        fleet.wait(pause_s)
+        fleet.live(0)
+    fleet.move(id_, 0)
+    fleet.devices_work(8, (id_,), most=1)
+
+
+def two_people_approve(fleet: Fleet, id_: str) -> None:
+    """The second one still sees the first gate, when the next one waits already."""
+    fleet.insert(kind="command", waves=2)
+    for _ in range(3):
+        fleet.live(3)
+    fleet.approve(fleet.tables.actions[-1].action_id)
+    for _ in range(3):
+        fleet.live(3)
+    fleet.approve_again()
+    fleet.turn()
+
+
+def artifact_goes_while_owed(fleet: Fleet, id_: str) -> None:
+    """No broker confirms the update, and somebody takes its image back."""
+    for box in fleet.boxes:
+        box.answers = "never"
+    fleet.insert(kind="2")
+    fleet.turn()
+    fleet.has_artifact(0, is_there=False)
+    fleet.turn()
+
+
+def unlisted_device_is_retried(fleet: Fleet, id_: str) -> None:
+    fleet.insert(kind="command", selector=3)
+    fleet.turn()
+    fleet.ask("retry", fleet.tables.actions[-1].action_id, "d9")
+    fleet.turn()
+
+
+STORIES: Mapping[str, Callable[[Fleet, str], None]] = {
+    one.__name__: one
+    for one in (
+        status_job_is_away,
+        cancelled_at_the_deadline,
+        away_for_two_attempts,
+        two_people_approve,
+        artifact_goes_while_owed,
+        unlisted_device_is_retried,
+    )
+}
