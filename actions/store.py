@@ -19,6 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from actions.archive import EventArchive
+from actions.device_table import ReadDevices
 from actions.engine import (
     Action,
     ActionState,
@@ -30,13 +31,11 @@ from actions.engine import (
     Target,
 )
 from actions.fence import Fence
-from actions.repeated_devices import RepeatedDevices
 from actions.rows import (
     action_of,
     artifact_of,
     device_state_of,
     device_states_table,
-    devices_of,
     events_table,
     quarantine_table,
     reports_of,
@@ -94,8 +93,8 @@ class DeltalakeStore:
         """Marks do not go beyond `_durable`, up to which the input tables are on disk for certain."""
         if synced is not None:
             sync_file_system(synced)
-        self._devices_version = self._artifacts_version = -1
-        self._repeated = RepeatedDevices()
+        self._artifacts_version = -1
+        self._devices = ReadDevices()
         self._fence = Fence(root, _WRITTEN)
         self._archive = EventArchive(_ArchiveTables(self))
 
@@ -202,7 +201,7 @@ class DeltalakeStore:
     def has_changed(self) -> bool:
         read = {"actions": self._read.actions, "action_requests": self._read.requests}
         read |= {"action_events": self._read.reports}
-        read |= {"devices": self._devices_version, "artifacts": self._artifacts_version}
+        read |= {"devices": self._devices.version, "artifacts": self._artifacts_version}
         return self._folder is not None and any(self._is_behind(self._folder, *one) for one in read.items())
 
     def _is_behind(self, root: Path, name: str, read: int) -> bool:
@@ -311,13 +310,7 @@ class DeltalakeStore:
         return rows, version
 
     def _changed_devices(self) -> Mapping[str, Device] | None:
-        table = self._current("devices")
-        if table.version() == self._devices_version:
-            return None
-        self._devices_version = table.version()
-        rows = self._query("devices", "SELECT * FROM devices")
-        self._repeated.warn(rows)
-        return devices_of(rows)
+        return self._devices.changed(self._current("devices"), lambda sql: self._query("devices", sql))
 
     def _changed_artifacts(self) -> Artifacts | None:
         table = self._current("artifacts")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from .action import Action, shortened
+from .action import Action, Device, shortened
 from .holding import hold
 from .lifecycle import next_attempt, removed, skipped
 from .model import ActionPhase, ActionState, AuditEvent, Held, Target, TargetState
@@ -155,16 +155,18 @@ def follow_devices(work: Work) -> None:
     if work.state.devices is work.devices:
         _take_back(work)
         return
+    looks = [(action, row, *_to_look_at(work, action)) for action, row in work.open_actions()]
     work.held.clear()
     work.returning.clear()
-    for action, row in list(work.open_actions()):
+    for action, row, devices, targets in looks:
         selected = frozenset[str]()
         if action.rollout.dynamic:
-            selected = frozenset(select(action, work.devices).selected)
+            selected = frozenset(select(action, devices).selected)
             if row.stopped is None and action.selector.reported_expression is None:
                 take_in(work, action, selected)
         left = []
-        for target in work.targets(action.action_id):
+        for looked_at in targets:
+            target = work.target(action.action_id, looked_at.device_id) or looked_at
             if target.final:
                 continue
             device = work.devices.get(target.device_id)
@@ -176,6 +178,20 @@ def follow_devices(work: Work) -> None:
         for target, reason in left:
             if not work.is_held(target):
                 remove(work, target, reason)
+
+
+def _to_look_at(work: Work, action: Action) -> tuple[Mapping[str, Device], list[Target]]:
+    """The devices that may join or leave this action, and the targets of those that may leave it: of rows that have
+    changed, and of all that is not settled since an earlier change."""
+    changed, id_ = work.changed_devices(), action.action_id
+    if changed is None:
+        return work.devices, list(work.targets(id_))
+    held = work.held.get(id_)
+    ids = {*changed, *(held.device_ids if held is not None else ()), *work.returning.get(id_, ())}
+    if action.rollout.dynamic:
+        ids |= work.index(id_).removed
+    devices = {one: work.devices[one] for one in sorted(ids) if one in work.devices}
+    return devices, [target for one in sorted(ids) if (target := work.target(id_, one)) is not None]
 
 
 def remove_held(work: Work, action: Action, held: Held) -> int:

@@ -33,8 +33,10 @@ def follow_routes(work: Work) -> None:
     """Sends cancels after devices that have moved, notes the queued commands that must follow (`dispatch` makes them
     owed as far as there is room), and gives up withdrawals that are too old."""
     before = work.state
-    everyone = before.devices is not work.devices or before.logs != work.logs
-    came = None if everyone else work.facts.keys()
+    changed = work.changed_devices()
+    # With several logs, a record that was placed meanwhile may have gone where its device no longer is.
+    everyone = changed is None or before.logs != work.logs or (changed and not work.logs.alone)
+    came = None if everyone or changed is None else sorted({*changed, *work.facts})
     for action, _ in list(work.open_actions()):
         if came is None:
             found = list(work.targets(action.action_id))

@@ -64,10 +64,11 @@ def tick(
 
     `actions` holds the rows of every open action and the new ones, `requests` those not known to be handled, `reports`
     the new rows of `action_events` (repeats are harmless), `devices` the whole table by device id: the same object as
-    long as the table is unchanged, and never modified in place. `artifacts` is that whole table. All reports up to
-    `heard_us` are in `reports` or were in those of an earlier tick; None means now. `read_us` (log id → time) says the
-    same of single logs, because a report reaches `action_events` only once it has been read from its log; None: no log
-    is behind. `logs` says where devices are reached; by default there is one broker.
+    long as the table is unchanged, with the same object for a row that is unchanged, and never modified in place.
+    `artifacts` is that whole table. All reports up to `heard_us` are in `reports` or were in those of an earlier tick;
+    None means now. `read_us` (log id → time) says the same of single logs, because a report reaches `action_events`
+    only once it has been read from its log; None: no log is behind. `logs` says where devices are reached; by default
+    there is one broker.
     """
     work = Work(state, devices, artifacts, now_us, limits, heard_us, logs, read_us)
     admit(work, actions)

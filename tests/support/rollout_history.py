@@ -27,6 +27,8 @@ from support.engine import SECOND, Engine, action_of, devices_of
 
 S = TargetState
 DEVICES = tuple(f"d{number}" for number in range(9))
+_ROWS = devices_of(*DEVICES)
+"""A row that has not changed stays the same object, as the job reads it."""
 KINDS = ("pause", "resume", "force", "retry", "approve", "cancel")
 
 
@@ -52,7 +54,7 @@ class History:
     def __init__(self, rollout: Rollout, seed: int, *, killed: bool = True, rows_lost: bool = True) -> None:
         self._random = random.Random(seed)
         self.rollout, self._killed, self._rows_lost = rollout, killed, rows_lost
-        self.engine = Engine(devices=devices_of(*DEVICES))
+        self.engine = Engine(devices=_ROWS)
         timeouts = Timeouts(queued_s=40, delivered_s=40, step_s=40)
         selector = Selector(percentage=100)
         self.engine.actions.append(action_of(selector=selector, rollout=rollout, timeouts=timeouts, created_by="ann"))
@@ -72,7 +74,7 @@ class History:
         if chance.random() < 0.1:
             engine.ask(chance.choice(KINDS), by=chance.choice(("ann", "bob")))
         if chance.random() < 0.05:
-            engine.devices = devices_of(*chance.sample(DEVICES, chance.randint(5, len(DEVICES))))
+            engine.devices = {id_: _ROWS[id_] for id_ in chance.sample(DEVICES, chance.randint(5, len(DEVICES)))}
         reports = [self._report() for _ in range(chance.randint(0, 3))] if engine.state.targets else []
         arguments = (engine.actions, engine.requests, reports, engine.devices, engine.now_us)
         before, decision = engine.state, tick(engine.state, *arguments)
