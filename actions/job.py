@@ -373,15 +373,19 @@ class ActionJob:
                 del self._requests[request_id]
                 self._request_versions.pop(request_id, None)
 
-    def _settled(self) -> Versions:
-        """The versions up to which a restart need not read again: below the oldest undecided request or report."""
+    def _settled(self, decision: Decision) -> Versions:
+        """The versions up to which a restart need not read again: below the oldest undecided request or report, and
+        below the oldest action that is neither started nor in `decision`."""
+        started = self._state.actions.keys() | {row.action_id for row in decision.state_updates}
+        held = [rows for id_, rows in self._definitions.items() if id_ not in started]
+        actions = min((row.commit_version - 1 for rows in held for row in rows), default=self._read.actions)
         requests = min((version - 1 for version in self._request_versions.values()), default=self._read.requests)
         versions = [
             *self._report_versions.values(),
             *([self._facts_version] if self._facts_version is not None else []),
         ]
         reports = min((version - 1 for version in versions), default=self._read.reports)
-        return Versions(actions=self._read.actions, requests=requests, reports=reports)
+        return Versions(actions=min(actions, self._read.actions), requests=requests, reports=reports)
 
     def _forget(self) -> None:
         """Forgets actions that ended a while ago; they are loaded again from the tables if news about them arrives."""
@@ -423,7 +427,7 @@ class ActionJob:
             state = self._state
             ids = {row.action_id for row in decision.state_updates}
             new = frozenset(id_ for id_ in ids if id_ not in state.actions and not state.targets.get(id_))
-            self._store.commit(written, self._settled(), new=new)
+            self._store.commit(written, self._settled(decision), new=new)
         if due:
             self._facts.clear()
         self._state = apply(self._state, decision)

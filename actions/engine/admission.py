@@ -46,6 +46,10 @@ def admit(work: Work, actions: Collection[Action]) -> None:
             if matching:
                 first = matching[0]
                 work.actions[action_id] = first
+        elif work.is_emptied:
+            # An action that starts now selects nobody, or skips what it names, for ever (see `holding`).
+            said = "held: the table devices has no rows any more; the action starts once it has some again"
+            work.say_of_action(first, "HELD_START", said)
         else:
             work.actions[action_id] = first
             _start(work, first)

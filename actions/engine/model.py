@@ -345,6 +345,8 @@ class Following:
     """By action."""
     returning: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """By action: the devices that are selected again before the cancel of their last attempt is in the log."""
+    is_emptied: bool = False
+    """The table has no rows now, and had some before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ class Work:
         self.held: dict[str, Held] = dict(state.following.held)
         """By action: the targets of devices that have left, as long as nobody knows whether that was meant."""
         self.returning: dict[str, frozenset[str]] = dict(state.following.returning)
+        self.is_emptied = not devices and (state.following.is_emptied or bool(state.devices))
         """By action: the devices that get another attempt once the cancel of the last one is in the log."""
         self.wanted: set[tuple[str, str, str, str]] = set()
         self.judged_us: int | None = None
@@ -165,7 +166,8 @@ class Work:
         return held is not None and target.device_id in held.device_ids
 
     def following(self) -> Following:
-        return Following(self.held, {action_id: ids for action_id, ids in self.returning.items() if ids})
+        returning = {action_id: ids for action_id, ids in self.returning.items() if ids}
+        return Following(self.held, returning, self.is_emptied)
 
     def over(self, action_id: str) -> bool | None:
         row = self.row(action_id)
