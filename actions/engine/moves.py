@@ -56,7 +56,9 @@ def follow_routes(work: Work) -> None:
     for key in before.copied:
         copied = work.target(*key)
         is_unwanted = copied is not None and any(unwanted(copied))
-        if copied is not None and is_unwanted and work.now_us - copied.updated_us >= work.limits.withdraw_s * SECOND_US:
+        # `heard_us` stands still for a while after the clock was set ahead: somebody may set it back.
+        waited_us = 0 if copied is None else work.heard_us - copied.updated_us
+        if copied is not None and is_unwanted and waited_us >= work.limits.withdraw_s * SECOND_US:
             work.put(copied, replace(copied, copies=()))
 
 

@@ -138,6 +138,24 @@ def test_a_report_during_the_hold_counts(world: EngineWorld) -> None:
     assert world.states() == {"SUCCEEDED"}
 
 
+def test_a_withdrawal_is_not_given_up_because_the_clock_is_ahead(world: EngineWorld) -> None:
+    """It waits 30 days for its broker, and they do not pass because somebody set the clock."""
+    job = sent(world)
+    world.log.is_away = True
+    world.passes(LIMIT_S)
+    job.turn()
+    assert world.states() == {"TIMED_OUT"}
+    set_clock(world, job, 31 * DAY_S)
+    set_clock(world, job, -31 * DAY_S)
+    world.log.is_away = False
+    deadline = time.monotonic() + WAIT_S
+    while len(world.log.keys) < 2:
+        assert time.monotonic() < deadline, world.log.keys
+        world.passes(1)
+        job.turn()
+    assert b'"cancel"' in world.log.values[world.log.keys[1]]
+
+
 def test_control_without_the_steady_clock_a_step_ahead_times_everything_out(world: EngineWorld) -> None:
     """Negative control: a job that compares with nothing believes its clock."""
     world.steady_us = None
