@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import logging
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
@@ -225,11 +226,16 @@ def reports_of(events: Iterable[Mapping[str, Any]]) -> dict[Report, int]:
     return found
 
 
+_SHARED = ("action_id", "tenant", "outbox", "mode", "log_id", "receipt_log_id", "report_log_id")
+
+
 def target_of(row: Row) -> Target:
     fields: dict[str, Any] = {name: row.get(column) for name, column in _columns(Target)}
     fields |= {name: bool(fields[name]) for name in ("late", "forced", "leaving", "claimed", "erred")}
     fields["given_up"] = fields["given_up"] or 0
     fields["copies"] = tuple(fields["copies"] or ())
+    # One text for all targets of an action, not one for each row.
+    fields |= {name: sys.intern(text) for name in _SHARED if (text := fields[name]) is not None}
     return Target(**{**fields, "state": TargetState(row["state"]), "wave": fields["wave"] or 0})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -123,12 +123,14 @@ class DeltalakeStore:
 
     def load(self, action_ids: Collection[str]) -> Loaded:
         found = sorted(self._there(frozenset(action_ids)))
-        definitions, states, targets, said = [], [], [], []
+        definitions, states, said = [], [], []
+        targets: list[Target] = []
         for start in range(0, len(found), _ASKED_MAX):
             ids = _literals(found[start : start + _ASKED_MAX])
             definitions += self._query("actions", f"SELECT * FROM actions WHERE action_id IN {ids}")
             states += self._query("action_state", f"SELECT * FROM action_state WHERE action_id IN {ids}")
-            targets += self._query("action_targets", f"SELECT * FROM action_targets WHERE action_id IN {ids}")
+            found_targets = self._streamed("action_targets", f"SELECT * FROM action_targets WHERE action_id IN {ids}")
+            targets += map(target_of, found_targets)
             said += self._query(
                 "action_events",
                 f"SELECT event_id FROM action_events WHERE source = 'engine' AND action_id IN {ids}",
@@ -144,7 +146,7 @@ class DeltalakeStore:
         return Loaded(
             definitions=self._as_inserted([action_of(row, commit_version=0) for row in definitions], started),
             states=started,
-            targets=tuple(target_of(row) for row in targets),
+            targets=tuple(targets),
             said=frozenset(row["event_id"] for row in said if row["event_id"] is not None),
         )
 
@@ -168,7 +170,7 @@ class DeltalakeStore:
         return tuple(found)
 
     def facts(self) -> Mapping[str, DeviceState]:
-        rows = self._query("device_state", "SELECT * FROM device_state WHERE log_id IS NOT NULL")
+        rows = self._streamed("device_state", "SELECT * FROM device_state WHERE log_id IS NOT NULL")
         return {row["device_id"]: device_state_of(row) for row in rows}
 
     def news(self) -> News:
@@ -268,9 +270,16 @@ class DeltalakeStore:
         return self._select({name: self._current(name)}, sql)
 
     def _select(self, tables: Mapping[str, DeltaTable], sql: str) -> list[dict[str, Any]]:
+        return list(self._rows(tables, sql))
+
+    def _streamed(self, name: str, sql: str) -> Iterator[dict[str, Any]]:
+        """The rows one after another: a million of them as dictionaries need gigabytes."""
+        return self._rows({name: self._current(name)}, sql)
+
+    def _rows(self, tables: Mapping[str, DeltaTable], sql: str) -> Iterator[dict[str, Any]]:
         try:
-            return list(rows_of(queried(tables, sql)))
-        except (MemoryError, ImportError):
+            yield from rows_of(queried(tables, sql))
+        except (MemoryError, ImportError, GeneratorExit):
             raise
         except Exception as error:  # A missing or unreachable file does not raise DeltaError here.
             names = " and ".join(tables)

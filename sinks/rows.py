@@ -17,6 +17,10 @@ from sinks.tables import FieldTable
 Row = Mapping[str, Any]
 
 
+_ROWS_AT_ONCE = 10_000
+"""A row as a dictionary needs many times its memory in the table."""
+
+
 def now_us() -> int:
     return time.time_ns() // 1_000
 
@@ -30,11 +34,12 @@ def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
             table = table.set_column(index, field.name, column)
         elif pa.types.is_map(field.type):
             maps.append(field.name)
-    for row in _listed(table):
-        for name in maps:
-            if row[name] is not None:
-                row[name] = dict(row[name])
-        yield row
+    for start in range(0, table.num_rows, _ROWS_AT_ONCE):
+        for row in _listed(table.slice(start, _ROWS_AT_ONCE)):
+            for name in maps:
+                if row[name] is not None:
+                    row[name] = dict(row[name])
+            yield row
 
 
 def _listed(table: pa.Table) -> list[dict[str, Any]]:

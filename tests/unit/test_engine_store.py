@@ -18,6 +18,7 @@ from actions.store import DeltalakeStore
 from broker_edge import Place, Row
 from broker_edge.errors import EngineFencedError, TableStoreError
 from sinks import tables
+from sinks.rows import arrow_of, rows_of
 
 WAIT_S = 30.0
 KEPT = ("action_targets", "action_state")
@@ -234,3 +235,23 @@ def test_rows_of_devices_are_written_while_a_broker_is_away(world: EngineWorld) 
         job.turn()
         assert world.versions() == {"d1": version}
     job.close()
+
+
+def test_rows_are_read_in_parts_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sinks.rows._ROWS_AT_ONCE", 3)
+    rows = [{"device_id": f"d{n}", "labels": {"n": str(n)}, "created_at": n, "tenant": "t"} for n in range(8)]
+    found = list(rows_of(arrow_of(rows, tables.DEVICES)))
+    assert [(row["device_id"], row["labels"], row["created_at"]) for row in found] == [
+        (row["device_id"], row["labels"], row["created_at"]) for row in rows
+    ]
+
+
+def test_targets_that_are_loaded_share_the_texts_of_their_action(tmp_path: Path) -> None:
+    world = EngineWorld(tmp_path / "tables")
+    world.devices("d1", "d2")
+    world.action()
+    job = world.job()
+    job.turn()
+    first, second = world.job().state.targets["a1"].values()
+    assert first.action_id is second.action_id
+    assert first.tenant is second.tenant
