@@ -195,7 +195,8 @@ class Agent:
         if newest is not None and newest.attempt > command.attempt:
             log.info("device %s ignores action %s attempt %d: it has a newer one", self.device_id, *command.key)
             return
-        older = self._under_way(command.action_id) or newest
+        # The newest one may have been cancelled before its command arrived, behind one that succeeded.
+        older = self._under_way(command.action_id) or self._journal.succeeded(command.action_id) or newest
         if older is not None and self._is_settled_by(command, older):
             return
         if command.order is not None and self._updater is not None:

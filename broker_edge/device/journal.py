@@ -48,6 +48,12 @@ class Journal:
         found = [entry for entry in self._entries.values() if entry.action_id == action_id]
         return max(found, key=lambda entry: entry.attempt, default=None)
 
+    def succeeded(self, action_id: str) -> Entry | None:
+        """The highest attempt of an action that has succeeded."""
+        all_ = self._entries.values()
+        found = [entry for entry in all_ if entry.action_id == action_id and entry.state == "SUCCEEDED"]
+        return max(found, key=lambda entry: entry.attempt, default=None)
+
     def put(self, entry: Entry) -> None:
         self._entries[(entry.action_id, entry.attempt)] = entry
         while len(self._entries) > self._entries_max:

@@ -160,6 +160,19 @@ def test_other_work_under_the_same_action_is_not_taken_for_an_attempt_of_it() ->
     run(scenario)
 
 
+def test_a_command_that_succeeded_is_not_repeated_by_an_attempt_behind_a_cancelled_one() -> None:
+    async def scenario(device: Device) -> None:
+        device.end.set()
+        await device.take(1)
+        await device.until(1, "SUCCEEDED")
+        await device.take(2, "cancel")
+        await device.take(3)
+        await device.until(3, "SUCCEEDED")
+        assert device.begun == [1]
+
+    run(scenario)
+
+
 # -- updates whose device restarted ------------------------------------------------------------------------------------
 
 
