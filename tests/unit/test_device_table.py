@@ -113,3 +113,11 @@ def test_any_changes_read_what_the_whole_table_says(reading: Reading, seed: int)
             found = reading.look()
             assert found is None or (found, found.retired) == (reading.whole(), reading.whole().retired)
             assert found is not None or reading.read._devices == reading.whole()
+
+
+def test_devices_with_the_same_labels_share_them(reading: Reading) -> None:
+    for id_, site in (("e1", "roof"), ("e2", "roof"), ("e3", "yard")):
+        reading.world.insert(tables.DEVICES, {"device_id": id_, "labels": {"site": site}})
+    found = reading.look()
+    assert found["e1"].labels is found["e2"].labels
+    assert (found["e1"].labels, found["e3"].labels) == ({"site": "roof"}, {"site": "yard"})
