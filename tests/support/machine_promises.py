@@ -298,6 +298,9 @@ class MachinePromises:
         if target.state is S.SUCCEEDED and not any_success and action.target_version not in truth.truth.versions:
             self.breaks(TRUE_ENDING, f"{target}, and the device reported no success")
         first = next((state for state in said if state in FINAL), None)
-        wants = any_success if action.is_ota and action.ota.mode != "download_only" else first == "SUCCEEDED"
+        # A device that had only downloaded when somebody forced it has not done what is wanted then.
+        installs = action.is_ota and (action.ota.mode != "download_only" or target.forced)
+        is_there = any_success and action.target_version in truth.truth.versions
+        wants = is_there if installs else first == "SUCCEEDED"
         if wants and target.state is not S.SUCCEEDED and not self._world.is_lost(target):
             self.breaks(TRUE_ENDING, f"{target}, and the device reported {self._ended(*target.key[::-1])}")
