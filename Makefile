@@ -138,6 +138,7 @@ test-long: setup $(CACHE)/faults.stamp store-server ## long kill loops, models a
 	HEADWATER_KILLS=all $(PY) -m pytest tests/spark/test_telemetry_kill.py
 	HEADWATER_POWER_CUTS=20 $(PY) -m pytest tests/faults/test_power_cut_*.py
 	HEADWATER_RACES=1000 $(PY) -m pytest tests/integration/test_store.py
+	HEADWATER_ENDINGS=5000 $(PY) -m pytest -s tests/integration/test_fleet_endings.py
 	HEADWATER_LONG_DOCS=1 $(PY) -m pytest tests/integration/test_docs_pages.py -k tutorial
 	.ci/targets
 

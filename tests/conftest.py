@@ -24,6 +24,7 @@ LONG = (
     "spark/test_telemetry_kill.py",
     "spark/test_jobs_run.py",
     "integration/test_rollout_fleet.py",
+    "integration/test_fleet_endings.py",
     "integration/test_demo.py",
     "integration/test_notebooks.py",
     "faults/test_torture.py",

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from broker_edge.artifacts.keys import Trust
@@ -179,8 +180,22 @@ class SimulatedDevice:
     def restart(self, why: str, *, away_s: float = _AWAY_S) -> None:
         """Cut the device off now, and restart it after `away_s` with the contents of its flash."""
         if self._starting is None or self._starting.done():
-            self._opened.clear()
-            self._starting = asyncio.ensure_future(self._start_anew(why, away_s))
+            self._begin_anew(why, away_s)
+
+    def leave(self) -> None:
+        """Disconnects until `move`: the device is away, or its power is off. It keeps its flash and its journal."""
+        self._begin_anew("it left", math.inf)
+
+    def move(self, host: str, port: int) -> None:
+        """Restarts at this broker, which may be the one where the device was."""
+        self._settings = replace(self._settings, host=host, port=port)
+        self._begin_anew("it moved", _AWAY_S)
+
+    def _begin_anew(self, why: str, away_s: float) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+        self._opened.clear()
+        self._starting = asyncio.ensure_future(self._start_anew(why, away_s))
 
     async def _start_anew(self, why: str, away_s: float) -> None:
         self._log.add(self.device_id, "restart", why=why)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import random
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from broker_edge.device.fleet import FleetSettings, RunningFleet, device_ids
 from broker_edge.device.fleet_log import last_told, read
 from broker_edge.device.simulated import Updates
 from broker_edge.torture.process import BrokerProcess
+from broker_edge.values import Commit
 from sinks.rows import now_us, rows_of
 from support.ports import free_port
 
@@ -61,6 +63,8 @@ UPDATE_EXPECTED = {
 }
 """The final state of an update at a device with each fault."""
 
+STATUS_GROUP = "status"
+"""The consumer group of the status job, by default."""
 _CONNECTING_MAX = 50
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "log_id", "epoch")
 
@@ -121,24 +125,35 @@ def differences(
     expected: Mapping[str, str] = EXPECTED,
 ) -> list[str]:
     """Differences between the tables and the expected states, or the last reports in the fleet's own log."""
+    wrong = [
+        f"{id_} ({kind}) is {states[id_]} and not {expected[kind]}"
+        for id_, kind in devices.items()
+        if states[id_] != expected[kind]
+    ]
+    return wrong + untrue(log, action_id, states)
+
+
+def untrue(log: Path, action_id: str, states: Mapping[str, str]) -> list[str]:
+    """Final states in the tables that the last reports in the fleet's own log contradict."""
     told = {id_: state for (id_, action, _), state in last_told(log).items() if action == action_id}
     wrong = []
-    for id_, kind in devices.items():
+    for id_, state in states.items():
         last = told.get(id_)
-        # CANCELLED is the answer to the withdrawal of a command that timed out.
+        # CANCELLED is the answer to the withdrawal of a command that timed out. A device that had nothing to stop,
+        # because no command reached it, says nothing.
         unfinished = last in (None, "ACCEPTED", "IN_PROGRESS", "CANCELLED")
-        said = states[id_] == last or (states[id_] == "TIMED_OUT" and unfinished)
-        if states[id_] != expected[kind] or not said:
-            wrong.append(f"{id_} ({kind}) is {states[id_]} and last reported {last}")
+        is_so = state == last or (state == "TIMED_OUT" and unfinished) or (state == "CANCELLED" and last is None)
+        if not is_so:
+            wrong.append(f"{id_} is {state} and last reported {last}")
     return wrong
 
 
 class StatusPump:
     """Copies statuses and receipts into the tables, as the status job does, on a thread. `restart` resumes after the
-    rows of the table, as that job does with an empty checkpoint."""
+    rows of the table, as that job does with an empty checkpoint, and tells the brokers what it has finished."""
 
-    def __init__(self, root: str, *servers: str) -> None:
-        self._root, self._servers = root, servers
+    def __init__(self, root: str, *servers: str, clock_us: Callable[[], int] = now_us) -> None:
+        self._root, self._servers, self._clock_us = root, servers, clock_us
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -155,7 +170,8 @@ class StatusPump:
             self._thread = None
 
     def _run(self) -> None:
-        log, query_id = EventLog(self._root), uuid.uuid4().hex
+        log, query_id, epoch = EventLog(self._root), uuid.uuid4().hex, time.time_ns() // 1_000
+        finished: dict[str, dict[int, int]] = {}
         next_: dict[str, dict[int, int]] = {}
         for log_id, partitions in log.places().items():
             next_[log_id] = {int(number): place[0] for number, place in partitions.items()}
@@ -165,21 +181,26 @@ class StatusPump:
             while not self._stop.wait(0.1):
                 for client in clients:
                     with contextlib.suppress(HeadwaterError):  # The broker is down; its records are read later.
-                        places = next_.setdefault(client.version().log_id, {})
+                        log_id = client.version().log_id
+                        places = next_.setdefault(log_id, {})
                         batch_id += self._batch(client, log, places, query_id, batch_id)
+                        if finished.get(log_id) != places:
+                            ends = {number: Commit(place) for number, place in places.items()}
+                            client.commit(STATUS_GROUP, reader_epoch=epoch, offsets=ends)
+                            finished[log_id] = dict(places)
 
     def _batch(self, client: Client, log: EventLog, next_: dict[int, int], query_id: str, batch_id: int) -> int:
         filters = [STATUS_FILTER, RECEIPTS]
         records: list[dict[str, Any]] = []
         ends: dict[int, int] = {}
         for number, bounds in client.offsets(filters=filters).partitions.items():
-            start, end = next_.get(number, bounds.log_start), bounds.high_watermark
+            start, end = next_.setdefault(number, bounds.log_start), bounds.high_watermark
             if start < end:
                 table = client.fetch(number, start, end, filters=filters).to_table()
                 records += rows_of(table.select(list(_COLUMNS)))
                 ends[number] = end
         if records:
-            parsed = parse(records, tenant="default", recorded_us=now_us())
+            parsed = parse(records, tenant="default", recorded_us=self._clock_us())
             log.append(parsed.events, parsed.quarantine, query_id=query_id, batch_id=batch_id)
         next_.update(ends)
         return 1 if records else 0
@@ -194,14 +215,24 @@ class RolloutWorld:
     devices: Mapping[str, str]
     seed: int
     tick_s: float = 0.5
+    others: tuple[BrokerProcess, ...] = ()
+    """Further brokers."""
+    clock_us: Callable[[], int] = now_us
+    engine: tuple[str, ...] = ("-m", "pipelines.actions")
+    """How Python starts the engine."""
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Label → device id → value, besides the label `kind`."""
     kills: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.root = str(self.folder / "tables")
         self.desk = FleetDesk(self.root, by="ann", create=True)
-        self.desk.describe_devices({id_: {"kind": kind} for id_, kind in self.devices.items()})
-        self.server = "grpc://{}:{}".format(*self.broker.flight)
-        self.pump = StatusPump(self.root, self.server)
+        labels = {id_: {name: of[id_] for name, of in self.labels.items()} for id_ in self.devices}
+        self.desk.describe_devices({id_: {"kind": kind, **labels[id_]} for id_, kind in self.devices.items()})
+        self.brokers = (self.broker, *self.others)
+        self.servers = ["grpc://{}:{}".format(*broker.flight) for broker in self.brokers]
+        self.server = self.servers[0]
+        self.pump = StatusPump(self.root, *self.servers, clock_us=self.clock_us)
         self._random = random.Random(self.seed)
         self._engine: subprocess.Popen[bytes] | None = None
         self._config = self.folder / "pipelines.yaml"
@@ -218,15 +249,23 @@ class RolloutWorld:
             self._kill_engine()
 
     def _start_engine(self) -> None:
-        command = [sys.executable, "-m", "pipelines.actions", "--config", str(self._config)]
-        command += ["--root", self.root, "--server", self.server]
-        errors = (self.folder / "engine.stderr.txt").open("ab")
-        self._engine = subprocess.Popen(command, stderr=errors)
+        command = [sys.executable, *self.engine, "--config", str(self._config), "--root", self.root]
+        command += [word for server in self.servers for word in ("--server", server)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        with (self.folder / "engine.stderr.txt").open("ab") as errors:
+            self._engine = subprocess.Popen(command, stderr=errors, env=environment)
 
     def _kill_engine(self) -> None:
         if self._engine is not None:
             self._engine.kill()
             self._engine.wait()
+
+    def start_another_engine(self) -> None:
+        """Starts a second engine beside the first, which must give way by itself."""
+        first = self._engine
+        assert first is not None
+        self._start_engine()
+        first.wait(60)
 
     def kill_something(self) -> None:
         what = self._random.choice(("engine", "engine", "pump", "broker"))
@@ -237,11 +276,21 @@ class RolloutWorld:
         elif what == "pump":
             self.pump.restart()
         else:
-            self.broker.kill()
-            self.broker.start()
+            broker = self._random.choice(self.brokers)
+            broker.kill()
+            broker.start()
 
-    def until_over(self, action_id: str, *, seconds: float, kills: int = 0, pause_s: float = 3.0) -> dict[str, Any]:
-        """Returns the row of the action once it is over. Until then, kills processes and approves as bob."""
+    def until_over(
+        self,
+        action_id: str,
+        *,
+        seconds: float,
+        kills: int = 0,
+        pause_s: float = 3.0,
+        each: Callable[[dict[str, Any] | None], None] = lambda row: None,
+    ) -> dict[str, Any]:
+        """Returns the row of the action once it is over. Until then, kills processes, approves as bob, and calls `each`
+        with the row."""
         approver = FleetDesk(self.root, by="bob")
         approved: set[int] = set()
         deadline = time.monotonic() + seconds
@@ -253,6 +302,7 @@ class RolloutWorld:
             if row is not None and row["phase"] == "WAITING_APPROVAL" and row["wave"] not in approved:
                 approver.ask("approve", action_id)
                 approved.add(row["wave"])
+            each(row)
             if kills and time.monotonic() >= next_kill:
                 self.kill_something()
                 kills -= 1
@@ -265,11 +315,12 @@ class RolloutWorld:
     def commands(self) -> Counter[tuple[str, str, int]]:
         """How often the log has the command of each (action, device, attempt)."""
         found: Counter[tuple[str, str, int]] = Counter()
-        with Client(self.server) as client:
-            for number, bounds in client.offsets(filters="devices/+/actions").partitions.items():
-                stream = client.fetch(number, bounds.log_start, bounds.high_watermark, filters="devices/+/actions")
-                for value in stream.to_table().column("value").to_pylist():
-                    body = json.loads(value)
-                    if body["type"] in ("command", "ota"):
-                        found[(body["action_id"], body["device_id"], body["attempt"])] += 1
+        for server in self.servers:
+            with Client(server) as client:
+                for number, bounds in client.offsets(filters="devices/+/actions").partitions.items():
+                    stream = client.fetch(number, bounds.log_start, bounds.high_watermark, filters="devices/+/actions")
+                    for value in stream.to_table().column("value").to_pylist():
+                        body = json.loads(value)
+                        if body["type"] in ("command", "ota"):
+                            found[(body["action_id"], body["device_id"], body["attempt"])] += 1
         return found
