@@ -43,10 +43,14 @@ def soak_heard_us(action: Action, row: ActionState, work: Work) -> int:
 
 
 def _logs_of(target: Target, work: Work) -> set[str | None]:
-    """The logs that may have a report of this device: of its command, of its newest status, of its way now."""
+    """The logs that may have a report of this device: of its command and the copies of it, of its newest status, of
+    its way now."""
+    here = str(target.attempt)
     fact, route = work.fact(target.device_id), work.route(target.device_id)
     logs = {target.log_id or work.logs.first, target.receipt_log_id}
     logs |= {fact.log_id if fact is not None else None, route.log_id}
+    # A device that has moved may have taken the copy in its old log, and reported there.
+    logs |= {log_id for copy in target.copies for attempt, _, log_id in [copy.partition("/")] if attempt == here}
     return {log_id for log_id in logs if log_id} or {None}
 
 

@@ -109,7 +109,9 @@ class Fleet(World):
         number = len(self.tables.requests)
         if kind == "remove" or (kind == "cancel" and device_id is not None):
             self.bounds.pop(action_id, None)
-        request = Request(f"r{number}", "default", action_id, kind, device_id, by="eve", at_us=self.now_us, wave=wave)
+        request = Request(
+            f"r{number:04}", "default", action_id, kind, device_id, by="eve", at_us=self.now_us, wave=wave
+        )
         self.tables.requests = [*self.tables.requests, request]
 
     def approve(self, action_id: str, *, names: bool = True) -> None:
@@ -117,14 +119,14 @@ class Fleet(World):
         row = self.state.actions.get(action_id)
         wave = (row.wave if row is not None else 0) + 1
         if not names:
-            self.meant[f"r{len(self.tables.requests)}"] = wave
+            self.meant[f"r{len(self.tables.requests):04}"] = wave
         self.ask("approve", action_id, wave=wave + 1 if names else None)
 
     def approve_again(self) -> None:
         """Somebody else still sees what an earlier approval was for, and approves it too."""
         earlier = [one for one in self.tables.requests if one.kind == "approve"]
         if earlier:
-            again = replace(earlier[-1], request_id=f"r{len(self.tables.requests)}")
+            again = replace(earlier[-1], request_id=f"r{len(self.tables.requests):04}")
             if earlier[-1].request_id in self.meant:
                 self.meant[again.request_id] = self.meant[earlier[-1].request_id]
             self.tables.requests = [*self.tables.requests, again]

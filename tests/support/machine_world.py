@@ -223,7 +223,8 @@ class World:
             box.heard_us = 0
 
     def turn(self) -> Decision:
-        """One turn of the job."""
+        """One turn of the job, at a time of its own: the order of requests is that of their times."""
+        self.wait(0.000_001)
         for box in self.boxes:
             if box.late is not None and box.answers != "late":
                 self._place(box.late)
@@ -264,6 +265,7 @@ class World:
 
     def kill(self, parts: int, again: int) -> None:
         """The process dies in the commits of a tick, and starts again. It reads some reports a second time."""
+        self.wait(0.000_001)
         start = self.read_to
         decision = self.decided()
         self._commit(Decision(**{name: getattr(decision, name) for name in PARTS[:parts]}))

@@ -96,6 +96,21 @@ def test_a_device_that_reported_elsewhere_last_waits_for_that_log_too() -> None:
     assert by_state(engine) == {"TIMED_OUT": list(IDS)}
 
 
+def test_a_device_that_has_moved_waits_for_the_log_with_the_copy_of_its_command() -> None:
+    engine = fleet()
+    engine.devices = {**engine.devices, "d00": Device(device_id="d00", tenant="default", labels={}, log="field")}
+    engine.tick()
+    assert engine.target("d00").copies == (f"1/{ROOF}",)
+    engine.tick(after_s=HOUR_S)
+    read(engine, FIELD)
+    engine.tick()
+    assert engine.target("d00").state is S.QUEUED
+    assert ROOF in engine.last.unread
+    read(engine, ROOF, FIELD)
+    engine.tick()
+    assert engine.target("d00").state is S.TIMED_OUT
+
+
 def test_a_log_that_no_broker_serves_any_more_holds_nothing() -> None:
     engine = fleet()
     engine.logs = Logs((Served("field", FIELD), Served("new", "log-new")))
