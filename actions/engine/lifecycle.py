@@ -106,14 +106,14 @@ def settled_by_earlier(
     sent, its own answer counts, except for an update whose version the device proves: that settles an open attempt and
     one that ended in error, such as the refusal of a device that was still busy with the earlier attempt.
     """
-    is_settled = target.state in (S.SUCCEEDED, S.CANCELLING) or (target.final and target.state not in ERRORS)
+    is_settled = target.final and target.state not in ERRORS
     if is_settled or TargetState(report.state) is not S.SUCCEEDED:
         return target
     installs = action is not None and action.is_ota and (action.ota.mode != "download_only" or target.forced)
     runs = report.version if report.version is not None or fact is None else fact.version
     if installs and action is not None and runs != action.target_version:
         return target
-    if not target.unsent and not installs:
+    if not installs and (not target.unsent or target.state is S.CANCELLING):
         return target
     copies = target.copies if target.unsent else left_behind(target, None, None, taken=True)
     said = f": {report.message}" if report.message else ""

@@ -293,6 +293,24 @@ def test_a_success_of_an_earlier_attempt_does_not_undo_a_cancel(asked: str) -> N
     assert engine.target().state is (S.CANCELLED if asked == "cancel" else S.SUCCEEDED)
 
 
+@pytest.mark.parametrize("broker_up", [True, False])
+@pytest.mark.parametrize(("version", "state"), [("2", S.SUCCEEDED), ("1", S.CANCELLING)])
+def test_a_proven_success_of_an_earlier_attempt_is_the_answer_to_a_cancel(
+    version: str, state: S, broker_up: bool
+) -> None:
+    engine = updating()
+    engine.broker_up = broker_up
+    engine.cancel(device_id="d1")
+    engine.tick()
+    assert engine.target().state is S.CANCELLING
+    engine.tick(engine.report("SUCCEEDED", 4, attempt=1, log_id="log-roof", version=version))
+    assert engine.target().state is state
+    engine.broker_up = True
+    engine.tick()
+    engine.tick()
+    assert "a1/d1/2/cancel" in engine.published
+
+
 def test_an_approval_of_one_wave_does_not_open_the_gate_after_it() -> None:
     gate = {"approve": True, "success_percentage": 100}
     waves: list[dict[str, object]] = [{"percentage": 10, **gate}, {"percentage": 50, **gate}, {"percentage": 100}]
