@@ -109,6 +109,9 @@ def _said(one: Any) -> dict[str, Any]:
         "progress": number(one, "progress", 0, 100),
         "message": _message(one) if state in _FAILURES else None,
         "version": text(one, "version"),
+        # The format has no place for these two.
+        "product": None,
+        "hardware": None,
         "device_time": None if time_ms is None else time_ms * 1_000,
     }
 

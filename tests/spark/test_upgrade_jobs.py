@@ -182,7 +182,8 @@ def test_the_status_job_leaves_the_message_behind_that_had_stopped_it_and_the_op
         pump.leave()
     after = turns_until_ended(broker, spark, "open")
     assert after["open"]["counts"] == {"SUCCEEDED": 1}
-    assert after["done"] == before["done"]
+    # Columns that are newer than the row are null.
+    assert after["done"] == {**dict.fromkeys(after["done"]), **before["done"]}
     events = [
         tuple(row[name] for name in PLACE) for row in rows(folder, tables.ACTION_EVENTS) if row["source"] == "status"
     ]

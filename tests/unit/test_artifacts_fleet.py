@@ -117,7 +117,7 @@ def test_push_all_says_for_each_broker_what_happened(
 
 
 def test_push_takes_several_servers_and_refuses_what_makes_no_sense(
-    servers: tuple[FlightServer, FlightServer], image: Path, capsys: pytest.CaptureFixture[str]
+    servers: tuple[FlightServer, FlightServer], image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = [word for server in servers for word in ("--server", server.location)]
     assert main(["artifacts", "push", str(image), "fw", "1", *named]) == 0
@@ -126,7 +126,10 @@ def test_push_takes_several_servers_and_refuses_what_makes_no_sense(
     ]
     assert main(["artifacts", "push", str(image), "fw", "1", "--all", *named]) == 2
     assert "give --all or --server" in capsys.readouterr().err
-    assert main(["artifacts", "push", str(image), "fw", "1", "--config", "x.yaml"]) == 2
+    settings = tmp_path / "pipelines.yaml"
+    settings.write_text("{}")
+    assert main(["artifacts", "push", str(image), "fw", "1", "--config", str(settings)]) == 2
+    assert "--config goes with --all or --offer" in capsys.readouterr().err
 
 
 class Shelf:
