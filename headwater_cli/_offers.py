@@ -58,6 +58,7 @@ def revoke(
 
     Devices that run it already keep it. Repeat it for brokers that did not answer: the exit code is that of the first
     one that failed."""
+    require_tables()
     from actions.fleet_desk import FleetDesk
 
     brokers, who = brokers_of(server, every=every, settings=tables.settings), author(by, admin)

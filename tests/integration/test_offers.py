@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,6 +156,19 @@ def test_a_revocation_says_which_broker_did_not_answer(world: OffersWorld, pushe
     assert "127.0.0.1:1" in out
     (row,) = world.rows("artifacts")
     assert row["withdrawn_by"] == "bob"
+
+
+@pytest.mark.parametrize("command", ["withdraw", "revoke"])
+def test_without_the_library_for_tables_the_commands_say_what_to_install(
+    command: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater_cli._tables.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    for name in ("actions.fleet_desk", "actions.offers"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    code, _, said = run(command, "fw", "2")
+    assert code != 0
+    assert "install headwater with the extra `spark`" in said
 
 
 def test_withdrawing_what_was_never_offered_is_told(world: OffersWorld, run: Run) -> None:
