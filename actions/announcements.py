@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 MARK = "headwater-actions:webhook"
 _VERSIONS_AT_ONCE_MAX = 64
 _VERSIONS_UNMARKED_MAX = 1_000
-"""After so many versions without an announcement the mark moves anyway, so that a start does not read them again."""
+"""Versions without an announcement after which the mark moves anyway, so that a start does not read them again."""
 _CLOSE_S = 5.0
 _DAY_US = 24 * 3600 * 1_000_000
 

@@ -332,7 +332,7 @@ class FleetDesk:
         return next(iter(self._query("action_state", _where("action_state", action_id))), None)
 
     def stored(self, action_id: str) -> dict[str, Any] | None:
-        """The row of `actions`: of several, the one that was made first. None if there is none."""
+        """The row of `actions`, or None. If several rows have this id, the earliest one."""
         return next(iter(self.query("actions", f"{_where('actions', action_id)} ORDER BY created_at")), None)
 
     def query(self, table: str, sql: str) -> list[dict[str, Any]]:

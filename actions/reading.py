@@ -100,7 +100,7 @@ class GroupReader:
         return Extent(bounds.log_id, ends, unread)
 
     def _first_unread(self, at: PartitionOffsets, start: int) -> int:
-        """The offset of the first report from `start` on, or that up to which there is none."""
+        """The offset of the first report from `start` on. Without one: the offset up to which the log was searched."""
         passed, is_there, epoch = self._unread.get(at.partition, (0, False, at.epoch))
         if start > passed or epoch != at.epoch:
             passed, is_there = start, False

@@ -159,9 +159,8 @@ def _unfit(action: Action, device: Device, around: Around) -> Skip | None:
     ota = action.ota
     artifact = around.artifact_of(action)
     what = f"artifact {ota.artifact_name} {ota.artifact_version}"
-    gone = why_gone(action, around.artifacts)
-    if artifact is None or gone is not None:
-        return gone or f"the {what} is gone"
+    if artifact is None or artifact.withdrawn is not None:
+        return why_gone(action, around.artifacts)
     lacking = artifact.lacking(device)
     if lacking is not None:
         return f"not allowed to install {what}: {lacking}"

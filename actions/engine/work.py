@@ -87,7 +87,7 @@ class Work:
         self._owing: dict[str, set[str]] = {}
         """By action: those of the changed targets to which something is owed."""
         self._kinds: dict[str, tuple[int, Mapping[Kind, int]]] = {}
-        """By action: the counts after so many changes."""
+        """By action: the counts, and the number of changes that they include."""
         self._puts: Counter[str] = Counter()
         self._changed_devices: Set[str] | None = None
 

@@ -16,7 +16,7 @@ pub fn routes() -> Router<Arc<Shared>> {
     Router::new().route(PATH, get(whoami))
 }
 
-/// `user` is null for a caller without credentials, who is let in only if the broker allows it.
+/// `user` is null for a caller without credentials; the guard admits such callers only if the broker allows it.
 async fn whoami(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
