@@ -116,6 +116,10 @@ def settled_by_earlier(
     if not installs and (not target.unsent or target.state is S.CANCELLING):
         return target
     copies = target.copies if target.unsent else left_behind(target, None, None, taken=True)
+    # Its only copy has been carried out. Of several, the log of the report does not say which one was.
+    its_own = [copy for copy in copies if copy.startswith(f"{report.attempt}/")]
+    if its_own == [f"{report.attempt}/{report.log_id}"]:
+        copies = tuple(copy for copy in copies if copy not in its_own)
     said = f": {report.message}" if report.message else ""
     return finished(
         target,
@@ -128,7 +132,7 @@ def settled_by_earlier(
         report_log_id=report.log_id,
         report_partition=report.partition,
         report_offset=report.offset,
-        copies=tuple(copy for copy in copies if copy != f"{report.attempt}/{report.log_id}"),
+        copies=copies,
         retry_us=None,
         updated_us=now_us,
     )

@@ -240,6 +240,23 @@ def test_a_copy_that_is_still_wanted_is_not_given_up() -> None:
     assert in_log(engine, "log-roof") == WITH_CANCEL
 
 
+def test_a_success_through_one_log_does_not_say_that_the_command_was_taken_from_it() -> None:
+    """The device took the first attempt from the roof and moved. Without a journal it would carry out the other copy."""
+    engine = engine_of(action=once_more(backoff_s=5))
+    online(engine, "log-roof", 1)
+    online(engine, "log-yard", 1)
+    engine.logs = ROOF_AWAY
+    engine.tick(after_s=11)
+    assert (engine.target().attempt, set(engine.target().copies)) == (2, {"1/log-roof", "1/log-yard"})
+    engine.tick(engine.report("SUCCEEDED", 2, log_id="log-yard"))
+    assert engine.target().state is S.SUCCEEDED
+    engine.logs = BOTH
+    engine.tick()
+    assert "a1/d1/1/cancel" in in_log(engine, "log-yard")
+    assert "a1/d1/1/cancel" in in_log(engine, "log-roof")
+    assert engine.target().copies == ()
+
+
 @pytest.mark.parametrize("states", [["SUCCEEDED"], ["ACCEPTED", "FAILED"]])
 def test_without_a_receipt_both_logs_get_the_cancel(states: list[str]) -> None:
     """The log with the receipt may be gone. The device may have taken either copy, and may lose its journal."""
