@@ -1,10 +1,11 @@
-"""Whether a target that has just ended in error gets another attempt, and when. Without tables."""
+"""Whether a target gets another attempt: after an error, or because it was forced too late. Without tables."""
 
 from __future__ import annotations
 
 from .action import Action
-from .lifecycle import next_attempt
-from .model import SECOND_US, Target, TargetState
+from .lifecycle import finished, is_repeat, next_attempt
+from .model import SECOND_US, Report, Target, TargetState
+from .replacing import replace
 
 S = TargetState
 
@@ -23,3 +24,17 @@ def retried(target: Target, action: Action, now_us: int, first: str | None = Non
     said = f": {target.message}" if target.message else ""
     reason = f"attempt {attempt} of {rollout.retries + 1} ended {target.state}{said}; the next in {pause_s} s"
     return next_attempt(target, pause_s=pause_s, reason=reason, now_us=now_us, first=first)
+
+
+def installs_after_all(target: Target, report: Report, version: str | None, now_us: int) -> Target | None:
+    """The next attempt of a target that was forced while its device finished the download, or None. The device did what
+    it was told, so this is no error, and a `force` no longer reaches a command that has ended."""
+    if version is None or report.version in (None, version):
+        return None
+    only_downloaded = target.forced and target.mode == "download_only"
+    is_open = not target.final and target.state is not S.CANCELLING
+    if not (only_downloaded and is_open and report.state == S.SUCCEEDED) or is_repeat(target, report):
+        return None
+    reason = f"attempt {target.attempt} had only downloaded when it was forced"
+    done = replace(finished(target, S.SUCCEEDED, report.at_us), given_up=target.given_up + 1)
+    return next_attempt(done, pause_s=0, reason=reason, now_us=now_us)

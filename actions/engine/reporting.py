@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from .attempts import installs_after_all
 from .facts import ONLINE, with_report
 from .lifecycle import REPORTABLE, confirmed, runs_it_already, settled_by_earlier, with_receipt, with_status
 from .model import SECOND_US, Quarantined, Report, Target, TargetState
@@ -95,8 +96,10 @@ def _apply(work: Work, target: Target, report: Report) -> None:
         if report.state == TargetState.DELIVERED:
             work.put(target, with_receipt(target, report, work.now_us))
         return
-    after = with_status(target, report, work.now_us, proof=work.proof(target))
-    _put_late(work, target, after)
+    action = work.actions.get(target.action_id)
+    version = action.target_version if action is not None else None
+    after = installs_after_all(target, report, version, work.now_us)
+    _put_late(work, target, after or with_status(target, report, work.now_us, proof=work.proof(target)))
 
 
 def _put_late(work: Work, target: Target, after: Target) -> None:

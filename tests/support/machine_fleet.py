@@ -37,7 +37,7 @@ PROFILES: tuple[dict[str, Any], ...] = (
     {"kind": "command", "depends": "old"},
     {"kind": "2"},
     {"kind": "2", "mode": "soft", "limits": (None, None, 2)},
-    {"kind": "3", "mode": "download_only"},
+    {"kind": "3", "mode": "download_only", "limits": (None, 10, 0)},
     {"kind": "3", "supersede": True, "limits": (None, 10, 0)},
     {"kind": "3", "waves": 1, "fails": "always", "limits": (None, None, 2)},
     {"kind": "2", "deadline_s": 100, "supersede": True},

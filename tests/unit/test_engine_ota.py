@@ -152,6 +152,36 @@ def test_force_of_a_command_on_its_way_keeps_its_bytes_and_follows_it() -> None:
     assert engine.published == ["a1/d1/1", "a1/d1/1/force"]
 
 
+@pytest.mark.parametrize("broker_up", [True, False])
+def test_a_device_that_had_downloaded_before_it_learnt_of_the_force_gets_another_attempt(broker_up: bool) -> None:
+    """It did what it was told. That is no error, and no use of `retries`; what is wanted now is another command."""
+    engine = Engine(devices=devices_of("d1"), artifacts=catalogue(SIGNED))
+    order(engine, "a1", mode="download_only", rollout=Rollout(abort_percentage=10))
+    engine.tick()
+    engine.ask("force")
+    engine.broker_up = broker_up
+    engine.tick(engine.report("IN_PROGRESS", 1))
+    engine.broker_up = True
+    engine.tick(engine.report("SUCCEEDED", 2, version="1.0"))
+    target = engine.target()
+    assert (target.attempt, target.mode, target.erred, engine.phase()) == (2, "forced", False, "RUNNING")
+    engine.tick(engine.report("SUCCEEDED", 3, version="1.0"))
+    assert engine.target().attempt == 2, "the first attempt reports once more"
+    engine.tick(engine.report("SUCCEEDED", 4, version="1.0", attempt=2))
+    assert engine.target().state is S.FAILED, "an attempt that was to install has no such excuse"
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_a_device_that_had_downloaded_before_its_cancel_gets_no_other_attempt(version: str) -> None:
+    engine = updating(mode="download_only")
+    engine.ask("force")
+    engine.tick()
+    engine.cancel()
+    engine.tick()
+    engine.tick(engine.report("SUCCEEDED", 2, version=version))
+    assert (engine.target().attempt, engine.phase()) == (1, "ENDED")
+
+
 @pytest.mark.parametrize(
     ("artifact", "limits", "said"),
     [

@@ -241,7 +241,7 @@ def test_a_copy_that_is_still_wanted_is_not_given_up() -> None:
 
 
 def test_a_success_through_one_log_does_not_say_that_the_command_was_taken_from_it() -> None:
-    """The device took the first attempt from the roof and moved. Without a journal it would carry out the other copy."""
+    """The device took the first attempt from the roof and moved. Without journal it would carry out the other one."""
     engine = engine_of(action=once_more(backoff_s=5))
     online(engine, "log-roof", 1)
     online(engine, "log-yard", 1)
