@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from actions.engine import (
     STEP_US,
     Action,
+    ActionState,
     Artifacts,
     Decision,
     Device,
@@ -35,10 +36,11 @@ from actions.engine import (
     row_in_past,
     tick,
 )
+from actions.late import asked_for, with_some, without_some
 from actions.outbound import Outbound, Publisher
 from actions.reading import Reader, Readings
 from actions.stock import Depot, Stock
-from actions.table_store import News, TableStore, Versions
+from actions.table_store import Loaded, News, TableStore, Versions
 from sinks.rows import now_us
 
 log = logging.getLogger(__name__)
@@ -114,6 +116,9 @@ class ActionJob:
         self._logs = Logs(self._outbound.brokers())
         self._state = EngineState()
         self._known: set[str] = set()
+        """Actions of which everything is in memory that the tables have, or that no table has."""
+        self._looked: dict[str, set[str]] = {}
+        """By action that is over and not in `_known`: the devices whose targets have been looked up."""
         self._definitions: dict[str, list[Action]] = {}
         self._requests: dict[str, Request] = {}
         self._devices: Mapping[str, Device] = {}
@@ -300,11 +305,11 @@ class ActionJob:
     def _take(self, news: News) -> list[Report]:
         """Stores the news for the next tick, after loading the stored state of their actions."""
         ids = {row.action_id for row in news.actions} | {row.action_id for row in news.requests}
-        ids |= {row.action_id for row in news.reports if row.action_id}
         ids |= {id_ for row in news.actions for id_ in row.rollout.depends_on}
         self._load(ids - self._known)
         # A request may reopen an action that has ended.
         self._load(self._needed(row.action_id for row in news.requests) - self._known)
+        self._load_late(news.reports)
         self._read = news.read
         for action in news.actions:
             rows = self._definitions.setdefault(action.action_id, [])
@@ -337,15 +342,24 @@ class ActionJob:
         row = self._state.actions.get(action_id)
         return row is not None and row.phase.over
 
+    def _load_late(self, reports: Iterable[Report]) -> None:
+        """Loads what these reports need: of an action that is over only their targets."""
+        asked = asked_for(reports, self._known, self._looked)
+        if not asked:
+            return
+        loaded = self._store.load_late(asked)
+        self._state, partly = with_some(self._state, loaded, self._clock_us())
+        for id_ in partly:
+            self._looked.setdefault(id_, set()).update(asked[id_])
+        self._define(loaded)
+        self._load(asked.keys() - partly)
+
     def _load_these(self, action_ids: set[str]) -> None:
         loaded = self._store.load(action_ids)
         self._known |= action_ids
-        started = {row.action_id: row for row in loaded.states}
-        for action in loaded.definitions:
-            row = started.get(action.action_id)
-            # Rows of actions that were never started arrive as news, with the version that decides which row is first.
-            if row is not None and row.digest == action.digest:
-                self._definitions[action.action_id] = [action]
+        self._looked = {id_: ids for id_, ids in self._looked.items() if id_ not in action_ids}
+        self._state = without_some(self._state, action_ids)
+        started = self._define(loaded)
         for id_, row in started.items():
             if not row.phase.over and id_ not in self._definitions:
                 log.error("the row of action %s is no longer in the table actions: nothing more is sent for it", id_)
@@ -357,6 +371,16 @@ class ActionJob:
         before = self._state
         said = state.said | loaded.said
         self._state = replace(state, said=said, devices=before.devices, logs=before.logs, moving=before.moving)
+
+    def _define(self, loaded: Loaded) -> Mapping[str, ActionState]:
+        """Keeps the loaded definitions; returns the loaded rows by id."""
+        started = {row.action_id: row for row in loaded.states}
+        for action in loaded.definitions:
+            row = started.get(action.action_id)
+            # Rows of actions that were never started arrive as news, with the version that decides which row is first.
+            if row is not None and row.digest == action.digest:
+                self._definitions[action.action_id] = [action]
+        return started
 
     def _settle(self, decision: Decision) -> None:
         """Drops the requests that this decision handles, and the versions of reports that no longer wait."""
@@ -408,9 +432,11 @@ class ActionJob:
             state,
             actions={id_: row for id_, row in state.actions.items() if id_ not in old},
             targets={id_: rows for id_, rows in state.targets.items() if id_ not in old},
+            unloaded={id_: counts for id_, counts in state.unloaded.items() if id_ not in old},
             said=frozenset(event_id for event_id in state.said if _action_of(event_id) not in old),
         )
         self._known -= old
+        self._looked = {id_: ids for id_, ids in self._looked.items() if id_ not in old}
 
     # -- effects -----------------------------------------------------------------------------------------------------
 

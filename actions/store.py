@@ -31,6 +31,7 @@ from actions.engine import (
     Target,
 )
 from actions.fence import Fence
+from actions.loading import Loading, literals
 from actions.rows import (
     action_of,
     artifact_of,
@@ -40,9 +41,7 @@ from actions.rows import (
     quarantine_table,
     reports_of,
     request_of,
-    state_of,
     states_table,
-    target_of,
     targets_table,
 )
 from actions.table_store import NOTHING, Loaded, News, Versions
@@ -50,7 +49,7 @@ from broker_edge.errors import SetupError, TableStoreError
 from broker_edge.sync import sync_file_system
 from sinks.conflicts import committed
 from sinks.rows import now_us, rows_of
-from sinks.sql_text import literal, near
+from sinks.sql_text import near
 from sinks.table_query import queried
 from sinks.tables import ACTION_EVENTS_ARCHIVE, SELECTORS, TABLES, create_by_path, update_by_path, uri_of
 
@@ -64,8 +63,6 @@ _REPORTS_MAX = 100_000
 """Approximate number of rows of `action_events` per read: while the engine was down, devices may have reported more
 than fits into memory. The next read continues."""
 _VERSIONS_AT_ONCE_MAX = 8
-_ASKED_MAX = 1_000
-"""Maximum number of actions in one statement. DataFusion recurses over them: 100,000 crashed the process."""
 _OPTIONAL = (ACTION_EVENTS_ARCHIVE.name, SELECTORS.name)
 """Tables that older versions did not have."""
 
@@ -96,6 +93,7 @@ class DeltalakeStore:
         self._artifacts_version = -1
         self._devices = ReadDevices()
         self._fence = Fence(root, _WRITTEN)
+        self._loading = Loading(self._streamed)
         self._archive = EventArchive(_ArchiveTables(self))
 
     def claim(self) -> None:
@@ -122,43 +120,25 @@ class DeltalakeStore:
         return frozenset(row["action_id"] for row in (*rows, *copied))
 
     def load(self, action_ids: Collection[str]) -> Loaded:
-        found = sorted(self._there(frozenset(action_ids)))
-        definitions, states, said = [], [], []
-        targets: list[Target] = []
-        for start in range(0, len(found), _ASKED_MAX):
-            ids = _literals(found[start : start + _ASKED_MAX])
-            definitions += self._query("actions", f"SELECT * FROM actions WHERE action_id IN {ids}")
-            states += self._query("action_state", f"SELECT * FROM action_state WHERE action_id IN {ids}")
-            found_targets = self._streamed("action_targets", f"SELECT * FROM action_targets WHERE action_id IN {ids}")
-            targets += map(target_of, found_targets)
-            said += self._query(
-                "action_events",
-                f"SELECT event_id FROM action_events WHERE source = 'engine' AND action_id IN {ids}",
-            )
-        started = tuple(state_of(row) for row in states)
-        ended = [row.action_id for row in started if row.ended_us is not None]
-        for start in range(0, len(ended), _ASKED_MAX):
-            ids = _literals(ended[start : start + _ASKED_MAX])
-            of_engine = f"source = 'engine' AND action_id IN {ids}"
-            said += self._query(
-                "action_events_archive", f"SELECT event_id FROM action_events_archive WHERE {of_engine}"
-            )
+        found, loading = self._loading.there(frozenset(action_ids)), self._loading
+        definitions, states = loading.definitions(found), loading.states(found)
         return Loaded(
-            definitions=self._as_inserted([action_of(row, commit_version=0) for row in definitions], started),
-            states=started,
-            targets=tuple(targets),
-            said=frozenset(row["event_id"] for row in said if row["event_id"] is not None),
+            definitions=self._as_inserted(definitions, states),
+            states=states,
+            targets=loading.targets(states, found),
+            said=loading.said(states, found),
         )
 
-    def _there(self, action_ids: frozenset[str]) -> frozenset[str]:
-        """The ids without those that no table contains. Only checked if there are many: devices may report on any
-        number of actions that do not exist."""
-        if len(action_ids) <= _ASKED_MAX:
-            return action_ids
-        known: set[str] = set()
-        for name in ("actions", "action_state", "action_targets"):
-            known.update(row["action_id"] for row in self._query(name, f"SELECT DISTINCT action_id FROM {name}"))
-        return action_ids & known
+    def load_late(self, asked: Mapping[str, Collection[str]]) -> Loaded:
+        loading = self._loading
+        states = tuple(row for row in loading.states(loading.there(frozenset(asked))) if row.phase.over)
+        of_over = {row.action_id: asked[row.action_id] for row in states}
+        return Loaded(
+            definitions=tuple(loading.definitions(of_over)),
+            states=states,
+            targets=loading.some_targets(states, of_over),
+            said=loading.some_said(of_over),
+        )
 
     def _as_inserted(self, found: list[Action], started: Iterable[ActionState]) -> tuple[Action, ...]:
         """The actions, with the rows from which open actions started if somebody has updated or deleted them since."""
@@ -390,7 +370,7 @@ class DeltalakeStore:
         ids = sorted(set(rows.column(key[0]).to_pylist()))
         if len(ids) <= _PRUNE_BY_MAX:
             # With the ids written out, files of other actions are skipped, so old actions do not slow a tick down.
-            on += f" AND t.{key[0]} IN {_literals(ids)}"
+            on += f" AND t.{key[0]} IN {literals(ids)}"
 
         def write(table: DeltaTable) -> None:
             merge = table.merge(rows, predicate=on, source_alias="s", target_alias="t", commit_properties=properties)
@@ -448,8 +428,3 @@ def _settled(table: DeltaTable, name: str) -> int:
         if version is not None:
             return int(version)
     return -1
-
-
-def _literals(texts: Sequence[str]) -> str:
-    """A list for SQL IN."""
-    return f"({', '.join(literal(text) for text in texts)})"

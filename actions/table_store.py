@@ -68,6 +68,9 @@ class TableStore(Protocol):
     def load(self, action_ids: Collection[str]) -> Loaded:
         """Everything that is stored about these actions."""
 
+    def load_late(self, asked: Mapping[str, Collection[str]]) -> Loaded:
+        """Of those of these actions that are over: their rows, and the targets and events of these devices only."""
+
     def facts(self) -> Mapping[str, DeviceState]:
         """The stored state of each device, by id."""
 

@@ -214,6 +214,8 @@ def index_of(state: EngineState, action_id: str) -> Index:
     found: Index | None = state.indexes.get(action_id)
     if found is None or found.of is not targets:
         found = state.indexes[action_id] = Index(targets)
+        for name, count in state.unloaded.get(action_id, {}).items():
+            found.kinds[Kind(TargetState(name), 0, None, False)] += count
     return found
 
 

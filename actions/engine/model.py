@@ -373,6 +373,9 @@ class EngineState:
     giving_way: frozenset[tuple[str, str]] = field(default=frozenset(), compare=False)
     """The keys of targets that give way."""
     following: Following = field(default=Following(), compare=False)
+    unloaded: Mapping[str, Mapping[str, int]] = field(default_factory=dict, compare=False)
+    """By action that is over and of which only some targets are here: the others by state. A late report needs no more;
+    a request needs all targets."""
     indexes: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """By action: the `index.Index` of its targets. Derived, and shared with the states that follow from this one."""
     judged_us: int = field(default=0, compare=False)

@@ -125,6 +125,7 @@ def apply(state: EngineState, decision: Decision) -> EngineState:
         copied=copied,
         giving_way=giving_way,
         following=state.following if decision.following is None else decision.following,
+        unloaded=state.unloaded,
         indexes=state.indexes,
         judged_us=state.judged_us if decision.judged_us is None else decision.judged_us,
     )
