@@ -2,21 +2,25 @@
 
 The change data say only which ids have changed. The rows of these ids are then read from the table itself, so that
 several rows with one id, or a change during the read, give what a look at the whole table gives.
+
+The whole table is read in batches: the rows of a million devices as dictionaries take a gigabyte.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from actions.columns import DEVICE_COLUMNS, devices_in
 from actions.engine.action import DeviceTable
-from actions.repeated_devices import RepeatedDevices
+from actions.repeated_devices import RepeatedDevices, repeated_ids
 from actions.rows import devices_of
 from sinks.sql_text import literal
+from sinks.table_query import Take
 
 log = logging.getLogger(__name__)
 
@@ -24,49 +28,93 @@ _IDS_MAX = 1_000
 """With more changed ids the whole table is read: DataFusion recurses over the ids of a statement."""
 
 
+class Asking(Protocol):
+    """Asks the newest version of the table."""
+
+    def rows(self, sql: str) -> list[dict[str, Any]]: ...
+
+    def streamed(self, sql: str, take: Take[None]) -> None: ...
+
+
 class ReadDevices:
     """The devices as they were read last. A row that has not changed stays the same object, see `engine.tick`."""
 
     def __init__(self) -> None:
         self._devices: DeviceTable | None = None
+        self._given: DeviceTable | None = None
         self._repeated = RepeatedDevices()
         self.version = -1
 
-    def changed(self, table: DeltaTable, query: Callable[[str], list[dict[str, Any]]]) -> DeviceTable | None:
-        """The whole table, or None if nothing has changed. `query` asks the table."""
+    def same_id(self, device_id: str) -> str:
+        """The object of this id in the devices that were read, so that a target has no copy of it."""
+        known = None if self._devices is None else self._devices.get(device_id)
+        return device_id if known is None else known.device_id
+
+    def changed(self, table: DeltaTable, asking: Asking) -> DeviceTable | None:
+        """The whole table, or None if nothing has changed since the last call."""
+        self.read(table, asking)
+        before, self._given = self._given, self._devices
+        return None if self._devices is before else self._devices
+
+    def read(self, table: DeltaTable, asking: Asking) -> None:
+        """Reads what has changed, for the next call of `changed`."""
         version = table.version()
         if version == self.version:
-            return None
+            return
         before = self._devices
         ids = None if before is None else _changed_ids(table, self.version + 1, version)
         if before is None or ids is None:
-            self._devices = self._whole(before, query)
+            self._devices = self._whole(before or DeviceTable({}), table, asking)
         elif ids:
-            self._devices = self._some(before, ids, query)
+            self._devices = self._some(before, ids, asking)
         self.version = version
-        return None if self._devices is before else self._devices
 
-    def _whole(self, before: DeviceTable | None, query: Callable[[str], list[dict[str, Any]]]) -> DeviceTable:
-        rows = query("SELECT * FROM devices")
-        self._repeated.warn(rows)
-        found = devices_of(rows)
-        for id_, device in (before or {}).items():
-            if found.get(id_) == device:
-                found[id_] = device
+    def _whole(self, before: DeviceTable, table: DeltaTable, asking: Asking) -> DeviceTable:
+        found, retired, repeated = DeviceTable({}), set[str](), set[str]()
+
+        def take(batches: Iterable[pa.RecordBatch]) -> None:
+            found.clear()
+            retired.clear()
+            repeated.clear()
+            for device, is_retired in (one for batch in batches for one in devices_in(batch)):
+                id_ = device.device_id
+                if is_retired:
+                    retired.add(id_)
+                elif id_ in found:
+                    repeated.add(id_)
+                else:
+                    known = before.get(id_)
+                    found[id_] = device if known is None or known != device else known
+
+        there = {field.name for field in table.schema().fields}
+        asking.streamed(f"SELECT {', '.join(one for one in DEVICE_COLUMNS if one in there)} FROM devices", take)
+        self._repeated.warn(repeated)
+        for ids in _parts(sorted(repeated)):
+            new = devices_of(asking.rows(_of(ids)))
+            for id_ in ids:
+                del found[id_]
+            found.update({id_: before[id_] if before.get(id_) == device else device for id_, device in new.items()})
+        found.retired = frozenset(retired - found.keys())
         return found
 
-    def _some(
-        self, before: DeviceTable, ids: frozenset[str], query: Callable[[str], list[dict[str, Any]]]
-    ) -> DeviceTable:
-        asked = ", ".join(literal(id_) for id_ in sorted(ids))
-        rows = query(f"SELECT * FROM devices WHERE device_id IN ({asked})")
-        self._repeated.warn(rows, among=ids)
+    def _some(self, before: DeviceTable, ids: frozenset[str], asking: Asking) -> DeviceTable:
+        rows = asking.rows(_of(sorted(ids)))
+        self._repeated.warn(repeated_ids(rows), among=ids)
         new = devices_of(rows)
         found = DeviceTable(before, retired=(before.retired - ids) | new.retired)
         for id_ in ids - new.keys():
             found.pop(id_, None)
         found.update(new)
         return found
+
+
+def _of(ids: Iterable[str]) -> str:
+    return f"SELECT * FROM devices WHERE device_id IN ({', '.join(map(literal, ids))})"
+
+
+def _parts(ids: list[str]) -> Iterator[list[str]]:
+    for start in range(0, len(ids), _IDS_MAX):
+        yield ids[start : start + _IDS_MAX]
 
 
 def _changed_ids(table: DeltaTable, first: int, last: int) -> frozenset[str] | None:

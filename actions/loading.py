@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from actions.engine import Action, ActionState, Target
-from actions.rows import action_of, state_of, target_of
+from actions.rows import action_of, state_of
 from sinks.sql_text import literal
 
 ASKED_MAX = 1_000
@@ -22,8 +22,10 @@ class Rows(Protocol):
 
 
 class Loading:
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
+    """`targets` reads the targets whose rows meet a condition."""
+
+    def __init__(self, rows: Rows, targets: Callable[[str], Collection[Target]]) -> None:
+        self._rows, self._targets = rows, targets
 
     def there(self, action_ids: frozenset[str]) -> frozenset[str]:
         """The ids without those that no table contains. Only checked if there are many: devices may report on any
@@ -44,11 +46,11 @@ class Loading:
 
     def targets(self, states: Collection[ActionState], action_ids: Collection[str]) -> tuple[Target, ...]:
         """All targets of these actions, of which `states` are the rows."""
-        return tuple(target_of(row) for row in self._of("action_targets", action_ids))
+        return tuple(target for where in _those(action_ids) for target in self._targets(where))
 
     def some_targets(self, states: Collection[ActionState], asked: Mapping[str, Collection[str]]) -> tuple[Target, ...]:
         """The targets of these devices, by action."""
-        return tuple(target_of(row) for where in _pairs(asked) for row in self._where("action_targets", where))
+        return tuple(target for where in _pairs(asked) for target in self._targets(where))
 
     def said(self, states: Collection[ActionState], action_ids: Collection[str]) -> frozenset[str]:
         """The ids of the events of the engine about these actions."""
@@ -69,10 +71,7 @@ class Loading:
 
     def _of(self, name: str, action_ids: Collection[str]) -> Iterator[Mapping[str, Any]]:
         for where in _those(action_ids):
-            yield from self._where(name, where)
-
-    def _where(self, name: str, where: str) -> Iterator[Mapping[str, Any]]:
-        return self._rows(name, f"SELECT * FROM {name} WHERE {where}")
+            yield from self._rows(name, f"SELECT * FROM {name} WHERE {where}")
 
     def _events(self, name: str, where: str) -> Iterator[Mapping[str, Any]]:
         return self._rows(name, f"SELECT event_id FROM {name} WHERE source = 'engine' AND {where}")

@@ -26,10 +26,10 @@ class RepeatedDevices:
     def __init__(self) -> None:
         self._known: list[str] = []
 
-    def warn(self, rows: Collection[Row], *, among: Set[str] | None = None) -> None:
-        """`rows` are those of these ids; None: all rows of the table."""
-        before, found = self._known, repeated_ids(rows)
-        self._known = found if among is None else sorted({*found, *(id_ for id_ in before if id_ not in among)})
+    def warn(self, found: Collection[str], *, among: Set[str] | None = None) -> None:
+        """`found` are the repeated ids among these; None: among all of the table."""
+        before = self._known
+        self._known = sorted(found if among is None else {*found, *(id_ for id_ in before if id_ not in among)})
         if self._known and self._known != before:
             shown = ", ".join(id_[:_ID_MAX] for id_ in self._known[:_SHOWN_MAX])
             more = ", …" if len(self._known) > _SHOWN_MAX else ""

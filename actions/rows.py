@@ -134,6 +134,10 @@ def request_of(row: Row, *, committed_us: int) -> Request:
     )
 
 
+def shared_labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:
+    return _labels(tuple((labels or {}).items()))
+
+
 @functools.lru_cache(maxsize=4_096)
 def _labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     """Devices with the same labels share them: a dictionary for each of a million devices takes 200 MB."""
@@ -144,7 +148,7 @@ def device_of(row: Row) -> Device:
     return Device(
         device_id=row["device_id"] or "",
         tenant=sys.intern(row["tenant"] or DEFAULT_TENANT),
-        labels=_labels(tuple((row["labels"] or {}).items())),
+        labels=shared_labels(row["labels"]),
         groups=_texts(row.get("groups")) or (),
         time_zone=row.get("time_zone"),
         log=row.get("log") or None,
@@ -232,21 +236,25 @@ def reports_of(events: Iterable[Mapping[str, Any]]) -> dict[Report, int]:
     return found
 
 
+TARGET_DEFAULTS: Mapping[str, Any] = {
+    **dict.fromkeys(("late", "forced", "leaving", "claimed", "erred"), False),
+    **dict.fromkeys(("given_up", "wave"), 0),
+    "copies": (),
+}
+"""What null means in a field of a target: a row of an older version has nulls in newer columns."""
 _SHARED = ("action_id", "tenant", "outbox", "mode", "log_id", "receipt_log_id", "report_log_id")
 
 
 def target_of(row: Row) -> Target:
-    fields: dict[str, Any] = {name: row.get(column) for name, column in _columns(Target)}
-    fields |= {name: bool(fields[name]) for name in ("late", "forced", "leaving", "claimed", "erred")}
-    fields["given_up"] = fields["given_up"] or 0
-    fields["copies"] = tuple(fields["copies"] or ())
+    fields: dict[str, Any] = {name: row.get(column) for name, column in columns_of(Target)}
+    fields |= {name: default for name, default in TARGET_DEFAULTS.items() if fields[name] is None}
     # One text for all targets of an action, not one for each row.
     fields |= {name: sys.intern(text) for name in _SHARED if (text := fields[name]) is not None}
-    return Target(**{**fields, "state": TargetState(row["state"]), "wave": fields["wave"] or 0})
+    return Target(**{**fields, "state": TargetState(row["state"]), "copies": tuple(fields["copies"])})
 
 
 def state_of(row: Row) -> ActionState:
-    fields: dict[str, Any] = {name: row.get(column) for name, column in _columns(ActionState)}
+    fields: dict[str, Any] = {name: row.get(column) for name, column in columns_of(ActionState)}
     fields["phase"] = ActionPhase(row["phase"])
     fields["requests_done"] = tuple(row["requests_done"] or ())
     # Null in a row of an older version.
@@ -257,7 +265,7 @@ def state_of(row: Row) -> ActionState:
 
 
 def device_state_of(row: Row) -> DeviceState:
-    fields: dict[str, Any] = {name: row.get(column) for name, column in _columns(DeviceState)}
+    fields: dict[str, Any] = {name: row.get(column) for name, column in columns_of(DeviceState)}
     return DeviceState(**fields)
 
 
@@ -318,7 +326,7 @@ def quarantine_table(entries: Iterable[Quarantined], *, quarantined_us: int) -> 
 
 
 @functools.lru_cache
-def _columns(kind: Any) -> tuple[tuple[str, str], ...]:
+def columns_of(kind: Any) -> tuple[tuple[str, str], ...]:
     """(field, column) pairs."""
     names = [field.name for field in dataclasses.fields(kind)]
     return tuple((name, f"{name.removesuffix('_us')}_at" if name.endswith("_us") else name) for name in names)
@@ -326,7 +334,7 @@ def _columns(kind: Any) -> tuple[tuple[str, str], ...]:
 
 def _table(values: Sequence[Any], kind: Any, table: FieldTable) -> pa.Table:
     """Builds columns: an action may have a hundred thousand targets, and one dictionary per row takes seconds."""
-    names = {column: name for name, column in _columns(kind)}
+    names = {column: name for name, column in columns_of(kind)}
     columns = []
     for field in table.arrow_schema():
         found = list(map(attrgetter(names[field.name]), values))

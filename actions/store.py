@@ -12,13 +12,14 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from actions.archive import EventArchive
+from actions.columns import device_states_in, targets_in
 from actions.device_table import ReadDevices
 from actions.engine import (
     Action,
@@ -35,7 +36,6 @@ from actions.loading import Loading, literals
 from actions.rows import (
     action_of,
     artifact_of,
-    device_state_of,
     device_states_table,
     events_table,
     quarantine_table,
@@ -50,10 +50,12 @@ from broker_edge.sync import sync_file_system
 from sinks.conflicts import committed
 from sinks.rows import now_us, rows_of
 from sinks.sql_text import near
-from sinks.table_query import queried
+from sinks.table_query import Take, queried, streamed
 from sinks.tables import ACTION_EVENTS_ARCHIVE, SELECTORS, TABLES, create_by_path, update_by_path, uri_of
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _APP = "headwater-actions"
 _WRITTEN = ("action_targets", "action_state", "device_state", "action_events", "quarantine", "action_events_archive")
@@ -93,7 +95,7 @@ class DeltalakeStore:
         self._artifacts_version = -1
         self._devices = ReadDevices()
         self._fence = Fence(root, _WRITTEN)
-        self._loading = Loading(self._streamed)
+        self._loading = Loading(self._streamed, self._targets)
         self._archive = EventArchive(_ArchiveTables(self))
 
     def claim(self) -> None:
@@ -150,8 +152,10 @@ class DeltalakeStore:
         return tuple(found)
 
     def facts(self) -> Mapping[str, DeviceState]:
-        rows = self._streamed("device_state", "SELECT * FROM device_state WHERE log_id IS NOT NULL")
-        return {row["device_id"]: device_state_of(row) for row in rows}
+        # Before everything that is loaded, so that ids of devices are there once.
+        self._devices.read(self._current("devices"), _DeviceRows(self))
+        found = self._values("device_state", device_states_in, where="log_id IS NOT NULL")
+        return {fact.device_id: fact for fact in found}
 
     def news(self) -> News:
         read = self._read
@@ -262,8 +266,31 @@ class DeltalakeStore:
         except (MemoryError, ImportError, GeneratorExit):
             raise
         except Exception as error:  # A missing or unreachable file does not raise DeltaError here.
-            names = " and ".join(tables)
-            raise TableStoreError(f"the table {names} under {self._root} cannot be read: {error}") from error
+            raise self._unreadable(tables, error) from error
+
+    def _values(
+        self, name: str, read: Callable[[pa.RecordBatch, Callable[[str], str]], Iterator[T]], *, where: str
+    ) -> list[T]:
+        def take(batches: Iterable[pa.RecordBatch]) -> list[T]:
+            return [value for batch in batches for value in read(batch, self._devices.same_id)]
+
+        return self._in_batches(name, f"SELECT * FROM {name} WHERE {where}", take)
+
+    def _targets(self, where: str) -> list[Target]:
+        return self._values("action_targets", targets_in, where=where)
+
+    def _in_batches(self, name: str, sql: str, take: Take[T]) -> T:
+        tables = {name: self._current(name)}
+        try:
+            return streamed(tables, sql, take)
+        except (MemoryError, ImportError):
+            raise
+        except Exception as error:
+            raise self._unreadable(tables, error) from error
+
+    def _unreadable(self, tables: Iterable[str], error: Exception) -> TableStoreError:
+        names = " and ".join(tables)
+        return TableStoreError(f"the table {names} under {self._root} cannot be read: {error}")
 
     def _changes(self, name: str, after: int, *, rows_max: int | None = None) -> tuple[list[dict[str, Any]], int]:
         """The rows inserted after version `after`, and the version that they reach: the newest, or the one at which
@@ -299,7 +326,7 @@ class DeltalakeStore:
         return rows, version
 
     def _changed_devices(self) -> Mapping[str, Device] | None:
-        return self._devices.changed(self._current("devices"), lambda sql: self._query("devices", sql))
+        return self._devices.changed(self._current("devices"), _DeviceRows(self))
 
     def _changed_artifacts(self) -> Artifacts | None:
         table = self._current("artifacts")
@@ -408,6 +435,19 @@ class DeltalakeStore:
         self._recorded = Versions(**{**recorded, **moved})
         marked = [Transaction(f"{_APP}:{name}", version) for name, version in moved.items()]
         return [self._fence.transaction(), *marked]
+
+
+class _DeviceRows:
+    """What may be asked of the table `devices` of a store."""
+
+    def __init__(self, store: DeltalakeStore) -> None:
+        self._store = store
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        return self._store._query("devices", sql)
+
+    def streamed(self, sql: str, take: Take[None]) -> None:
+        self._store._in_batches("devices", sql, take)
 
 
 class _ArchiveTables:

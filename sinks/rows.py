@@ -51,6 +51,23 @@ def _listed(table: pa.Table) -> list[dict[str, Any]]:
     return found
 
 
+def values_of(batch: pa.RecordBatch | pa.Table, name: str) -> list[Any]:
+    """The values of one column, as `rows_of` gives them; nulls if there is no such column."""
+    index = batch.schema.get_field_index(name)
+    column = None if index < 0 else batch.column(index)
+    if column is None or column.null_count == len(column):
+        return [None] * batch.num_rows
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    try:
+        found: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        found = valid_texts(pa.table({name: column})).column(name).to_pylist()
+    if pa.types.is_map(column.type):
+        return [None if one is None else dict(one) for one in found]
+    return found
+
+
 def arrow_of(rows: Iterable[Row], table: FieldTable) -> pa.Table:
     """The rows in the schema of `table`; missing columns are null."""
     schema = table.arrow_schema()

@@ -7,14 +7,18 @@ one. In that case the query runs on a copy in which invalid UTF-8 is replaced by
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Take = Callable[[Iterable[pa.RecordBatch]], T]
 
 _NO_UTF8 = "utf-8"
 """Parts of the error message, in both spellings."""
@@ -23,8 +27,18 @@ _NO_UTF8 = "utf-8"
 def queried(tables: Mapping[str, DeltaTable], sql: str) -> pa.Table:
     """The result of `sql` on tables without deletion vectors. Raises DataFusion's errors, which have no specific
     class."""
+    return _on_valid(tables, lambda found: pa.table(_builder(found).execute(sql).read_all()))
+
+
+def streamed(tables: Mapping[str, DeltaTable], sql: str, take: Take[T]) -> T:
+    """What `take` makes of the result, which it gets in batches of some thousand rows: as a whole, a table of a million
+    rows takes gigabytes. If the tables contain invalid UTF-8, `take` is called a second time, from the start."""
+    return _on_valid(tables, lambda found: take(pa.RecordBatchReader.from_stream(_builder(found).execute(sql))))
+
+
+def _on_valid(tables: Mapping[str, DeltaTable], ask: Callable[[Mapping[str, DeltaTable]], T]) -> T:
     try:
-        return _asked(tables, sql)
+        return ask(tables)
     except Exception as error:
         if _NO_UTF8 not in str(error).lower():
             raise
@@ -35,14 +49,14 @@ def queried(tables: Mapping[str, DeltaTable], sql: str) -> pa.Table:
             path = str(Path(folder) / name)
             write_deltalake(path, valid_texts(table.to_pyarrow_dataset().to_table()))
             copies[name] = DeltaTable(path)
-        return _asked(copies, sql)
+        return ask(copies)
 
 
-def _asked(tables: Mapping[str, DeltaTable], sql: str) -> pa.Table:
+def _builder(tables: Mapping[str, DeltaTable]) -> QueryBuilder:
     builder = QueryBuilder()
     for name, table in tables.items():
         builder = builder.register(name, table)
-    return pa.table(builder.execute(sql).read_all())
+    return builder
 
 
 def valid_texts(table: pa.Table) -> pa.Table:

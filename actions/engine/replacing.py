@@ -1,4 +1,4 @@
-"""`dataclasses.replace` for frozen slotted values of many fields, at a third of its cost. Knows no value in particular.
+"""Makes and copies frozen slotted values of many fields at a third of the usual cost. Knows no value in particular.
 
 A tick changes a hundred thousand targets of forty fields at once. `replace` asks for each field in Python, and then
 `__init__` of a frozen class sets each one through `object.__setattr__`: 6 µs for a target. Here one call reads all
@@ -28,6 +28,18 @@ def replace(value: T, **changes: Any) -> T:
     copy = twin(*taken)
     copy.__class__ = type(value)
     return copy  # type: ignore[no-any-return]
+
+
+def maker(kind: type[T]) -> Callable[..., T]:
+    """Makes values of the class from all its fields, in their order."""
+    _, _, twin = _parts(cast(Any, kind))
+
+    def made(*taken: Any) -> T:
+        value = twin(*taken)
+        value.__class__ = kind
+        return value  # type: ignore[no-any-return]
+
+    return made
 
 
 @cache

@@ -15,7 +15,7 @@ from actions.device_table import ReadDevices
 from actions.rows import devices_of
 from sinks import tables
 from sinks.rows import arrow_of, rows_of
-from sinks.table_query import queried
+from sinks.table_query import Take, queried, streamed
 
 
 class Reading:
@@ -24,13 +24,17 @@ class Reading:
     def __init__(self, root: Path) -> None:
         self.world, self.read, self.asked = EngineWorld(root), ReadDevices(), list[str]()
 
-    def query(self, sql: str) -> list[dict[str, Any]]:
+    def rows(self, sql: str) -> list[dict[str, Any]]:
         self.asked.append(sql)
         return list(rows_of(queried({"devices": self.world.table("devices")}, sql)))
 
+    def streamed(self, sql: str, take: Take[None]) -> None:
+        self.asked.append(sql)
+        streamed({"devices": self.world.table("devices")}, sql, take)
+
     def look(self):  # type: ignore[no-untyped-def]
         self.asked.clear()
-        return self.read.changed(self.world.table("devices"), self.query)
+        return self.read.changed(self.world.table("devices"), self)
 
     def whole(self):  # type: ignore[no-untyped-def]
         return devices_of(rows_of(queried({"devices": self.world.table("devices")}, "SELECT * FROM devices")))
@@ -52,6 +56,42 @@ def test_a_change_of_ten_rows_reads_ten_rows_and_keeps_the_other_objects(reading
     assert [sql for sql in reading.asked if "WHERE device_id IN" not in sql] == []
     assert {id_ for id_ in after if after[id_] is not before[id_]} == {f"d{number:03}" for number in range(10)}
     assert before["d001"].time_zone is None, "the mapping that was given out stays as it was"
+
+
+def test_the_whole_table_is_read_in_batches_and_only_repeated_devices_as_rows(reading: Reading) -> None:
+    """The rows of a million devices as dictionaries take a gigabyte."""
+    reading.look()
+    assert [sql for sql in reading.asked if "*" in sql] == []
+    for log, at in (("b", 2), ("a", 1), ("c", 3)):
+        reading.world.insert(tables.DEVICES, {"device_id": "e1", "log": log, "created_at": at})
+    again = Reading.__new__(Reading)
+    again.world, again.read, again.asked = reading.world, ReadDevices(), []
+    assert again.look() == reading.whole()
+    assert [sql for sql in again.asked if "*" in sql] == ["SELECT * FROM devices WHERE device_id IN ('e1')"]
+
+
+def test_devices_that_are_read_early_are_still_news(reading: Reading) -> None:
+    reading.read.read(reading.world.table("devices"), reading)
+    found = reading.look()
+    assert found == reading.whole()
+    assert reading.look() is None
+    assert reading.read.same_id("".join(("d0", "01"))) is found["d001"].device_id
+    assert reading.read.same_id("unknown") == "unknown"
+
+
+def test_a_read_that_begins_again_counts_nothing_twice(reading: Reading) -> None:
+    """As after the first batch of a table in which later bytes are no text."""
+    reading.world.insert(tables.DEVICES, {"device_id": "e1", "retired_at": 1})
+
+    class Twice(Reading):
+        def streamed(self, sql: str, take: Take[None]) -> None:
+            super().streamed(sql, take)
+            super().streamed(sql, take)
+
+    reading.__class__ = Twice
+    found = reading.look()
+    assert (found, found.retired) == (reading.whole(), frozenset({"e1"}))
+    assert [sql for sql in reading.asked if "*" in sql] == []
 
 
 def test_compaction_is_no_change(reading: Reading) -> None:
