@@ -8,7 +8,8 @@ for the index of another mapping (an older state, targets that a test has replac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import NamedTuple
 
 from .model import SECOND_US, TERMINAL, EngineState, Target, TargetState
@@ -39,8 +40,12 @@ class Kind(NamedTuple):
         return self.is_open and not self.unsent
 
 
-def kind_of(target: Target) -> Kind:
-    return Kind(target.state, target.wave, target.outbox, target.erred)
+_kind = attrgetter("state", "wave", "outbox", "erred")
+
+
+def kinds_of(targets: Iterable[Target]) -> Counter[Kind]:
+    """The number of targets of each kind."""
+    return Counter({Kind(*kind): count for kind, count in Counter(map(_kind, targets)).items()})
 
 
 class Spans:
@@ -137,10 +142,8 @@ class Index:
     def kinds_with(self, updates: Mapping[str, Target]) -> Mapping[Kind, int]:
         """The counts of the targets with these updates."""
         before = self.of
-        gone = Counter(kind_of(old) for id_ in updates if (old := before.get(id_)) is not None)
-        found = self.kinds.copy()
-        found.update(map(kind_of, updates.values()))
-        found.subtract(gone)
+        found = self.kinds + kinds_of(updates.values())
+        found.subtract(kinds_of(old for id_ in updates if (old := before.get(id_)) is not None))
         return +found
 
     def sent_with(self, updates: Mapping[str, Target]) -> Mapping[int, int]:
@@ -154,7 +157,7 @@ class Index:
         return +found
 
     def _add(self, targets: Collection[Target]) -> None:
-        self.kinds.update(map(kind_of, targets))
+        self.kinds.update(kinds_of(targets))
         for target in targets:
             state, device_id = target.state, target.device_id
             if target.sent_us is not None:
@@ -178,7 +181,7 @@ class Index:
                 self.begun.add(state, target.begun_us, device_id)
 
     def _drop(self, targets: Collection[Target]) -> None:
-        for kind, count in Counter(map(kind_of, targets)).items():
+        for kind, count in kinds_of(targets).items():
             left = self.kinds[kind] - count
             if left:
                 self.kinds[kind] = left

@@ -388,5 +388,13 @@ def finished(target: Target, state: TargetState, at_us: int, **marks: Any) -> Ta
 
 
 def _implied_times(target: Target, rank: int, at_us: int) -> dict[str, Any]:
-    columns = ("created_us", "queued_us", "delivered_us", "accepted_us", "started_us")
-    return {column: at_us for column in columns[1 : rank + 1] if getattr(target, column) is None}
+    times: dict[str, Any] = {}
+    if target.queued_us is None and rank >= _RANK[S.QUEUED]:
+        times["queued_us"] = at_us
+    if target.delivered_us is None and rank >= _RANK[S.DELIVERED]:
+        times["delivered_us"] = at_us
+    if target.accepted_us is None and rank >= _RANK[S.ACCEPTED]:
+        times["accepted_us"] = at_us
+    if target.started_us is None and rank >= _RANK[S.IN_PROGRESS]:
+        times["started_us"] = at_us
+    return times

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 
 from .lifecycle import with_copy
 from .logs import Logs
@@ -36,12 +37,14 @@ def follow_routes(work: Work) -> None:
     changed = work.changed_devices()
     # With several logs, a record that was placed meanwhile may have gone where its device no longer is.
     everyone = changed is None or before.logs != work.logs or (changed and not work.logs.alone)
-    came = None if everyone or changed is None else sorted({*changed, *work.facts})
+    came = None if everyone or changed is None else {*changed, *work.facts}
     for action, _ in list(work.open_actions()):
         if came is None:
-            found = list(work.targets(action.action_id))
+            found = [one for one in work.targets(action.action_id) if not _stays(one)]
         else:
-            found = [one for id_ in came if (one := work.target(action.action_id, id_)) is not None]
+            near = (work.target(action.action_id, id_) for id_ in came)
+            found = [one for one in near if one is not None and not _stays(one)]
+            found.sort(key=_device_id)
         found += [one for id_ in before.moving.get(action.action_id, ()) if (one := work.target(action.action_id, id_))]
         for target in found:
             if work.is_held(target):
@@ -66,7 +69,7 @@ def rerouted(target: Target, way: Route, logs: Logs, now_us: int) -> Target:
     """The target after a look at its device's route: its queued command, its force or its cancel becomes owed to the
     new log."""
     log_id = way.log_id or logs.first
-    if target.final or target.unsent or way.waits is not None or log_id is None:
+    if _stays(target) or way.waits is not None or log_id is None:
         return target
     if target.state is TargetState.CANCELLING:
         # Rows of older versions do not say which log has the cancel: they had one broker.
@@ -92,6 +95,16 @@ def rerouted(target: Target, way: Route, logs: Logs, now_us: int) -> Target:
         updated_us=now_us,
         message=moved(there, log_id),
     )
+
+
+def _stays(target: Target) -> bool:
+    """Whether nothing of the target goes after its device: nothing was sent, the device has the command, or all is
+    over. Most targets do, and need no look at their route."""
+    has_command = target.force_log_id is None and target.state in _HAS_COMMAND
+    return has_command or target.final or target.unsent
+
+
+_device_id = attrgetter("device_id")
 
 
 def unwanted(target: Target) -> Iterator[tuple[int, str]]:

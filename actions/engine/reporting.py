@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter, itemgetter
 
 from .attempts import installs_after_all
 from .facts import ONLINE, with_report
@@ -13,6 +14,7 @@ from .work import Work
 _WAITING_SHARE = 8
 """One device may use an eighth of the waiting room, so that its reports about unknown actions leave room for other
 devices."""
+_place = attrgetter("log_id", "partition", "offset", "action_id", "attempt")
 _SHOWN_MAX = 100
 """Characters of a device's text that a sentence quotes."""
 
@@ -21,7 +23,8 @@ def apply_reports(work: Work, reports: Iterable[Report]) -> None:
     """Updates targets with the waiting and the new reports: within a partition in the order of their offsets, across
     partitions and logs in the order in which they were recorded."""
     # A record may report on several attempts, but on each only once.
-    unique = {(*report.place, report.action_id, report.attempt): report for report in (*work.state.waiting, *reports)}
+    found = (*work.state.waiting, *reports)
+    unique = dict(zip(map(_place, found), found, strict=True))
     for report in _in_turn(unique):
         if report.source == "status":
             if report.state not in REPORTABLE and report.state != ONLINE:
@@ -48,25 +51,28 @@ def apply_reports(work: Work, reports: Iterable[Report]) -> None:
 def _in_turn(unique: Mapping[tuple[str, int, int, str, int], Report]) -> list[Report]:
     """A clock that was set back between two batches must not change the order within a partition: a report counts as
     recorded no earlier than those before it."""
-    ranked: list[tuple[int, tuple[str, int, int, str, int]]] = []
-    partition, recorded_us = ("", -1), 0
+    ranked: list[tuple[int, Report]] = []
+    log_id, partition, recorded_us = "", -1, 0
     for place in sorted(unique):
-        recorded_us = max(unique[place].recorded_us, recorded_us if place[:2] == partition else 0)
-        partition = place[:2]
-        ranked.append((recorded_us, place))
-    return [unique[place] for _, place in sorted(ranked)]
+        report = unique[place]
+        is_same = partition == report.partition and log_id == report.log_id
+        recorded_us = max(report.recorded_us, recorded_us if is_same else 0)
+        log_id, partition = report.log_id, report.partition
+        ranked.append((recorded_us, report))
+    ranked.sort(key=itemgetter(0))  # Keeps the order of places that count as recorded at the same time.
+    return [report for _, report in ranked]
 
 
 def _note(work: Work, report: Report) -> None:
     """Records what the device reports about itself. Unknown devices are ignored: anybody may send a status. One that
     was known still counts: its row may be away for a moment only."""
     id_ = report.device_id
-    was_known = work.fact(id_) is not None or any(id_ in held.device_ids for held in work.held.values())
-    if id_ not in work.devices and not was_known:
+    known = work.fact(id_)
+    if known is None and id_ not in work.devices and not any(id_ in held.device_ids for held in work.held.values()):
         return
-    fact = with_report(work.fact(report.device_id), report, work.now_us)
+    fact = with_report(known, report, work.now_us)
     if fact is not None:
-        work.facts[report.device_id] = fact
+        work.facts[id_] = fact
 
 
 def _wait(work: Work, report: Report) -> None:

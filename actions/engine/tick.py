@@ -19,7 +19,6 @@ from .index import move_index
 from .lifecycle import cancelled
 from .logs import Logs
 from .model import (
-    SECOND_US,
     ActionPhase,
     ActionState,
     Decision,
@@ -37,7 +36,7 @@ from .reporting import apply_reports
 from .requests import answer_requests
 from .sending import SENDING
 from .summary import summarized
-from .timeouts import due_ids, soonest_s, timed_out
+from .timeouts import due_among, due_ids, timed_out
 from .waves import abort_reason, advanced, tallied, waves_of
 from .work import Work
 
@@ -155,13 +154,9 @@ def _due(action: Action, work: Work) -> list[Target]:
         found = [target for target in work.targets(action.action_id) if not target.final]
         return sorted(found, key=lambda target: target.device_id)
     ids = due_ids(work.index(action.action_id), action, work.limits, work.heard_us)
-    soonest_us, changed = soonest_s(action, work.limits) * SECOND_US, work.changed.get(action.action_id, {})
+    changed = work.changed.get(action.action_id, {})
     ids.difference_update(changed)
-    ids.update(
-        target.device_id
-        for target in changed.values()
-        if not target.final and (target.begun_us is not None or work.heard_us - target.since_us >= soonest_us)
-    )
+    ids.update(due_among(changed.values(), action, work.limits, work.heard_us))
     return [target for id_ in sorted(ids) if (target := work.target(action.action_id, id_)) is not None]
 
 

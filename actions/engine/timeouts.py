@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .action import Action, shortened
@@ -47,9 +48,22 @@ def due_ids(index: Index, action: Action, limits: Limits, now_us: int) -> set[st
     found: set[str] = set()
     for state in index.since.states():
         found.update(index.since.until(state, now_us - _shortest_s(state, action, limits) * SECOND_US))
-    begun_before_us = now_us - (action.timeouts.in_progress_s or limits.in_progress_s) * SECOND_US
-    found.update(index.begun.until(S.IN_PROGRESS, begun_before_us))
+    found.update(index.begun.until(S.IN_PROGRESS, _begun_before_us(action, limits, now_us)))
     return found
+
+
+def due_among(targets: Iterable[Target], action: Action, limits: Limits, now_us: int) -> Iterator[str]:
+    """The same for targets that are in no index yet."""
+    since_us, begun_us = now_us - _soonest_s(action, limits) * SECOND_US, _begun_before_us(action, limits, now_us)
+    for target in targets:
+        is_near = target.since_us <= since_us or (target.begun_us is not None and target.begun_us <= begun_us)
+        if is_near and not target.final:
+            yield target.device_id
+
+
+def _begun_before_us(action: Action, limits: Limits, now_us: int) -> int:
+    """Those that began at this time or before may have been in progress for too long."""
+    return now_us - (action.timeouts.in_progress_s or limits.in_progress_s) * SECOND_US
 
 
 def first_due_us(index: Index, action: Action, limits: Limits) -> int | None:
@@ -60,7 +74,7 @@ def first_due_us(index: Index, action: Action, limits: Limits) -> int | None:
     return min((times_out_us(index.of[id_], action, limits) for id_ in ids), default=None)
 
 
-def soonest_s(action: Action, limits: Limits) -> int:
+def _soonest_s(action: Action, limits: Limits) -> int:
     """The shortest time after its last news in which a target that has not begun can time out."""
     timeouts = action.timeouts
     delivered_s = timeouts.delivered_s or limits.delivered_s

@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 from actions.engine import Decision, EngineState, Target, tick
-from actions.engine.index import Index, kind_of
+from actions.engine.index import Index, Kind
 from actions.engine.model import SECOND_US
 from actions.engine.turns import Turns
 from actions.engine.work import Work
@@ -33,7 +33,7 @@ def _owing(work: Work, action_id: str) -> list[Target]:
 
 
 def _kinds(work: Work, action_id: str) -> Counter[Any]:
-    return Counter(map(kind_of, work.targets(action_id)))
+    return Counter(Kind(one.state, one.wave, one.outbox, one.erred) for one in work.targets(action_id))
 
 
 def _sent(work: Work, action_id: str) -> Counter[int]:
