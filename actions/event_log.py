@@ -21,7 +21,15 @@ from sinks.conflicts import committed
 from sinks.rows import arrow_of, rows_of
 from sinks.sql_text import near
 from sinks.store import StoreAccess
-from sinks.tables import ACTION_EVENTS, ACTION_EVENTS_ARCHIVE, QUARANTINE, update_by_path, uri_of
+from sinks.tables import (
+    ACTION_EVENTS,
+    ACTION_EVENTS_ARCHIVE,
+    QUARANTINE,
+    QUARANTINE_ARCHIVE,
+    FieldTable,
+    update_by_path,
+    uri_of,
+)
 
 Row = Mapping[str, Any]
 
@@ -96,7 +104,7 @@ class EventLog:
         )
         found: dict[str, dict[str, list[int]]] = {}
         # The live table first: a row that moves after this read is then in the archive.
-        tables = [self._events, *self._archive()]
+        tables = [self._events, *self._archive(ACTION_EVENTS_ARCHIVE)]
         newest: dict[tuple[str, int], tuple[int, int]] = {}
         for row in (row for table in tables for row in self._query(table, sql)):
             place, at = (row["log_id"], row["partition"]), (row["epoch"] or 0, row["last"])
@@ -105,9 +113,9 @@ class EventLog:
             found.setdefault(log_id, {})[str(partition)] = [last + 1, epoch]
         return found
 
-    def _archive(self) -> list[DeltaTable]:
-        """The archive of the events, if there is one: the newest record of a partition may be in it."""
-        uri, options = uri_of(self._root, ACTION_EVENTS_ARCHIVE.name), self._access.deltalake() or None
+    def _archive(self, table: FieldTable) -> list[DeltaTable]:
+        """This archive, if there is one: the newest record of a partition, or one that is read again, may be in it."""
+        uri, options = uri_of(self._root, table.name), self._access.deltalake() or None
         is_there = DeltaTable.is_deltatable(uri, storage_options=options)
         return [DeltaTable(uri, storage_options=options)] if is_there else []
 
@@ -135,8 +143,10 @@ class EventLog:
         if not rows:
             return []
         where = near(((row["log_id"], row["partition"], row["offset"]) for row in rows), pipeline="status")
-        found = self._query(self._quarantine, f'SELECT log_id, "partition", "offset", epoch FROM e WHERE {where}')
-        known = {tuple(row.values()) for row in found}
+        sql = f'SELECT log_id, "partition", "offset", epoch FROM e WHERE {where}'
+        # The live table first: a row that moves after this read is then in the archive.
+        tables = [self._quarantine, *self._archive(QUARANTINE_ARCHIVE)]
+        known = {tuple(row.values()) for table in tables for row in self._query(table, sql)}
         return [row for row in rows if tuple(row[name] for name in _PLACE) not in known]
 
     @staticmethod

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
 
 from actions.engine import Action, Artifacts, EngineState, Limits, Logs
 from actions.engine.foresight import Foresight, foresee
 from actions.engine.selection import describe
 from actions.engine.validity import refusal
+from actions.history import History
 from actions.rows import (
     action_of,
     artifact_of,
@@ -28,15 +28,12 @@ from actions.rows import (
     target_of,
 )
 from actions.selectors import Selectors, merged
-from broker_edge.errors import SettingsError, SetupError
+from broker_edge.errors import SettingsError
 from sinks.probe import require_safe_commits
-from sinks.rows import Row, arrow_of, now_us, rows_of
+from sinks.rows import Row, arrow_of, now_us
 from sinks.sql_text import literal
 from sinks.store import StoreAccess
-from sinks.table_query import queried
 from sinks.tables import (
-    ACTION_EVENTS,
-    ACTION_EVENTS_ARCHIVE,
     ACTION_REQUESTS,
     ACTIONS,
     ARTIFACTS,
@@ -122,6 +119,8 @@ class FleetDesk:
         self._confirmed_by = confirmed_by
         # Without options, those of the environment.
         self._access = access or StoreAccess.of({})
+        self.history = History(root, self._access)
+        """The rows of this action or that, also the archived ones."""
         repair_tables(str(root))
         if create:
             require_safe_commits(str(root), self._access)
@@ -300,7 +299,7 @@ class FleetDesk:
         """Requests with their authors and times, the engine's events, and the end, by time. Without reports of devices
         and brokers."""
         made = self._query("actions", _where("actions", action_id))
-        asked = self._query("action_requests", _where("action_requests", action_id))
+        asked = self.history.requests(f"action_id = {literal(action_id)}")
         said = self.events(f"action_id = {literal(action_id)} AND source = 'engine'")
         rows = [(row["created_at"], row["created_by"], "create", None, _created(row)) for row in made]
         rows += [(row["at"], row["by"], row["kind"], row["device_id"], row["reason"]) for row in asked]
@@ -312,16 +311,8 @@ class FleetDesk:
         return [dict(zip(names, row, strict=True)) for row in sorted(rows, key=lambda row: row[0] or 0)]
 
     def events(self, where: str) -> list[dict[str, Any]]:
-        """The events that fulfil this condition, by id, also the archived ones, each once: a row that is just being
-        moved is in both tables."""
-        names = [ACTION_EVENTS.name]
-        archive = uri_of(self._root, ACTION_EVENTS_ARCHIVE.name)
-        if DeltaTable.is_deltatable(archive, storage_options=self._access.deltalake()):
-            names.append(ACTION_EVENTS_ARCHIVE.name)
-        # The live table first: a row that moves after this read is then in the archive.
-        rows = [row for name in names for row in self._query(name, f"SELECT * FROM {name} WHERE {where}")]
-        by_id = {row["event_id"]: row for row in rows}
-        return [by_id[event_id] for event_id in sorted(by_id)]
+        """The events that fulfil this condition, by id, also the archived ones."""
+        return self.history.events(where)
 
     def actions(self, *, limit: int = 50) -> list[dict[str, Any]]:
         """The newest rows of `action_state`, newest first."""
@@ -345,34 +336,25 @@ class FleetDesk:
 
     def waves(self, action_id: str) -> list[dict[str, Any]]:
         """The number of targets by wave and state: `wave` (from 0), `state`, `number`."""
-        select = "SELECT wave, state, count(*) AS number FROM action_targets"
-        return self._query("action_targets", f"{select} {_of(action_id)} GROUP BY wave, state ORDER BY wave, state")
+        select = "SELECT wave, state, count(*) AS number FROM targets GROUP BY wave, state ORDER BY wave, state"
+        return self.history.targets(f"action_id = {literal(action_id)}", select)
 
     def targets(self, action_id: str) -> list[dict[str, Any]]:
-        """The rows of `action_targets`, by device id."""
-        return self._query("action_targets", f"{_where('action_targets', action_id)} ORDER BY device_id")
+        """The targets of the action, by device id, also the archived ones."""
+        return self.history.targets(f"action_id = {literal(action_id)}", "SELECT * FROM targets ORDER BY device_id")
 
     def _append(self, table: FieldTable, rows: Iterable[Row]) -> None:
         uri = uri_of(self._root, table.name)
         options = self._access.deltalake()
         if not DeltaTable.is_deltatable(uri, storage_options=options):
-            raise self._missing(table.name)
+            raise self.history.missing(table.name)
         require_safe_commits(str(self._root), self._access)
         # A table of an older version may lack a column.
         update_by_path(DeltaTable(uri, storage_options=options), table)
         write_deltalake(uri, arrow_of(rows, table), mode="append", storage_options=options)
 
     def _query(self, name: str, sql: str) -> list[dict[str, Any]]:
-        try:
-            table = DeltaTable(uri_of(self._root, name), storage_options=self._access.deltalake())
-        except DeltaError as error:
-            raise self._missing(name) from error
-        return list(rows_of(queried({name: table}, sql)))
-
-    def _missing(self, name: str) -> SetupError:
-        return SetupError(
-            f"there is no table {name} under {self._root}: give the folder of the tables with --root or --config"
-        )
+        return self.history.query(name, sql)
 
 
 def _created(row: Row) -> str:

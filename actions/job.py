@@ -171,7 +171,9 @@ class ActionJob:
         is_time = time.monotonic() >= self._archive_from
         if self._pace.keep_s is None or not is_time or self._held is not None or self._heard_next is not None:
             return
-        has_more = self._store.archive(self._clock_us() - int(self._pace.keep_s * 1_000_000))
+        # What is in memory may be written again, and open actions depend on it.
+        loaded = self._state.actions.keys() | self._definitions.keys()
+        has_more = self._store.archive(self._clock_us() - int(self._pace.keep_s * 1_000_000), loaded)
         self._archive_from = time.monotonic() + (_ARCHIVE_NEXT_S if has_more else _ARCHIVE_S)
 
     def _wait(self) -> None:

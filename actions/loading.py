@@ -22,9 +22,9 @@ class Rows(Protocol):
 
 
 class Loading:
-    """`targets` reads the targets whose rows meet a condition."""
+    """`targets` reads the targets of a table whose rows meet a condition."""
 
-    def __init__(self, rows: Rows, targets: Callable[[str], Collection[Target]]) -> None:
+    def __init__(self, rows: Rows, targets: Callable[[str, str], Collection[Target]]) -> None:
         self._rows, self._targets = rows, targets
 
     def there(self, action_ids: frozenset[str]) -> frozenset[str]:
@@ -46,11 +46,25 @@ class Loading:
 
     def targets(self, states: Collection[ActionState], action_ids: Collection[str]) -> tuple[Target, ...]:
         """All targets of these actions, of which `states` are the rows."""
-        return tuple(target for where in _those(action_ids) for target in self._targets(where))
+        found = [target for where in _those(action_ids) for target in self._targets("action_targets", where)]
+        archived = [row.action_id for row in states if row.archived_us is not None]
+        if not archived:
+            return tuple(found)
+        there = {target.key for target in found}
+        old = (target for where in _those(archived) for target in self._targets("action_targets_archive", where))
+        return (*found, *(target for target in old if target.key not in there))
 
     def some_targets(self, states: Collection[ActionState], asked: Mapping[str, Collection[str]]) -> tuple[Target, ...]:
         """The targets of these devices, by action."""
-        return tuple(target for where in _pairs(asked) for target in self._targets(where))
+        found = [target for where in _pairs(asked) for target in self._targets("action_targets", where)]
+        there = {target.key for target in found}
+        archived = {
+            row.action_id: {id_ for id_ in asked[row.action_id] if (row.action_id, id_) not in there}
+            for row in states
+            if row.archived_us is not None
+        }
+        old = (target for where in _pairs(archived) for target in self._targets("action_targets_archive", where))
+        return (*found, *old)
 
     def said(self, states: Collection[ActionState], action_ids: Collection[str]) -> frozenset[str]:
         """The ids of the events of the engine about these actions."""

@@ -35,12 +35,12 @@ CSV_NAMES = (
 def groups(desk: FleetDesk, action_id: str) -> list[dict[str, Any]]:
     """The targets by state and message, the largest groups first, at most `GROUPS_MAX`: `state`, `message`, `devices`
     (their number) and up to 3 ids as `examples`."""
-    rows = desk.query(
-        "action_targets",
+    rows = desk.history.targets(
+        f"action_id = {literal(action_id)}",
         "SELECT state, message, device_id, number FROM (SELECT state, message, device_id, "
         "row_number() OVER (PARTITION BY state, message ORDER BY device_id) AS place, "
         "count(*) OVER (PARTITION BY state, message) AS number "
-        f"FROM action_targets WHERE action_id = {literal(action_id)}) AS ranked WHERE place <= {_EXAMPLES} "
+        f"FROM targets) AS ranked WHERE place <= {_EXAMPLES} "
         f"ORDER BY number DESC, state, message, place LIMIT {GROUPS_MAX * _EXAMPLES}",
     )
     found: dict[tuple[str, str | None], dict[str, Any]] = {}
@@ -54,7 +54,7 @@ def groups(desk: FleetDesk, action_id: str) -> list[dict[str, Any]]:
 def device_of(desk: FleetDesk, action_id: str, device_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
     """The target's row and its events by time; None if the action does not have this device."""
     where = f"action_id = {literal(action_id)} AND device_id = {literal(device_id)}"
-    targets = desk.query("action_targets", f"SELECT * FROM action_targets WHERE {where}")
+    targets = desk.history.targets(where)
     if not targets:
         return None
     return targets[0], sorted(desk.events(where), key=lambda row: (row["at"], row["recorded_at"]))
@@ -62,5 +62,5 @@ def device_of(desk: FleetDesk, action_id: str, device_id: str) -> tuple[dict[str
 
 def csv_targets(desk: FleetDesk, action_id: str) -> list[dict[str, Any]]:
     """The columns `CSV_NAMES` of all targets, by device id."""
-    where = f"WHERE action_id = {literal(action_id)} ORDER BY device_id"
-    return desk.query("action_targets", f"SELECT {', '.join(CSV_NAMES)} FROM action_targets {where}")
+    select = f"SELECT {', '.join(CSV_NAMES)} FROM targets ORDER BY device_id"
+    return desk.history.targets(f"action_id = {literal(action_id)}", select)

@@ -18,7 +18,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from actions.archive import EventArchive
+from actions.archive import Archive, EventArchive
+from actions.archive_ended import QuarantineArchive, RequestArchive, TargetArchive
 from actions.columns import device_states_in, targets_in
 from actions.device_table import ReadDevices
 from actions.engine import (
@@ -51,21 +52,35 @@ from sinks.conflicts import committed
 from sinks.rows import now_us, rows_of
 from sinks.sql_text import near
 from sinks.table_query import Take, queried, streamed
-from sinks.tables import ACTION_EVENTS_ARCHIVE, SELECTORS, TABLES, create_by_path, update_by_path, uri_of
+from sinks.tables import (
+    ACTION_EVENTS_ARCHIVE,
+    ACTION_REQUESTS_ARCHIVE,
+    ACTION_TARGETS_ARCHIVE,
+    QUARANTINE_ARCHIVE,
+    SELECTORS,
+    TABLES,
+    create_by_path,
+    update_by_path,
+    uri_of,
+)
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _APP = "headwater-actions"
-_WRITTEN = ("action_targets", "action_state", "device_state", "action_events", "quarantine", "action_events_archive")
+_ARCHIVES = (ACTION_EVENTS_ARCHIVE, ACTION_TARGETS_ARCHIVE, ACTION_REQUESTS_ARCHIVE, QUARANTINE_ARCHIVE)
+_WRITTEN = (
+    *("action_targets", "action_state", "device_state", "action_events", "quarantine", "action_requests"),
+    *(table.name for table in _ARCHIVES),
+)
 """The first one decides which engine is the newest."""
 _PRUNE_BY_MAX = 100
 _REPORTS_MAX = 100_000
 """Approximate number of rows of `action_events` per read: while the engine was down, devices may have reported more
 than fits into memory. The next read continues."""
 _VERSIONS_AT_ONCE_MAX = 8
-_OPTIONAL = (ACTION_EVENTS_ARCHIVE.name, SELECTORS.name)
+_OPTIONAL = (*(table.name for table in _ARCHIVES), SELECTORS.name)
 """Tables that older versions did not have."""
 
 
@@ -83,9 +98,9 @@ class DeltalakeStore:
         self._folder = None if "://" in str(root) else Path(root)
         self._options = dict(storage_options) if storage_options else None
         self._tables = {name: self._open(name) for name in TABLES if name not in _OPTIONAL}
-        # Tables of an older version have no archive.
-        create_by_path(root, storage_options=self._options, tables=(ACTION_EVENTS_ARCHIVE,))
-        self._tables[ACTION_EVENTS_ARCHIVE.name] = self._open(ACTION_EVENTS_ARCHIVE.name)
+        # Tables of an older version have no archives.
+        create_by_path(root, storage_options=self._options, tables=_ARCHIVES)
+        self._tables |= {table.name: self._open(table.name) for table in _ARCHIVES}
         for name in _WRITTEN:
             update_by_path(self._tables[name], TABLES[name])
         self._read = self._recorded = self._durable = self._marks()
@@ -96,7 +111,10 @@ class DeltalakeStore:
         self._devices = ReadDevices()
         self._fence = Fence(root, _WRITTEN)
         self._loading = Loading(self._streamed, self._targets)
-        self._archive = EventArchive(_ArchiveTables(self))
+        tables = _ArchiveTables(self)
+        self._archive = EventArchive(tables)
+        of_ended = (TargetArchive(tables), RequestArchive(tables), QuarantineArchive(tables))
+        self._archives = Archive((self._archive, *of_ended))
 
     def claim(self) -> None:
         self._fence.claim(self._current)
@@ -224,10 +242,10 @@ class DeltalakeStore:
         except DeltaError as error:
             raise TableStoreError(f"a table under {self._root} cannot be written: {error}") from error
 
-    def archive(self, before_us: int) -> bool:
+    def archive(self, before_us: int, loaded: Collection[str] = NOTHING) -> bool:
         self._refuse_if_fenced()
         try:
-            return self._archive.move(before_us)
+            return self._archives.move(before_us, loaded)
         except TableStoreError:
             raise
         except DeltaError as error:
@@ -276,8 +294,8 @@ class DeltalakeStore:
 
         return self._in_batches(name, f"SELECT * FROM {name} WHERE {where}", take)
 
-    def _targets(self, where: str) -> list[Target]:
-        return self._values("action_targets", targets_in, where=where)
+    def _targets(self, name: str, where: str) -> list[Target]:
+        return self._values(name, targets_in, where=where)
 
     def _in_batches(self, name: str, sql: str, take: Take[T]) -> T:
         tables = {name: self._current(name)}
@@ -340,8 +358,9 @@ class DeltalakeStore:
         """The entries that are not in the table yet: a tick that is repeated after a crash decides them again."""
         found = list(entries)
         where = near((entry.report.place for entry in found), pipeline="actions")
-        rows = self._query("quarantine", f'SELECT log_id, "partition", "offset" FROM quarantine WHERE {where}')
-        known = {(row["log_id"], row["partition"], row["offset"]) for row in rows}
+        tables = ("quarantine", QUARANTINE_ARCHIVE.name)
+        asked = ((name, f'SELECT log_id, "partition", "offset" FROM {name} WHERE {where}') for name in tables)
+        known = {(row["log_id"], row["partition"], row["offset"]) for one in asked for row in self._query(*one)}
         return [entry for entry in found if entry.report.place not in known]
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -455,7 +474,34 @@ class _ArchiveTables:
 
     def __init__(self, store: DeltalakeStore) -> None:
         self.current, self.append, self.delete = store._current, store._append, store._delete
-        self._synced = store._synced
+        self._committed, self._transactions, self._synced = store._committed, store._transactions, store._synced
+
+    def alike(self, name: str, archive: str) -> None:
+        there = self.current(archive)
+        known = {field.name for field in there.schema().fields}
+        added = [field for field in self.current(name).schema().fields if field.name not in known]
+        if added:
+            there.alter.add_columns(added)
+
+    def put(self, name: str, rows: pa.Table) -> None:
+        ids = sorted(set(rows.column("action_id").to_pylist()))
+        on = " AND ".join(f"t.{column} = s.{column}" for column in TABLES[name].key)
+        on += f" AND t.action_id IN {literals(ids)}"
+
+        def write(table: DeltaTable) -> None:
+            found = table.merge(rows, on, source_alias="s", target_alias="t", commit_properties=self._properties())
+            found.when_matched_update_all().when_not_matched_insert_all().execute()
+
+        self._committed(name, write)
+
+    def update(self, name: str, values: Mapping[str, str], where: str) -> None:
+        def write(table: DeltaTable) -> None:
+            table.update(updates=dict(values), predicate=where, commit_properties=self._properties())
+
+        self._committed(name, write)
+
+    def _properties(self) -> CommitProperties:
+        return CommitProperties(app_transactions=self._transactions({}))
 
     def sync(self) -> None:
         if self._synced is not None:

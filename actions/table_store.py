@@ -80,9 +80,10 @@ class TableStore(Protocol):
     def has_changed(self) -> bool:
         """Whether there are news for certain. Only a quick look: False may also mean that looking would take long."""
 
-    def archive(self, before_us: int) -> bool:
-        """Moves some rows of events that were recorded before this time, of actions that ended before it, into the
-        archive. Returns whether there may be more."""
+    def archive(self, before_us: int, loaded: Collection[str] = NOTHING) -> bool:
+        """Moves some rows of actions that ended before this time and owe nothing into the archives: events that were
+        recorded before it, targets, handled requests; and old rows of quarantine. Not of actions that are `loaded`.
+        Returns whether there may be more."""
 
     def commit(self, decision: Decision, settled: Versions, *, new: frozenset[str] = NOTHING) -> None:
         """Writes a decision: events, quarantine, devices, targets, states, in this order. Publishes nothing.

@@ -230,6 +230,8 @@ class ActionState:
     """What is not carried out because so much of a table has disappeared at once."""
     sent: Mapping[str, int] = field(default_factory=dict)
     """Commands of the last minute by the Unix second in which they became owed; kept only if there is a rate."""
+    archived_us: int | None = None
+    """Since when targets may be in the archive: the store looks there too. The engine only keeps it."""
 
 
 @dataclass(frozen=True, slots=True)

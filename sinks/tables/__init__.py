@@ -9,14 +9,16 @@ from sinks.tables.actions import (
     ACTION_EVENTS,
     ACTION_EVENTS_ARCHIVE,
     ACTION_REQUESTS,
+    ACTION_REQUESTS_ARCHIVE,
     ACTION_STATE,
     ACTION_TARGETS,
+    ACTION_TARGETS_ARCHIVE,
     ACTIONS,
 )
 from sinks.tables.create import PROPERTIES, TABLES, create_by_name, create_by_path, uri_of
 from sinks.tables.devices import ARTIFACTS, DEVICE_STATE, DEVICES, SELECTORS
 from sinks.tables.existing import describe_in_spark, update_by_path, update_in_spark
-from sinks.tables.ingest import BESIDE_SILVER, DQ_RESULTS, INGEST_GAPS, QUARANTINE
+from sinks.tables.ingest import BESIDE_SILVER, DQ_RESULTS, INGEST_GAPS, QUARANTINE, QUARANTINE_ARCHIVE
 from sinks.tables.records import BRONZE, SILVER, silver_table
 from sinks.tables.tenant import DEFAULT_TENANT, TENANT
 from sinks.tables.views import VIEWS, View, temporary_views
@@ -26,8 +28,10 @@ __all__ = [
     "ACTION_EVENTS",
     "ACTION_EVENTS_ARCHIVE",
     "ACTION_REQUESTS",
+    "ACTION_REQUESTS_ARCHIVE",
     "ACTION_STATE",
     "ACTION_TARGETS",
+    "ACTION_TARGETS_ARCHIVE",
     "ARTIFACTS",
     "BESIDE_SILVER",
     "BRONZE",
@@ -38,6 +42,7 @@ __all__ = [
     "INGEST_GAPS",
     "PROPERTIES",
     "QUARANTINE",
+    "QUARANTINE_ARCHIVE",
     "SELECTORS",
     "SILVER",
     "TABLES",

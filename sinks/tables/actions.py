@@ -59,7 +59,7 @@ ACTIONS = FieldTable(
 
 ACTION_REQUESTS = FieldTable(
     "action_requests",
-    "Requests to change a running action. Users insert; the engine answers in action_events.",
+    "Requests to change an action. Users insert; the engine answers in action_events. Old ones move to its archive.",
     "users",
     (
         Field("request_id", "string", "unique", nullable=False),
@@ -82,7 +82,7 @@ ACTION_REQUESTS = FieldTable(
 
 ACTION_TARGETS = FieldTable(
     "action_targets",
-    "One row per action and device. Written only by the action engine.",
+    "One row per action and device. Written only by the action engine. Those of old actions move to its archive.",
     "the action engine",
     (
         Field("action_id", "string", "the action", nullable=False),
@@ -165,6 +165,7 @@ ACTION_STATE = FieldTable(
         Field("forced", "boolean", "a user forced all of its updates"),
         Field("held", "string", "what waits because so much of a table has disappeared at once; null: nothing"),
         Field("sent", "map<string,int>", "commands of the last minute by Unix second; kept only if there is a rate"),
+        Field("archived_at", "timestamp", "since when its targets may be in action_targets_archive; null: never"),
         Field("updated_at", "timestamp", "when the engine last changed the row"),
     ),
     key=("action_id",),
@@ -215,4 +216,20 @@ ACTION_EVENTS_ARCHIVE = FieldTable(
     "the action engine",
     ACTION_EVENTS.fields,
     key=("event_id",),
+)
+
+ACTION_TARGETS_ARCHIVE = FieldTable(
+    "action_targets_archive",
+    "Targets of actions that ended long ago. A row of action_targets with the same key counts before one of these.",
+    "the action engine",
+    ACTION_TARGETS.fields,
+    key=("action_id", "device_id"),
+)
+
+ACTION_REQUESTS_ARCHIVE = FieldTable(
+    "action_requests_archive",
+    "Handled requests about actions that ended long ago. Written only by the action engine.",
+    "the action engine",
+    ACTION_REQUESTS.fields,
+    key=("request_id",),
 )

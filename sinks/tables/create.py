@@ -19,13 +19,15 @@ from sinks.tables.actions import (
     ACTION_EVENTS,
     ACTION_EVENTS_ARCHIVE,
     ACTION_REQUESTS,
+    ACTION_REQUESTS_ARCHIVE,
     ACTION_STATE,
     ACTION_TARGETS,
+    ACTION_TARGETS_ARCHIVE,
     ACTIONS,
 )
 from sinks.tables.devices import ARTIFACTS, DEVICE_STATE, DEVICES, SELECTORS
 from sinks.tables.existing import delta_field, update_by_path, update_in_spark
-from sinks.tables.ingest import QUARANTINE
+from sinks.tables.ingest import QUARANTINE, QUARANTINE_ARCHIVE
 from sinks.tables.views import create_views
 
 if TYPE_CHECKING:
@@ -46,7 +48,10 @@ TABLES: Mapping[str, FieldTable] = {
         ACTION_STATE,
         ACTION_EVENTS,
         ACTION_EVENTS_ARCHIVE,
+        ACTION_TARGETS_ARCHIVE,
+        ACTION_REQUESTS_ARCHIVE,
         QUARANTINE,
+        QUARANTINE_ARCHIVE,
     )
 }
 """The tables that `create_by_path` creates by default."""

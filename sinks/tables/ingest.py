@@ -7,7 +7,7 @@ from sinks.tables.tenant import TENANT
 
 QUARANTINE = FieldTable(
     "quarantine",
-    "Unusable records, with the reason. Append-only.",
+    "Unusable records, with the reason. Old rows of the status job and the engine move to its archive.",
     "the jobs status, silver and gaps, and the action engine",
     (
         TENANT,
@@ -24,6 +24,14 @@ QUARANTINE = FieldTable(
         Field("quarantined_at", "timestamp", "when the row was created", nullable=False),
     ),
     key=("log_id", "partition", "offset", "epoch", "pipeline"),
+)
+
+QUARANTINE_ARCHIVE = FieldTable(
+    "quarantine_archive",
+    "Old rows of quarantine that the status job and the action engine wrote. Written only by the action engine.",
+    "the action engine",
+    QUARANTINE.fields,
+    key=QUARANTINE.key,
 )
 
 INGEST_GAPS = FieldTable(

@@ -25,7 +25,7 @@ _MADE = "<!-- Made by `make docs`; a test fails when this page is out of date. -
 _KIND = {"boolean": "true or false", "integer": "whole number", "string": "text", "array": "list", "number": "number"}
 TABLE_FAMILIES = (
     ("Records", (RECORD, tables.BRONZE, tables.SILVER)),
-    ("Beside silver", (tables.QUARANTINE, tables.INGEST_GAPS, tables.DQ_RESULTS)),
+    ("Beside silver", (tables.QUARANTINE, tables.QUARANTINE_ARCHIVE, tables.INGEST_GAPS, tables.DQ_RESULTS)),
     (
         "Actions",
         (
@@ -36,6 +36,8 @@ TABLE_FAMILIES = (
             tables.ACTION_STATE,
             tables.ACTION_EVENTS,
             tables.ACTION_EVENTS_ARCHIVE,
+            tables.ACTION_TARGETS_ARCHIVE,
+            tables.ACTION_REQUESTS_ARCHIVE,
         ),
     ),
     ("Devices", (tables.DEVICES, tables.DEVICE_STATE, tables.ARTIFACTS)),

@@ -91,7 +91,12 @@ class EngineWorld:
         return {row["device_id"]: row["version"] for row in self.rows("device_state")}
 
     def states(self, action_id: str = "a1") -> set[str]:
-        return {row["state"] for row in self.rows("action_targets") if row["action_id"] == action_id}
+        return {row["state"] for row in self.targets() if row["action_id"] == action_id}
+
+    def targets(self) -> list[dict[str, Any]]:
+        """The targets, also the archived ones."""
+        rows = (*self.rows("action_targets_archive"), *self.rows("action_targets"))
+        return list({(row["action_id"], row["device_id"]): row for row in rows}.values())
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         return list(rows_of(self.table(name).to_pyarrow_table()))

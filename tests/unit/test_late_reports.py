@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from support.engine_world import EngineWorld
 
 from actions import late as late_
 from actions import loading as loading_
-from actions import store as store_
 from actions.fleet_desk import FleetDesk
 from actions.job import ActionJob
 from actions.store import DeltalakeStore
@@ -60,22 +59,19 @@ def started(world: EngineWorld) -> ActionJob:
 
 
 class Counted:
-    """The rows of `action_targets` that the engine converts."""
+    """The targets that the engine reads, and in how many statements."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.rows, self.statements = 0, 0
-        target_of, queried = loading_.target_of, store_.queried
+        real = DeltalakeStore._values
 
-        def counted(row: Any) -> Any:
-            self.rows += 1
-            return target_of(row)
+        def counted(store: DeltalakeStore, name: str, *arguments: Any, **named: Any) -> list[Any]:
+            found = real(store, name, *arguments, **named)
+            if name.startswith("action_targets"):
+                self.rows, self.statements = self.rows + len(found), self.statements + 1
+            return found
 
-        def asked(tables: Mapping[str, Any], sql: str) -> Any:
-            self.statements += "action_targets" in tables
-            return queried(tables, sql)
-
-        patch.setattr(loading_, "target_of", counted)
-        patch.setattr(store_, "queried", asked)
+        patch.setattr(DeltalakeStore, "_values", counted)
 
 
 def whole(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,543 @@
+"""Targets, requests and quarantine rows of old actions move to their archives; what looks for them finds them there."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake import Field as DeltaField
+from support.engine_world import SECOND, EngineWorld
+
+from actions import archive as archive_
+from actions import archive_ended as ended_
+from actions import store as store_
+from actions.fleet_desk import FleetDesk
+from actions.job import Pace
+from actions.store import DeltalakeStore
+from broker_edge.errors import EngineFencedError, TableStoreError
+from sinks import tables
+
+DAY = 24 * 3600 * SECOND
+IDS = ("d1", "d2", "d3", "d4", "d5")
+PAIRS = (
+    ("action_targets", "action_targets_archive"),
+    ("action_requests", "action_requests_archive"),
+    ("quarantine", "quarantine_archive"),
+    ("action_events", "action_events_archive"),
+)
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> EngineWorld:
+    """`a1` has ended, with three handled requests; `a2` is open. Everything is old, and so is what nobody can use."""
+    world = EngineWorld(tmp_path_factory.mktemp("world"))
+    world.devices(*IDS)
+    for action_id in ("a1", "a2"):
+        world.action(action_id, timeout_queued_s=60)
+    job = world.job()
+    job.turn()
+    for action_id, kind in (("a1", "pause"), ("a1", "resume"), ("a2", "pause")):
+        request(world, f"{action_id}-{kind}", action_id=action_id, kind=kind)
+        job.turn()
+    request(world, "a1-again", action_id="a1", kind="resume")
+    for device_id in IDS[2:]:
+        world.status(device_id, "SUCCEEDED")
+    for device_id in IDS:
+        world.status(device_id, "ACCEPTED", action_id="a2")
+    world.status("d1", "ACCEPTED", action_id="nobody")
+    job.turn()
+    world.passes(700)
+    job.turn()
+    job.close()
+    place = {"log_id": "log", "partition": 1, "epoch": 1, "reason": "bad", "quarantined_at": world.now_us}
+    for number, pipeline in enumerate(("silver/m", "status", "gaps")):
+        world.insert(tables.QUARANTINE, {**place, "pipeline": pipeline, "offset": number})
+    assert counts(world) == {"SUCCEEDED": 3, "TIMED_OUT": 2}
+    world.now_us += 100 * DAY
+    return world
+
+
+@pytest.fixture
+def world(made: EngineWorld, tmp_path: Path) -> EngineWorld:
+    return copy_of(made, tmp_path / "tables")
+
+
+def copy_of(made: EngineWorld, root: Path) -> EngineWorld:
+    shutil.copytree(made.root, root)
+    world = EngineWorld(root)
+    world.now_us, world._offset = made.now_us, made._offset
+    return world
+
+
+def request(world: EngineWorld, request_id: str, **fields: Any) -> None:
+    row = {"request_id": request_id, "tenant": "default", "by": "ann", "at": world.now_us, **fields}
+    world.insert(tables.ACTION_REQUESTS, row)
+
+
+def engine(world: EngineWorld) -> DeltalakeStore:
+    store = DeltalakeStore(world.root)
+    store.claim()
+    return store
+
+
+def archive_all(world: EngineWorld, store: DeltalakeStore | None = None) -> None:
+    store = store or engine(world)
+    for _ in range(100):
+        if not store.archive(world.now_us - 90 * DAY):
+            return
+    raise AssertionError("it does not end")
+
+
+def state(world: EngineWorld, action_id: str = "a1") -> dict[str, Any]:
+    (row,) = [row for row in world.rows("action_state") if row["action_id"] == action_id]
+    return row
+
+
+def counts(world: EngineWorld, action_id: str = "a1") -> dict[str, int]:
+    return dict(state(world, action_id)["counts"])
+
+
+def content(world: EngineWorld, *names: str) -> Counter[str]:
+    return Counter(str(row) for name in names for row in world.rows(name))
+
+
+def owners(world: EngineWorld, name: str) -> set[str | None]:
+    return {row["action_id"] for row in world.rows(name)}
+
+
+def test_what_belongs_to_an_old_action_moves_and_the_rest_stays(world: EngineWorld) -> None:
+    before = {live: content(world, live) for live, _ in PAIRS}
+    archive_all(world)
+    assert {live: content(world, live, old) for live, old in PAIRS} == before, "every column is kept"
+    assert {live: owners(world, live) for live in ("action_targets", "action_requests")} == {
+        "action_targets": {"a2"},
+        "action_requests": {"a2"},
+    }
+    assert {row["pipeline"] for row in world.rows("quarantine")} == {"silver/m", "gaps"}
+    assert {row["pipeline"] for row in world.rows("quarantine_archive")} == {"actions", "status"}
+    assert (state(world)["archived_at"] is not None, state(world, "a2")["archived_at"]) == (True, None)
+    assert {row["action_id"] for row in world.rows("actions")} == {"a1", "a2"}, "an id stays taken"
+
+
+def test_an_action_that_ended_lately_stays(world: EngineWorld) -> None:
+    world.now_us -= 20 * DAY
+    archive_all(world)
+    assert owners(world, "action_targets") == owners(world, "action_requests") == {"a1", "a2"}
+
+
+@pytest.mark.parametrize("column", ["copies", "outbox", "state"])
+def test_an_action_that_owes_something_stays(world: EngineWorld, column: str) -> None:
+    """A withdrawal waits for its broker also after the end of the action."""
+    value = {"copies": "make_array('1/old')", "outbox": "'cancel'", "state": "'QUEUED'"}[column]
+    world.table("action_targets").update(updates={column: value}, predicate="action_id = 'a1' AND device_id = 'd1'")
+    archive_all(world)
+    assert [owners(world, live) for live, _ in PAIRS if live != "quarantine"] == [{"a1", "a2"}] * 3
+    assert state(world)["archived_at"] is None
+
+
+def test_an_action_that_the_engine_has_loaded_stays(world: EngineWorld) -> None:
+    """Such as one on which an open action depends: its rows may be written again."""
+    world.action("a3", depends_on=["a1"])
+    job = world.job(Pace(keep_s=90 * 24 * 3600.0))
+    for _ in range(10):
+        job.turn()
+        job._archive_from = 0.0
+        job._archive()
+    assert "a1" in owners(world, "action_targets") & owners(world, "action_requests")
+    job.close()
+
+
+def test_a_request_that_was_never_handled_stays(world: EngineWorld) -> None:
+    old = {"at": world.now_us - 95 * DAY}
+    request(world, "open", action_id="a1", kind="retry", **old)
+    request(world, "nobody", action_id="unknown", kind="retry", **old)
+    # The same id as a handled request of another action.
+    request(world, "a2-pause", action_id="a1", kind="retry", **old)
+    archive_all(world)
+    left = {(row["action_id"], row["request_id"]) for row in world.rows("action_requests")}
+    assert left == {("a1", "open"), ("unknown", "nobody"), ("a1", "a2-pause"), ("a2", "a2-pause")}
+
+
+def test_equal_requests_are_all_kept(world: EngineWorld) -> None:
+    (row,) = [row for row in world.rows("action_requests") if row["request_id"] == "a1-pause"]
+    world.insert(tables.ACTION_REQUESTS, row, {**row, "reason": "twice"})
+    before = content(world, "action_requests")
+    archive_all(world)
+    world.insert(tables.ACTION_REQUESTS, {**row, "reason": "again"})
+    before += Counter([str({**row, "reason": "again"})])
+    archive_all(world)
+    assert content(world, "action_requests", "action_requests_archive") == before
+    assert owners(world, "action_requests") == {"a2"}
+
+
+def test_a_large_action_moves_in_parts(world: EngineWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = content(world, "action_targets")
+    monkeypatch.setattr(archive_, "PART_ROWS", 2)
+    store, sizes = engine(world), []
+    while store.archive(world.now_us - 90 * DAY):
+        sizes.append(len(world.rows("action_targets_archive")))
+    assert sorted(set(sizes)) == [0, 2, 4, 5]
+    assert content(world, "action_targets", "action_targets_archive") == before
+
+
+def test_many_small_actions_move_in_few_commits(tmp_path: Path) -> None:
+    world = EngineWorld(tmp_path)
+    old = world.now_us - 200 * DAY
+    states, targets = [], []
+    for number in range(60):
+        id_ = f"a{number}"
+        states.append({"action_id": id_, "tenant": "default", "phase": "ENDED", "ended_at": old, "targets": 1})
+        targets.append({"action_id": id_, "device_id": "d1", "attempt": 1, "state": "SUCCEEDED", "updated_at": old})
+    world.insert(tables.ACTION_STATE, *states)
+    world.insert(tables.ACTION_TARGETS, *targets)
+    store = engine(world)
+    before = world.table("action_targets").version()
+    archive_all(world, store)
+    assert (len(world.rows("action_targets")), len(world.rows("action_targets_archive"))) == (0, 60)
+    assert world.table("action_targets").version() == before + 1
+
+
+class Faults:
+    """Kills the engine at one call of the tables, before it or after it."""
+
+    STEPS = ("update", "append", "put", "sync", "delete")
+
+    def __init__(self, patch: pytest.MonkeyPatch, at: int, when: str) -> None:
+        self.calls: list[str] = []
+        self._at, self._when = at, when
+        real_of = store_._ArchiveTables.__init__
+
+        def of(tables: Any, store: DeltalakeStore) -> None:
+            real_of(tables, store)
+            for step in self.STEPS:
+                setattr(tables, step, self._killing(step, getattr(tables, step)))
+
+        patch.setattr(store_._ArchiveTables, "__init__", of)
+
+    def _killing(self, step: str, real: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            self.calls.append(step)
+            is_it = len(self.calls) == self._at
+            if is_it and self._when == "before":
+                raise KilledError(step)
+            real(*arguments)
+            if is_it:
+                raise KilledError(step)
+
+        return call
+
+
+def stages(
+    made: EngineWorld, folder: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[EngineWorld], None]
+) -> Iterator[tuple[str, EngineWorld]]:
+    """The tables after a kill at each step of a move, and after the move."""
+    at, reached = 1, set[str]()
+    while True:
+        for when in ("before", "after"):
+            world = copy_of(made, folder / f"{at}-{when}")
+            prepare(world)
+            with monkeypatch.context() as patch:
+                faults = Faults(patch, at, when)
+                try:
+                    archive_all(world)
+                except KilledError as error:
+                    yield f"{at}: {when} {error}", world
+                    reached.add(str(error))
+                    continue
+            yield "at the end", world
+            assert reached == {"append", "sync", "delete", "update"} | ({"put"} & set(faults.calls))
+            return
+        at += 1
+
+
+def loaded(world: EngineWorld) -> tuple[Any, ...]:
+    """What the engine knows of `a1`, whole and for one late report."""
+    store = DeltalakeStore(world.root)
+    whole, late = store.load({"a1"}), store.load_late({"a1": {"d1", "d4", "stranger"}})
+    known = {target.device_id: target for target in whole.targets}
+    some = {target.device_id: target for target in late.targets}
+    assert len(known) == len(whole.targets), "each once"
+    assert some == {id_: known[id_] for id_ in ("d1", "d4")}
+    return known, whole.said, [row.counts for row in whole.states]
+
+
+def seen(world: EngineWorld) -> tuple[Any, ...]:
+    """What people see of `a1`."""
+    desk = FleetDesk(world.root)
+    return desk.targets("a1"), desk.waves("a1"), desk.audit("a1"), desk.events("action_id = 'a1'")
+
+
+def test_a_kill_at_any_step_loses_and_doubles_nothing_and_changes_no_answer(
+    made: EngineWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {live: content(made, live) for live, _ in PAIRS}
+    answers = (loaded(made), seen(made))
+    for stage, world in stages(made, tmp_path, monkeypatch, lambda _: None):
+        assert (loaded(world), seen(world)) == answers, stage
+        for live, old in PAIRS:
+            assert set(content(world, live, old)) == set(before[live]), stage
+            assert max(content(world, old).values(), default=1) == 1, stage
+        archive_all(world)
+        assert {live: content(world, live, old) for live, old in PAIRS} == before, stage
+        assert owners(world, "action_targets") == owners(world, "action_requests") == {"a2"}, stage
+        assert (loaded(world), seen(world)) == answers, stage
+
+
+def test_control_without_the_look_into_the_archive_a_kill_doubles_rows(
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: what was copied before the kill is copied again."""
+    with monkeypatch.context() as patch:
+        # A part of the events first: copy, sync, delete; then the mark, the copy, and the sync of the targets.
+        faults = Faults(patch, 100, "before")
+        archive_all(copy_of(world, world.root.parent / "other"))
+        at = faults.calls.index("update") + 3
+    with monkeypatch.context() as patch:
+        Faults(patch, at, "before")
+        with pytest.raises(KilledError, match="sync"):
+            archive_all(world)
+    looks: list[int] = []
+
+    def blind(rows: pa.Table, archived: pa.Table) -> pa.Table:
+        looks.append(1)
+        return rows if rows.num_columns == 2 or len(looks) % 3 else rows.slice(0, 0)
+
+    monkeypatch.setattr(ended_, "_left", blind)
+    store = engine(world)
+    store._archives._at = 1
+    store.archive(world.now_us - 90 * DAY)
+    assert max(content(world, "action_targets_archive").values()) == 2
+
+
+def test_nothing_is_deleted_that_the_archive_lacks(world: EngineWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = content(world, "action_targets")
+    store = engine(world)
+    store._archives._at = 1
+    monkeypatch.setattr(store_._ArchiveTables, "put", lambda *_: None)
+    store._archives._movers[1]._tables.append = lambda *_: None  # type: ignore[attr-defined]
+    with pytest.raises(TableStoreError, match=r"action_targets_archive lacks 5 rows.*nothing was deleted"):
+        store.archive(world.now_us - 90 * DAY)
+    assert content(world, "action_targets") == before
+
+
+def between(patch: pytest.MonkeyPatch, table: str, change: Callable[[], object]) -> None:
+    """Makes a change once, between the copy and the delete."""
+    real, left = DeltalakeStore._delete, [change]
+
+    def delete(store: DeltalakeStore, live: DeltaTable, name: str, where: str) -> None:
+        if left and name == table:
+            left.pop()()
+        real(store, live, name, where)
+
+    patch.setattr(DeltalakeStore, "_delete", delete)
+
+
+def test_a_request_that_arrives_during_a_move_is_not_lost(world: EngineWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one with the id of a request that is just being moved."""
+    before = content(world, "action_requests")
+    fields = {"action_id": "a1", "kind": "resume", "at": world.now_us - 95 * DAY, "reason": "once more"}
+    between(monkeypatch, "action_requests", lambda: request(world, "a1-pause", **fields))
+    archive_all(world)
+    after = content(world, "action_requests", "action_requests_archive")
+    assert len(list(after.elements())) == len(list(before.elements())) + 1
+    assert max(after.values()) == 1
+
+
+def test_deletes_are_no_news_and_requests_after_them_are_read(world: EngineWorld) -> None:
+    store = engine(world)
+    store.news()
+    archive_all(world, store)
+    assert not store.news().requests
+    request(world, "new", action_id="a2", kind="resume")
+    assert [one.request_id for one in store.news().requests] == ["new"]
+
+
+@pytest.mark.parametrize("table", ["action_targets", "action_requests", "quarantine"])
+def test_a_superseded_engine_deletes_nothing(world: EngineWorld, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims: list[DeltalakeStore] = []
+    between(monkeypatch, table, lambda: claims.append(engine(world)))
+    before = content(world, table)
+    with pytest.raises(EngineFencedError):
+        archive_all(world)
+    assert content(world, table) == before
+    archive_all(world, claims[0])
+    assert content(world, table, f"{table}_archive") == before
+
+
+def test_a_late_success_of_an_archived_target_counts_and_reads_one_row(
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive_all(world)
+    job = world.job()
+    job.turn()
+    read: list[int] = []
+    real = DeltalakeStore._values
+
+    def counted(store: DeltalakeStore, *arguments: Any, **named: Any) -> Any:
+        found = real(store, *arguments, **named)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(DeltalakeStore, "_values", counted)
+    world.status("d1", "SUCCEEDED")
+    world.status("d4", "FAILED")
+    job.turn()
+    job.close()
+    assert sum(read) == 2
+    assert counts(world) == {"SUCCEEDED": 4, "TIMED_OUT": 1}
+    (live,) = [row for row in world.rows("action_targets") if row["action_id"] == "a1"]
+    assert (live["device_id"], live["state"], live["late"]) == ("d1", "SUCCEEDED", True)
+    assert {row["device_id"]: row["state"] for row in FleetDesk(world.root).targets("a1")}["d1"] == "SUCCEEDED"
+    assert state(world)["archived_at"] is not None
+    # It goes the same way again, and replaces the row of then.
+    archive_all(world)
+    assert owners(world, "action_targets") == {"a2"}
+    found = {row["device_id"]: row["state"] for row in world.rows("action_targets_archive")}
+    assert len(world.rows("action_targets_archive")) == len(found) == 5
+    assert found["d1"] == "SUCCEEDED"
+
+
+def test_a_kill_while_a_changed_target_moves_again_loses_no_change(
+    made: EngineWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(world: EngineWorld) -> None:
+        archive_all(world)
+        job = world.job()
+        job.turn()
+        world.status("d1", "SUCCEEDED")
+        job.turn()
+        job.close()
+        request(world, "a1-late", action_id="a1", kind="resume", at=world.now_us - 95 * DAY)
+        world.table("action_state").update(
+            updates={"requests_done": "array_append(requests_done, 'a1-late')", "archived_at": "NULL"},
+            predicate="action_id = 'a1'",
+        )
+
+    def states(world: EngineWorld) -> dict[str, str]:
+        return {row["device_id"]: row["state"] for row in FleetDesk(world.root).targets("a1")}
+
+    wanted = {"d1": "SUCCEEDED", "d2": "TIMED_OUT", "d3": "SUCCEEDED", "d4": "SUCCEEDED", "d5": "SUCCEEDED"}
+    reached = []
+    for stage, world in stages(made, tmp_path, monkeypatch, changed):
+        assert states(world) == wanted, stage
+        archive_all(world)
+        assert states(world) == wanted, stage
+        assert len(world.rows("action_targets_archive")) == 5, stage
+        reached.append(stage)
+    assert any("put" in stage for stage in reached)
+
+
+def test_a_retry_opens_an_archived_action_again(world: EngineWorld) -> None:
+    archive_all(world)
+    job = world.job()
+    job.turn()
+    request(world, "again", action_id="a1", kind="retry")
+    job.turn()
+    world.passes(1)
+    job.turn()
+    job.close()
+    assert state(world)["phase"] == "RUNNING"
+    assert counts(world) == {"QUEUED": 2, "SUCCEEDED": 3}
+    job = world.job()  # After a restart too.
+    job.turn()
+    assert len(job.state.targets["a1"]) == 5
+    for device_id in ("d1", "d2"):
+        world.status(device_id, "SUCCEEDED", attempt=2)
+    job.turn()
+    job.close()
+    assert (state(world)["phase"], counts(world)) == ("ENDED", {"SUCCEEDED": 5})
+    archive_all(world)
+    assert "a1" in owners(world, "action_targets"), "it has ended now"
+    world.now_us += 100 * DAY
+    archive_all(world)
+    rows = [row for row in world.rows("action_targets_archive") if row["action_id"] == "a1"]
+    assert {row["device_id"]: row["attempt"] for row in rows} == {"d1": 2, "d2": 2, "d3": 1, "d4": 1, "d5": 1}
+    assert len(rows) == 5
+
+
+def test_requests_about_an_archived_action_are_answered(world: EngineWorld) -> None:
+    archive_all(world)
+    job = world.job()
+    job.turn()
+    for kind, device_id in (("cancel", "d1"), ("pause", None), ("cancel", "stranger"), ("retry", "d3")):
+        request(world, f"{kind} {device_id}", action_id="a1", kind=kind, device_id=device_id)
+    job.turn()
+    job.close()
+    said = {row["request_id"]: row["message"] for row in world.rows("action_events") if row["request_id"]}
+    assert said["cancel d1"] == "cancel: 0 ended at once, 0 asked to stop, 1 already ended"
+    assert said["pause None"] == "refused: the action is ENDED"
+    assert said["cancel stranger"] == "refused: device stranger is not a target of this action"
+    assert said["retry d3"] == "refused: this device did not end in error"
+
+
+def test_an_action_may_depend_on_an_archived_one(world: EngineWorld) -> None:
+    archive_all(world)
+    job = world.job()
+    world.action("a3", depends_on=["a1"])
+    job.turn()
+    job.close()
+    assert counts(world, "a3") == {"QUEUED": 3, "SKIPPED": 2}
+    plan = FleetDesk(world.root)
+    assert len(plan.targets("a1")) == 5
+
+
+def test_an_id_stays_taken_and_a_second_row_is_named(world: EngineWorld) -> None:
+    archive_all(world)
+    job = world.job()
+    job.turn()
+    world.action("a1", name="other")
+    job.turn()
+    job.close()
+    (event,) = [row for row in world.rows("action_events") if "committed earlier" in (row["message"] or "")]
+    assert event["action_id"] == "a1"
+    assert counts(world) == {"SUCCEEDED": 3, "TIMED_OUT": 2}
+
+
+def test_a_report_that_is_read_again_is_not_quarantined_twice(world: EngineWorld) -> None:
+    """Such as when the history of action_events is gone and the whole table is read."""
+    (row,) = [row for row in world.rows("quarantine") if row["pipeline"] == "actions"]
+    archive_all(world)
+    world._offset = row["offset"] - 1
+    world.status("d1", "ACCEPTED", action_id="nobody", recorded_at=world.now_us - 99 * DAY, event_id="again")
+    job = world.job()
+    job.turn()
+    job.close()
+    assert [row for row in world.rows("quarantine") if row["pipeline"] == "actions"] == []
+
+
+def test_tables_of_the_previous_release_get_archives_and_the_column(tmp_path: Path) -> None:
+    world = EngineWorld(tmp_path)
+    new = ("action_targets_archive", "action_requests_archive", "quarantine_archive", "action_state")
+    for name in new:
+        shutil.rmtree(tmp_path / name)
+    state_ = tables.ACTION_STATE
+    fields = tuple(field for field in state_.fields if field.name != "archived_at")
+    before = replace(state_, fields=fields)
+    tables.create_by_path(tmp_path, tables=(before,))
+    world.insert(before, {"action_id": "a0", "phase": "ENDED", "ended_at": world.now_us, "targets": 1, "open": 0})
+    target = {"action_id": "a0", "device_id": "d1", "attempt": 1, "state": "SUCCEEDED"}
+    world.insert(tables.ACTION_TARGETS, target)
+    world.now_us += 100 * DAY
+    archive_all(world)
+    assert owners(world, "action_targets_archive") == {"a0"}
+    assert state(world, "a0")["archived_at"] is not None
+
+
+def test_a_column_that_somebody_added_is_kept(world: EngineWorld) -> None:
+    for name in ("action_targets", "action_events"):
+        world.table(name).alter.add_columns([DeltaField("note", "string", nullable=True)])
+        world.table(name).update(updates={"note": "'mine'"}, predicate="action_id = 'a1'")
+    archive_all(world)
+    for name in ("action_targets_archive", "action_events_archive"):
+        assert {row["note"] for row in world.rows(name) if row["action_id"] == "a1"} == {"mine"}
