@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from actions.collector import freeze_if_many, paused_collector
 from actions.engine import (
     STEP_US,
     Action,
@@ -139,8 +140,10 @@ class ActionJob:
         self._rest: tuple[int, int] | None = None
         """The period, by the engine's clock, in which a tick without news would decide nothing."""
         store.claim()
-        self._state = replace(self._state, facts=store.facts())
-        self._load(store.running())
+        with paused_collector():
+            self._state = replace(self._state, facts=store.facts())
+            self._load(store.running())
+        freeze_if_many(len(self._state.facts) + sum(map(len, self._state.targets.values())))
         self._outbound.meet(_MEET_S)
 
     @property
@@ -204,6 +207,7 @@ class ActionJob:
         self._outbound.close()
         self._commit(self._nothing(), facts_due=True)
 
+    @paused_collector()
     def turn(self, news: News | None = None) -> Decision:
         """One complete turn. Publishing may fail; owed records then stay owed."""
         news = self._news() if news is None else news
@@ -251,6 +255,7 @@ class ActionJob:
             return True
         return self._stock is not None and self._stock.known() != self._logs.stock
 
+    @paused_collector()
     def _news(self) -> News:
         # In this order: what the status job had written before this look is in what the look finds.
         if self._readings is not None:

@@ -21,6 +21,8 @@ S = TargetState
 PROGRESS = (S.PENDING, S.QUEUED, S.DELIVERED, S.ACCEPTED, S.IN_PROGRESS)
 """The open states in the order in which a target passes them; a later state implies the earlier ones."""
 
+_STATES: Mapping[str, TargetState] = {state.value: state for state in S}
+
 _RANK = {state: rank for rank, state in enumerate(PROGRESS)}
 
 REPORTABLE = frozenset({S.ACCEPTED, S.IN_PROGRESS, S.SUCCEEDED, S.FAILED, S.REJECTED, S.CANCELLED})
@@ -49,7 +51,7 @@ def with_status(target: Target, report: Report, now_us: int, *, proof: str | Non
     """The target after a status of the same attempt. Returns the same object if nothing changes."""
     if is_repeat(target, report):
         return target
-    state = TargetState(report.state)
+    state = _STATES[report.state]
     claimed = target.claimed or state is S.SUCCEEDED
     message = report.message
     if proof is not None and claimed and report.version != proof and state in (S.SUCCEEDED, S.IN_PROGRESS, S.ACCEPTED):
@@ -253,8 +255,9 @@ def left_behind(
 def _says_where(target: Target) -> bool:
     """Whether `log_id` is where the device took the command, if it has it. While several logs have the command, only a
     receipt says that."""
-    is_one = not any(copy.startswith(f"{target.attempt}/") for copy in target.copies)
-    return is_one or target.receipt_log_id is not None
+    if not target.copies or target.receipt_log_id is not None:
+        return True
+    return not any(copy.startswith(f"{target.attempt}/") for copy in target.copies)
 
 
 def _is_owed(target: Target, publish: Publish) -> bool:

@@ -18,7 +18,8 @@ T = TypeVar("T")
 def replace(value: T, **changes: Any) -> T:
     """A copy of the value with these fields changed. Like `dataclasses.replace`, it raises TypeError for a name that is
     no field."""
-    return _copier(cast(Any, type(value)), tuple(changes))(value, changes)  # type: ignore[no-any-return]
+    kind: Any = type(value)
+    return _copier(kind, tuple(changes))(value, changes)  # type: ignore[no-any-return]
 
 
 def maker(kind: type[T]) -> Callable[..., T]:

@@ -30,6 +30,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable, write_deltalake
 
+from actions.collector import paused_collector
 from actions.engine import (
     Action,
     Device,
@@ -97,6 +98,7 @@ class Pure:
         self.state = EngineState()
         self._offset = 0
 
+    @paused_collector()  # As the job does.
     def turn(self, *reports: Report, after_s: int = 1) -> int:
         """Returns the number of published records."""
         self.now_us += after_s * SECOND
