@@ -116,8 +116,8 @@ def _order(
         max_in_flight=max_in_flight,
         abort_percentage=abort,
         abort_min_reported=abort_min,
-        not_before_us=_time("--not-before", not_before),
-        deadline_us=_time("--deadline", deadline),
+        not_before_us=time_of("--not-before", not_before),
+        deadline_us=time_of("--deadline", deadline),
         maintenance_window=window,
         timeout_queued_s=timeout_queued,
         timeout_delivered_s=timeout_delivered,
@@ -180,7 +180,7 @@ def _wave(text: str) -> dict[str, Any]:
     return wave
 
 
-def _time(option: str, text: str | None) -> int | None:
+def time_of(option: str, text: str | None) -> int | None:
     if text is None:
         return None
     try:

@@ -83,11 +83,11 @@ def _said(name: str, value: Any) -> Any:
 
 def _line(values: Any) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow([_cell(value) for value in values])
+    csv.writer(text, lineterminator="").writerow([cell_of(value) for value in values])
     return text.getvalue()
 
 
-def _cell(value: Any) -> str:
+def cell_of(value: Any) -> str:
     """Without control characters. A text from a device must not become a formula in a spreadsheet."""
     text = "" if value is None else shown(str(value))
     is_formula = isinstance(value, str) and text.lstrip().startswith(_FORMULA)

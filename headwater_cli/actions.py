@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,8 +16,9 @@ import typer
 from broker_edge.errors import ConfigError, DeadlineError, NotFoundError, RefusedError
 from broker_edge.escape import moment
 from headwater_cli._author import ByOption, SignInOption, author
+from headwater_cli._export import write_csv, write_json
 from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, connect
-from headwater_cli._order import labels_of, with_order
+from headwater_cli._order import labels_of, time_of, with_order
 from headwater_cli._output import put_fields, put_json, put_rows, say
 from headwater_cli._show import show_action, show_csv, show_device
 from headwater_cli._tables import Tables, require_tables
@@ -190,6 +192,39 @@ def audit(action_id: ActionArgument, tables: Tables, json: JsonOption = False) -
     else:
         names = ("at", "who", "what", "device_id", "text")
         put_rows(names, [[_moment(row["at"]), *(row[name] for name in names[1:])] for row in rows])
+
+
+@app.command()
+def export(
+    tables: Tables,
+    action_id: Annotated[str | None, typer.Argument(metavar="[ACTION_ID]")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="All actions inserted or begun from this time on.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only those before this time.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this file (default: stdout).")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write a CSV file for each kind of row into this folder.")
+    ] = None,
+) -> None:
+    """Write the complete audit of one action, or of those of a period, as JSON lines: its row, state, requests, targets
+    and events, also the archived ones."""
+    if (action_id is None) == (since is None and until is None):
+        raise typer.BadParameter("give an ACTION_ID, or --since or --until")
+    if out is not None and csv is not None:
+        raise typer.BadParameter("give one of --out and --csv")
+    period = (time_of("--since", since), time_of("--until", until))
+    with open_desk(tables) as desk:
+        from actions.export import Export, actions_between
+
+        ids = actions_between(desk.history, *period) if action_id is None else [action_id]
+        found = Export(desk.history, ids)
+        if action_id is not None and not desk.audit(action_id):
+            raise NotFoundError(f"there is no action {action_id} under {tables.root}")
+        if csv is None:
+            write_json(found, out)
+        else:
+            write_csv(found, csv)
 
 
 @app.command()

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Literal
 
 from broker_edge.errors import SettingsError
 from broker_edge.fields import FieldTable, quoted
-from sinks.tables.actions import ACTION_STATE, ACTION_TARGETS, ACTIONS
+from sinks.tables.actions import (
+    ACTION_EVENTS,
+    ACTION_EVENTS_ARCHIVE,
+    ACTION_REQUESTS,
+    ACTION_REQUESTS_ARCHIVE,
+    ACTION_STATE,
+    ACTION_TARGETS,
+    ACTION_TARGETS_ARCHIVE,
+    ACTIONS,
+)
 from sinks.tables.devices import DEVICE_STATE, DEVICES
 from sinks.tables.records import BRONZE
 
@@ -122,7 +131,36 @@ DEVICES_NOW = View(
     "FROM {devices} d LEFT JOIN {device_state} s ON s.device_id = d.device_id WHERE d.retired_at IS NULL",
 )
 
-VIEWS = (BRONZE_TEXT, OPEN_ACTIONS, OPEN_TARGETS, DEVICES_NOW)
+
+def _with_archive(name: str, meaning: str, live: FieldTable, old: FieldTable, key: tuple[str, ...]) -> View:
+    """The rows of a table and of its archive. A row with this key that is in both counts once, as it is in the table;
+    without a key, equal rows count once."""
+    columns = ", ".join(f"`{column}`" for column in live.names)
+    rows = f"SELECT {columns} FROM {{{live.name}}} UNION"
+    if key:
+        same = " AND ".join(f"t.`{column}` = o.`{column}`" for column in key)
+        rows += f" ALL SELECT {columns} FROM {{{old.name}}} o"
+        rows += f" WHERE NOT EXISTS (SELECT 1 FROM {{{live.name}}} t WHERE {same})"
+    else:
+        rows += f" SELECT {columns} FROM {{{old.name}}}"
+    return View(name, meaning, (live, old), _same(live, *live.names), f"FROM ({rows}) u")
+
+
+ALL_TARGETS = _with_archive(
+    "all_targets",
+    "Targets of all actions, also the archived ones.",
+    ACTION_TARGETS,
+    ACTION_TARGETS_ARCHIVE,
+    ("action_id", "device_id"),
+)
+ALL_REQUESTS = _with_archive(
+    "all_requests", "Requests about all actions, also the archived ones.", ACTION_REQUESTS, ACTION_REQUESTS_ARCHIVE, ()
+)
+ALL_EVENTS = _with_archive(
+    "all_events", "All events, also the archived ones.", ACTION_EVENTS, ACTION_EVENTS_ARCHIVE, ("event_id",)
+)
+
+VIEWS = (BRONZE_TEXT, OPEN_ACTIONS, OPEN_TARGETS, DEVICES_NOW, ALL_TARGETS, ALL_REQUESTS, ALL_EVENTS)
 
 
 def create_view(spark: SparkSession, view: View, name: str, places: Mapping[str, str]) -> None:

@@ -62,6 +62,15 @@ def fill(root: Path) -> dict[str, str]:
     insert(tables.ACTION_STATE, *({"action_id": f"a{n}", "phase": p.value} for n, p in enumerate(ActionPhase)))
     targets = ({"action_id": "a1", "device_id": f"d{n}", "state": s.value} for n, s in enumerate(TargetState))
     insert(tables.ACTION_TARGETS, *targets)
+    moved = {"action_id": "a1", "state": "FAILED", "wave": 1}
+    insert(tables.ACTION_TARGETS_ARCHIVE, {**moved, "device_id": "d1"}, {**moved, "device_id": "old"})
+    for number, table in enumerate((tables.ACTION_REQUESTS, tables.ACTION_REQUESTS_ARCHIVE)):
+        # `moving` is just being moved, so both have it.
+        ids = ("moving", f"r{number}")
+        insert(table, *({"request_id": id_, "action_id": id_, "kind": "pause", "by": "ann"} for id_ in ids))
+    for number, table in enumerate((tables.ACTION_EVENTS, tables.ACTION_EVENTS_ARCHIVE)):
+        ids = ("moving", f"e{number}")
+        insert(table, *({"event_id": id_, "action_id": id_, "source": "engine", "at": 5} for id_ in ids))
     insert(tables.DEVICES, {"device_id": "d1", "labels": {"a": "b"}}, {"device_id": "d2", "retired_at": 5})
     insert(tables.DEVICE_STATE, {"device_id": "d1", "version": "1.0", "last_seen_at": 9})
     write_deltalake(str(root / "bronze_telemetry"), bronze_rows(), partition_by=["ingest_date"])
@@ -98,6 +107,10 @@ def test_spark_duckdb_and_polars_show_the_same_rows(spark: SparkSession, tmp_pat
     states = {row["state"] for row in spark.table("open_targets").collect()}
     assert states == {state.value for state in TargetState if state not in TERMINAL}
     assert [row["device_id"] for row in spark.table("devices_now").collect()] == ["d1"]
+    targets = {row["device_id"]: row["state"] for row in spark.table("all_targets").collect()}
+    assert targets == {f"d{number}": state.value for number, state in enumerate(TargetState)} | {"old": "FAILED"}
+    for name, key in (("all_requests", "request_id"), ("all_events", "event_id")):
+        assert sorted(row[key] for row in spark.table(name).collect()) == sorted(["moving", f"{key[0]}0", f"{key[0]}1"])
     for name in [view.name for view in VIEWS]:
         spark.catalog.dropTempView(name)
 

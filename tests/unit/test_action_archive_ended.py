@@ -18,6 +18,7 @@ from support.engine_world import SECOND, EngineWorld
 from actions import archive as archive_
 from actions import archive_ended as ended_
 from actions import store as store_
+from actions.export import Export
 from actions.fleet_desk import FleetDesk
 from actions.job import Pace
 from actions.store import DeltalakeStore
@@ -273,9 +274,16 @@ def loaded(world: EngineWorld) -> tuple[Any, ...]:
 
 
 def seen(world: EngineWorld) -> tuple[Any, ...]:
-    """What people see of `a1`."""
+    """What people see of `a1`, and what an export of both actions has."""
     desk = FleetDesk(world.root)
-    return desk.targets("a1"), desk.waves("a1"), desk.audit("a1"), desk.events("action_id = 'a1'")
+    rows = [(kind, {**row, "archived_at": None}) for kind, row in Export(desk.history, ["a1", "a2"])]
+    return (
+        Counter(map(str, rows)),
+        desk.targets("a1"),
+        desk.waves("a1"),
+        desk.audit("a1"),
+        desk.events("action_id = 'a1'"),
+    )
 
 
 def test_a_kill_at_any_step_loses_and_doubles_nothing_and_changes_no_answer(
