@@ -171,7 +171,8 @@ class History:
             self._add_action()
 
     def _ask(self, kind: str, action: Action, device_id: str | None = None) -> None:
-        id_ = f"r{len(self.requests)}"
+        # Requests of one moment count in the order of their ids.
+        id_ = f"r{len(self.requests):04}"
         ask = Request(id_, "default", action.action_id, kind, device_id=device_id, by="bob", at_us=self.now_us)
         self.requests.append(ask)
 
