@@ -113,6 +113,9 @@ def _start(work: Work, action: Action) -> None:
         message = shortened(f"refused, nothing was sent: {wrong}")
         work.put_row(replace(row, phase=ActionPhase.REFUSED, ended_us=now_us, message=message))
         work.say_of_action(action, "REFUSED", message)
+        for target in [one for one in work.targets(action.action_id) if not one.final]:
+            # Of a start that a kill cut short before it wrote the row of the action: nothing was sent.
+            work.put(target, skipped(target, message, now_us))
         return
     row = replace(row, waves=len(waves_of(action)), wave=-1 if action.rollout.needs_approval else 0)
     selection = select(action, work.devices, reported_test(action, work.fact, work.now_us))

@@ -1,15 +1,18 @@
-"""An action that is new while the table of devices has just lost all rows starts once they are back."""
+"""The start of an action: not while the table of devices has just lost all rows, and again if a kill cut it short."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from support.engine import Engine, action_of, devices_of
 from support.engine_world import EngineWorld
 
-from actions.engine import Selector
+from actions.engine import Artifact, Limits, Ota, Selector, TargetState, apply, tick
 
 EVERYBODY = Selector(percentage=100)
+LAX = Limits(allow_unsigned=True)
+FIRMWARE = Artifact("fw", "2", "default", "a" * 64, 10, "b" * 128, "k1")
 
 
 def test_a_new_action_waits_for_a_table_that_is_empty_for_a_moment() -> None:
@@ -59,3 +62,29 @@ def test_an_engine_that_is_restarted_meanwhile_reads_the_held_action_again(tmp_p
     again.turn()
     again.turn()
     assert world.states("a1") == {"QUEUED"}
+
+
+def cut_short(engine: Engine) -> None:
+    """A kill between the commits of the tick that starts an action: its targets are written, its row is not."""
+    engine.now_us += 1_000_000
+    decision = tick(
+        engine.state, engine.actions, [], [], engine.devices, engine.now_us, artifacts=engine.artifacts, limits=LAX
+    )
+    assert decision.target_updates
+    assert decision.state_updates
+    after = apply(engine.state, replace(decision, state_updates=(), events=(), publishes=()))
+    engine.state = replace(after, devices=None, logs=None)
+
+
+def test_a_start_that_was_cut_short_leaves_no_target_of_a_refused_action_open() -> None:
+    engine = Engine(devices=devices_of("d1"), limits=LAX, artifacts={FIRMWARE.key: FIRMWARE})
+    engine.actions.append(action_of(type="ota", selector=EVERYBODY, ota=Ota("fw", "2")))
+    cut_short(engine)
+    assert engine.target().outbox == "command"
+    engine.artifacts = {}
+    engine.tick()
+    assert (engine.phase(), engine.target().state, engine.target().outbox) == ("REFUSED", TargetState.SKIPPED, None)
+    assert "artifact fw 2 is not in the table" in (engine.target().message or "")
+    engine.artifacts = {FIRMWARE.key: FIRMWARE}
+    engine.tick()
+    assert engine.published == []
