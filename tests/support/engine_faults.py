@@ -17,14 +17,25 @@ from actions.engine import Action, Decision, Report, Request, Target, TargetStat
 from actions.engine.model import ERRORS
 from broker_edge.device.calls import Command
 from broker_edge.device.journal import Entry
+from support import machine_limits as limits
 from support import machine_promises as promises
 from support.agent_device import SteppedAgent
 
 Patch = pytest.MonkeyPatch
 
-admission, lifecycle, reporting, requests, ticking, timeouts, waves = (
+admission, dispatch, lifecycle, reporting, requests, sending, ticking, timeouts, waves = (
     importlib.import_module(f"actions.engine.{name}")
-    for name in ("admission", "lifecycle", "reporting", "requests", "tick", "timeouts", "waves")
+    for name in (
+        "admission",
+        "dispatch",
+        "lifecycle",
+        "reporting",
+        "requests",
+        "sending",
+        "tick",
+        "timeouts",
+        "waves",
+    )
 )
 
 
@@ -159,6 +170,61 @@ def _retries(reason: str) -> Callable[[Patch], None]:
     return put_back
 
 
+def _leaves_targets(patch: Patch) -> None:
+    now = admission.skipped
+
+    def kept(target: Target, reason: str, now_us: int) -> Target:
+        after: Target = now(target, reason, now_us)
+        return target if reason.startswith("refused") else after
+
+    patch.setattr(admission, "skipped", kept)
+
+
+def _owed_is_nowhere(patch: Patch) -> None:
+    """A command that is owed counts as one that no log can have."""
+    now = lifecycle.cancelled
+
+    def cancelled(target: Target, reason: str, now_us: int) -> Target:
+        before = replace(target, outbox=None) if target.outbox == "command" and target.queued_us is None else target
+        after: Target = now(before, reason, now_us)
+        return after
+
+    for module in (requests, ticking):
+        patch.setattr(module, "cancelled", cancelled)
+
+
+def _no_other_attempt(patch: Patch) -> None:
+    patch.setattr(reporting, "installs_after_all", lambda *_: None)
+
+
+def _no_rate(patch: Patch) -> None:
+    patch.setattr(sending, "_used", lambda *_: 0)
+
+
+def _any_number(patch: Patch) -> None:
+    now = dispatch.room
+    patch.setattr(dispatch, "room", lambda action, *rest: now(_without(action, max_in_flight=None), *rest))
+
+
+def _no_window(patch: Patch) -> None:
+    patch.setattr(sending, "is_open", lambda *_: True)
+
+
+def _no_approval(patch: Patch) -> None:
+    now = admission._start
+
+    def start(work: Any, action: Action) -> None:
+        now(work, action)
+        row = work.row(action.action_id)
+        work.put_row(replace(row, wave=max(row.wave, 0)))
+
+    patch.setattr(admission, "_start", start)
+
+
+def _without(action: Action, **named: Any) -> Action:
+    return replace(action, rollout=replace(action.rollout, **named))
+
+
 FAULTS: Mapping[str, Fault] = {
     "1 a slow update is refused": Fault((promises.BUSY_REFUSED, promises.TRUE_ENDING), _no_adoption, agent=_Busy),
     "2 a command that timed out stays": Fault((promises.UNWANTED, promises.WITHDRAWN), _no_withdrawal),
@@ -176,5 +242,13 @@ FAULTS: Mapping[str, Fault] = {
     "13 an old approval opens the next gate": Fault((promises.GATE, promises.CANARY), tick=_any_gate),
     "14 an artifact that is gone is sent": Fault((promises.CHECKSUM,), _sends_what_is_gone),
     "15 a retry waits for nobody": Fault((promises.ENDS,), _retries("not in the table")),
+    "a restart believes an answer without its effect": Fault((promises.CALLED_OFF,), world=frozenset({"requests"})),
+    "an owed command is in no log": Fault((promises.WITHDRAWN, promises.UNWANTED), _owed_is_nowhere),
+    "a refusal leaves what a start had written": Fault((promises.ENDS,), _leaves_targets),
+    "a forced download is an error": Fault((promises.TRUE_ENDING, promises.GOOD_ABORT), _no_other_attempt),
+    "the rate is not counted": Fault((limits.RATE,), _no_rate),
+    "an update in flight is not counted": Fault((limits.IN_FLIGHT,), _any_number),
+    "a window is always open": Fault((limits.WINDOW,), _no_window),
+    "an action that needs approval starts": Fault((limits.APPROVED,), _no_approval),
 }
-"""By the number in which they were found; 12 is the fence."""
+"""By the number in which they were found, then others; 12 is the fence."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from actions.engine import Action, Device, Ota, Request, Rollout, Selector, Target, Timeouts
 from support.engine import SECOND, action_of
+from support.machine_limits import WINDOWS, is_open
 from support.machine_world import FIRMWARE, IDS, POISON, Box, World
 from support.model_device import Log
 
@@ -33,6 +34,7 @@ PROFILES: tuple[dict[str, Any], ...] = (
     {"kind": "command", "waves": 2},
     {"kind": "command", "waves": 3, "fails": "sometimes"},
     {"kind": "command", "deadline_s": 100},
+    {"kind": "command", "deadline_s": 20_000},
     {"kind": "command", "depends": "new"},
     {"kind": "command", "depends": "old"},
     {"kind": "2"},
@@ -41,6 +43,15 @@ PROFILES: tuple[dict[str, Any], ...] = (
     {"kind": "3", "supersede": True, "limits": (None, 10, 0)},
     {"kind": "3", "waves": 1, "fails": "always", "limits": (None, None, 2)},
     {"kind": "2", "deadline_s": 100, "supersede": True},
+    {"kind": "2", "mode": "soft", "priority": 1, "limits": (None, 10, 1)},
+    {"kind": "3", "priority": 2},
+    {"kind": "2", "priority": 2, "supersede": True, "limits": (2, None, 0)},
+    {"kind": "3", "priority": 1, "rate": 1, "limits": (1, 40, 2)},
+    {"kind": "command", "rate": 2, "limits": (3, None, 1)},
+    {"kind": "command", "is_windowed": True},
+    {"kind": "3", "is_windowed": True, "priority": 1, "limits": (None, None, 1)},
+    {"kind": "command", "needs_approval": True},
+    {"kind": "2", "needs_approval": True, "waves": 2},
 )
 """Of `limits`: devices in flight, the percentage of an abort, and retries."""
 ACTIONS_MAX, REQUESTS_MAX = 6, 16
@@ -76,6 +87,10 @@ class Fleet(World):
         supersede: bool = False,
         fails: str | None = None,
         depends: str | None = None,
+        priority: int = 0,
+        rate: int | None = None,
+        is_windowed: bool = False,
+        needs_approval: bool = False,
     ) -> None:
         actions = self.tables.actions
         in_flight, abort, retries = limits
@@ -87,6 +102,10 @@ class Fleet(World):
             membership="dynamic" if is_dynamic else "static",
             depends_on=(actions[-1].action_id,) if depends == "old" and actions else (),
             waves=WAVES[waves],
+            priority=priority,
+            rate_per_minute=rate,
+            maintenance_window=next(iter(WINDOWS)) if is_windowed else None,
+            needs_approval=needs_approval,
         )
         id_ = f"m{len(actions)}"
         ota = {} if kind == "command" else {"type": "ota", "ota": Ota("fw", kind, mode=mode, supersede=supersede)}
@@ -182,6 +201,8 @@ class Fleet(World):
                 if turn % 3 == 0 or self.box_of(self.devices[id_]) is None:
                     self.move(id_, turn // 3 + number)
             self.wait(_LEAP_S if turn in _LEAPS else 5)
+            while not all(is_open(window, self.now_us) for window in WINDOWS):
+                self.wait(60)
             self.live(5)
             for action in self.tables.actions:
                 row = self.state.actions[action.action_id]

@@ -13,6 +13,7 @@ from actions.engine import Action, ActionPhase, Decision, EngineState, Publish, 
 from actions.engine.selection import select
 from actions.engine.waves import waves_of
 from support.engine import SECOND
+from support.machine_limits import SendingLimits
 from support.model_device import FINAL, Key, Log
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ TRUE_TIMEOUT = "no target times out while a report of it is unread"
 GOOD_ABORT = "an action in which no device failed is not aborted"
 BAD_SPREADS = "an abort bounds the devices that get a bad command"
 WITHDRAWN = "a command that nobody wants is withdrawn from its log"
+CALLED_OFF = "no command of what a user has cancelled enters a log"
 UNWANTED = "no device begins what nobody wants and nobody withdraws"
 CANARY = "a wave in which nobody took part opens no other"
 GATE = "an approval opens the gate for which it was given"
@@ -53,10 +55,11 @@ class BrokenPromise(AssertionError):
 
 class MachinePromises:
     def __init__(self, world: World) -> None:
-        self._world = world
+        self._world, self.limits = world, SendingLimits(world)
         self.removals_meant: set[str] = set()
         """Devices whose row somebody has taken out of a table that was not empty."""
-        self.aborts: set[str] = set()
+        self.ended_once: set[str] = set()
+        """Actions that were over at some time."""
 
     def breaks(self, promise: str, detail: object) -> None:
         raise BrokenPromise(promise, detail)
@@ -67,6 +70,7 @@ class MachinePromises:
         after, world = self._world.state, self._world
         for publish in decision.publishes:
             self._owed(publish)
+        actions = {action.action_id: action for action in world.tables.actions}
         touched = {target.action_id for target in decision.target_updates}
         touched |= {row.action_id for row in decision.state_updates}
         for action_id in touched:
@@ -76,15 +80,20 @@ class MachinePromises:
             if row.phase is not ActionPhase.REFUSED and (dict(row.counts), row.open) != (dict(counts), open_):
                 self.breaks(COUNTS, f"{row} with {counts}")
         for target in decision.target_updates:
-            was = before.targets.get(target.action_id, {}).get(target.device_id)
+            # An action without a row starts, perhaps again after a kill between the commits of its targets and its row.
+            is_known = target.action_id in before.actions
+            was = before.targets.get(target.action_id, {}).get(target.device_id) if is_known else None
             if was is not None and was is not target:
                 self._changed(was, target)
             elif was is None and target.outbox and target.final:
                 self.breaks(FINAL_STAYS, target)
-            if target.outbox == "command" and target.mode is not None and (was is None or was.unsent):
-                self._is_only_update(target)
-        actions = {action.action_id: action for action in world.tables.actions}
+            if target.outbox == "command" and (was is None or was.unsent or was.attempt < target.attempt):
+                self.limits.sent(actions[target.action_id], target)
+                if target.mode is not None:
+                    self._is_only_update(target)
         for row in decision.state_updates:
+            if row.phase.over:
+                self.ended_once.add(row.action_id)
             self._judged(actions[row.action_id], before, after)
 
     def _owed(self, publish: Publish) -> None:
@@ -117,7 +126,14 @@ class MachinePromises:
         return device_id in self._world.everyone and device_id not in self.removals_meant
 
     def _timed_out(self, was: Target) -> None:
-        """No log that a broker serves may have an unread final report from before the moment at which it was due."""
+        """No log that a broker serves may have an unread final report from before the moment at which it was due.
+
+        Of the logs that the engine connects with the device: of its command and the copies of it, of its receipt, and
+        of its newest status. A device that has moved may report through another one, of which nothing has been read
+        yet. To wait for the reports in all logs would be no better promise: one broker that is away, or whose reports
+        nobody reads, would then keep every device of the fleet from timing out, and a report that comes too late still
+        replaces the timeout.
+        """
         world = self._world
         action = next(one for one in world.tables.actions if one.action_id == was.action_id)
         times = action.timeouts
@@ -127,6 +143,8 @@ class MachinePromises:
             due_us = min(due_us, action.deadline_us - world.skew_us)
         device = world.devices[was.device_id]
         known = {was.log_id, was.receipt_log_id, *(copy.partition("/")[2] for copy in was.copies)}
+        fact = world.state.facts.get(was.device_id)
+        known.add(fact.log_id if fact is not None else None)
         for box in world.boxes:
             if box.log.id not in known or box.known.log_id != box.log.id:
                 continue
@@ -189,11 +207,26 @@ class MachinePromises:
     # -- records and devices -----------------------------------------------------------------------------------------
 
     def placed(self, publish: Publish, log: Log) -> None:
+        if publish.kind == "command" and self._is_called_off(publish):
+            self.breaks(CALLED_OFF, publish.idempotency_key)
         if json.loads(publish.value)["type"] == "ota" and publish.kind == "command":
             self._is_free(publish, log)
+        self.repeated(publish)
+
+    def repeated(self, publish: Publish) -> None:
         for log in [*self._world.logs, *self._world.gone]:
             if log.value(publish.idempotency_key) not in (None, publish.value):
                 self.breaks(ONE_CONTENT, publish.idempotency_key)
+
+    def _is_called_off(self, publish: Publish) -> bool:
+        """Whether a cancel of this device, or of all of them, has been answered, and nobody has asked for a retry."""
+        is_off = False
+        for one in sorted(self._world.tables.requests, key=lambda row: (row.at_us, row.request_id)):
+            answer = self._world.tables.events.get(f"engine/{one.action_id}/request/{one.request_id}")
+            is_about = one.action_id == publish.action_id and one.device_id in (None, publish.device_id)
+            if is_about and answer is not None and answer.state == "DONE" and one.kind in ("cancel", "retry"):
+                is_off = one.kind == "cancel"
+        return is_off
 
     def _is_free(self, publish: Publish, log: Log) -> None:
         """An update that is over has its cancel in this log: the device would refuse the next one."""
@@ -264,12 +297,21 @@ class MachinePromises:
                 self._is_withdrawn(publish, log)
 
     def returned(self, action: Action) -> None:
-        """Nobody has stopped the action, and all devices of the table are there."""
+        """Nobody has stopped the action, and all devices of the table are there.
+
+        An action that ended at its deadline is not dynamic any more. If somebody sets the clock back and retries one of
+        its devices, that device gets an attempt, and no other one returns: nobody asked for it.
+        """
         world = self._world
         row = world.state.actions[action.action_id]
         is_asked = any(one.kind == "cancel" and one.action_id == action.action_id for one in world.tables.requests)
-        is_lasting = action.rollout.dynamic and action.deadline_us is None
-        if not is_lasting or row.stopped is not None or is_asked or row.phase.over:
+        if (
+            action.action_id in self.ended_once
+            or not action.rollout.dynamic
+            or row.stopped is not None
+            or is_asked
+            or row.phase.over
+        ):
             return
         selected = select(action, world.tables.devices).selected
         for target in world.state.targets.get(action.action_id, {}).values():

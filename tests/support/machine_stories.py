@@ -75,6 +75,43 @@ def unlisted_device_is_retried(fleet: Fleet, id_: str) -> None:
     fleet.turn()
 
 
+def cancel_is_cut_short(fleet: Fleet, id_: str) -> None:
+    """A kill after the answer to a cancel was written, and before anything else."""
+    fleet.insert(kind="command")
+    fleet.ask("cancel", fleet.tables.actions[-1].action_id)
+    fleet.kill(1, 0)
+    fleet.turn()
+
+
+def start_is_cut_short(fleet: Fleet, id_: str) -> None:
+    """A kill before the row of a new action was written. Until the restart, somebody takes its image back."""
+    fleet.insert(kind="2", deadline_s=100, supersede=True)
+    fleet.kill(3, 0)
+    fleet.has_artifact(0, is_there=False)
+    fleet.turn()
+
+
+def forced_after_its_download(fleet: Fleet, id_: str) -> None:
+    """The device has finished before it reads the force."""
+    fleet.insert(kind="3", mode="download_only", limits=(None, 10, 0))
+    fleet.live(1)
+    fleet.ask("force", fleet.tables.actions[-1].action_id)
+    fleet.devices_work(4, (id_,))
+    fleet.turn()
+
+
+def slow_update(fleet: Fleet, id_: str) -> None:
+    """A device tries its new image for longer than its attempt lasts, and finds the next one."""
+    fleet.move(id_, 0)
+    fleet.insert(kind="2", limits=(None, None, 2))
+    fleet.live(0)
+    fleet.live(3)
+    for pause_s in (250, 10):
+        fleet.wait(pause_s)
+        fleet.live(0)
+    fleet.devices_work(1, (id_,))
+
+
 STORIES: Mapping[str, Callable[[Fleet, str], None]] = {
     one.__name__: one
     for one in (
@@ -84,5 +121,9 @@ STORIES: Mapping[str, Callable[[Fleet, str], None]] = {
         two_people_approve,
         artifact_goes_while_owed,
         unlisted_device_is_retried,
+        cancel_is_cut_short,
+        start_is_cut_short,
+        forced_after_its_download,
+        slow_update,
     )
 }

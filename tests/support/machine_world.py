@@ -79,6 +79,8 @@ class Tables:
     requests: list[Request] = field(default_factory=list)
     devices: Mapping[str, Device] = field(default_factory=dict)
     artifacts: Mapping[tuple[str, str, str], Artifact] = field(default_factory=dict)
+    settled: int = 0
+    """So many of the first requests are not read again by a restart. Written with the rows of actions."""
 
     def write(self, decision: Decision) -> None:
         for event in decision.events:
@@ -123,6 +125,8 @@ class World:
         self.bounds: dict[str, int] = {}
         """action_id → how many devices may begin it, because all fail and it has an abort."""
         self.state, self.read_to = EngineState(), 0
+        self.answered: set[str] = set()
+        """The requests that the process no longer passes to the engine."""
         self.held: tuple[int, int] | None = None
         self.meant: dict[str, int] = {}
         """request_id of an approval that names no wave → the wave from 0 that waited then."""
@@ -216,6 +220,7 @@ class World:
         by_us = seconds * SECOND
         self.skew_us += by_us
         if abs(by_us) <= STEP_US or "clock" in self.faults:
+            self.promises.limits.forget()
             return
         self._commit(moved_clock(self.state, by_us, self.now_us))
         self.held = (self.now_us - by_us, self.steady_us + _HOLD_US) if by_us > 0 else None
@@ -231,6 +236,7 @@ class World:
                 box.late = None
         decision = self.decided()
         before = self.state
+        self._settle(decision)
         self._commit(decision)
         self.promises.ticked(before, decision)
         self._publish(decision)
@@ -245,14 +251,11 @@ class World:
             self.held = None
         stock = {(log.id, one.name, one.version, one.sha256): log.lacks() for log in self.logs for one in FIRMWARE}
         logs = Logs(tuple(box.known for box in self.boxes), stock)
-        done = {id_ for row in self.state.actions.values() for id_ in row.requests_done}
-        asked = [one for one in self.tables.requests if one.request_id not in done]
-        said = self.state.said
         start, self.read_to = self.read_to, len(self.tables.reports)
         return self._tick(
             self.state,
             self.tables.actions,
-            [one for one in asked if f"engine/{one.action_id}/request/{one.request_id}" not in said],
+            [one for one in self.tables.requests if one.request_id not in self.answered],
             self.tables.reports[start:],
             self.tables.devices,
             self.now_us,
@@ -265,19 +268,55 @@ class World:
 
     def kill(self, parts: int, again: int) -> None:
         """The process dies in the commits of a tick, and starts again. It reads some reports a second time."""
+        self._die(parts, again)
+
+    def take_over(self, parts: int, turns: int) -> None:
+        """A second process claims the tables in the commits of the first one. If these were complete, the first one
+        still publishes, at some time, and cannot write where. Everything else of it is refused."""
+        decision = self._die(parts, 0)
+        for _ in range(turns):
+            self.turn()
+        for box in self.boxes if parts == len(PARTS) else ():
+            mine = [one for one in decision.publishes if one.log_id in (None, box.log.id) and "/" not in one.device_id]
+            for one in mine if box.is_up else ():
+                self.promises.repeated(one)
+                box.log.append(one)
+
+    def _die(self, parts: int, again: int) -> Decision:
         self.wait(0.000_001)
         start = self.read_to
         decision = self.decided()
+        self._settle(decision)
         self._commit(Decision(**{name: getattr(decision, name) for name in PARTS[:parts]}))
         waiting = {report.place for report in self.state.waiting} | {report.place for report in decision.waiting}
         first = next((n for n, report in enumerate(self.tables.reports) if report.place in waiting), start)
         self.state = self.tables.loaded(self.now_us)
+        self.promises.limits.forget()
         self.read_to, self.held = max(0, min(first, start) - again), None
+        self.answered = {one.request_id for one in self.tables.requests[: self.tables.settled]}
+        if "requests" in self.faults:
+            self.answered |= {one.request_id for one in self.tables.requests if self._is_said(one)}
         for box in self.boxes:
             box.late, box.heard_us = None, 0
+        return decision
+
+    def _settle(self, decision: Decision) -> None:
+        """As the job drops the requests that a decision handles."""
+        done = {id_ for row in self.state.actions.values() for id_ in row.requests_done}
+        done |= {id_ for row in decision.state_updates for id_ in row.requests_done}
+        done |= {event.request_id for event in decision.events if event.request_id is not None}
+        self.answered |= {
+            one.request_id for one in self.tables.requests if one.request_id in done or self._is_said(one)
+        }
+
+    def _is_said(self, request: Request) -> bool:
+        return f"engine/{request.action_id}/request/{request.request_id}" in self.state.said
 
     def _commit(self, decision: Decision) -> None:
         self.tables.write(decision)
+        if decision.state_updates:
+            undecided = (n for n, one in enumerate(self.tables.requests) if one.request_id not in self.answered)
+            self.tables.settled = next(undecided, len(self.tables.requests))
         self.state = apply(self.state, decision)
 
     def _publish(self, decision: Decision) -> None:

@@ -238,6 +238,11 @@ class Machine(RuleBasedStateMachine):
         self.fleet.kill(parts, again)
         self._turn(then)
 
+    @rule(parts=st.sampled_from((2, 3, 4, 4, 4)), turns=st.integers(0, 2), then=THEN)
+    def take_over(self, parts: int, turns: int, then: bool) -> None:
+        self._guarded(lambda: self.fleet.take_over(parts, turns))
+        self._turn(then)
+
     def teardown(self) -> None:
         if hasattr(self, "fleet") and not self.is_broken:
             self.fleet.drain()
