@@ -17,6 +17,8 @@ from actions.engine.admission import can_be_a_level
 from broker_edge.errors import SettingsError
 
 FILE_BYTES_MAX = 64 << 20
+ROWS_MAX = 1_000_000
+COLUMNS_MAX = 1_000
 _COLUMNS = ("device_id", "time_zone", "groups", "log")
 _LABEL = ("label.", "labels.")
 _TOLD_MAX = 3
@@ -75,12 +77,15 @@ def _devices(path: str, rows: Iterator[list[str]]) -> list[Wanted]:
     names = _header(path, header)
     found: list[Wanted] = []
     wrong: list[str] = []
+    wrong_lines = 0
     lines: dict[str, int] = {}
     start = 2
     for row in rows:
         line, start = start, rows.line_num + 1  # type: ignore[attr-defined]
         if not row:
             continue
+        if len(found) + wrong_lines >= ROWS_MAX:
+            raise SettingsError(f"{path}:{line}: nothing was written: it has more than {ROWS_MAX:,} devices: split it")
         try:
             device = _device(names, row)
             if device.device_id in lines:
@@ -88,14 +93,18 @@ def _devices(path: str, rows: Iterator[list[str]]) -> list[Wanted]:
             lines[device.device_id] = line
             found.append(device)
         except ValueError as error:
-            wrong.append(f"{path}:{line}: {error}")
+            wrong_lines += 1
+            if len(wrong) < _TOLD_MAX:
+                wrong.append(f"{path}:{line}: {error}")
     if wrong:
-        more = f"; {len(wrong) - _TOLD_MAX} more lines are wrong" if len(wrong) > _TOLD_MAX else ""
-        raise SettingsError(f"nothing was written: {'; '.join(wrong[:_TOLD_MAX])}{more}")
+        more = f"; {wrong_lines - _TOLD_MAX} more lines are wrong" if wrong_lines > _TOLD_MAX else ""
+        raise SettingsError(f"nothing was written: {'; '.join(wrong)}{more}")
     return found
 
 
 def _header(path: str, header: Sequence[str]) -> list[str]:
+    if len(header) > COLUMNS_MAX:
+        raise SettingsError(f"{path}:1: it has {len(header):,} columns; the limit is {COLUMNS_MAX:,}: split it")
     names = [_column(path, at, name.strip()) for at, name in enumerate(header, start=1)]
     twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
     if twice is not None:

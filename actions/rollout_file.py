@@ -42,6 +42,8 @@ timeout_queued: 7d            # s, m, h, d
 retries: 1
 """
 
+DEPTH_MAX = 100
+
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DURATION = re.compile(r"(\d{1,9})\s*([smhd])")
 _SECONDS_MAX = 2**31 - 1
@@ -98,11 +100,19 @@ class _Loader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    depth = 0
+
     def compose_node(self, parent: Any, index: Any) -> Any:
+        self.depth += 1
+        if self.depth > DEPTH_MAX:  # PyYAML's time grows with the square of it.
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, f"it is nested too deeply (over {DEPTH_MAX} levels)", mark)
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(None, None, "an alias is not supported here: write the value again", mark)
-        return super().compose_node(parent, index)
+        found = super().compose_node(parent, index)
+        self.depth -= 1
+        return found
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[str] = set()
@@ -156,6 +166,9 @@ def _parsed(path: Path, text: str) -> tuple[yaml.Node | None, Any]:
         raise SettingsError(f"{path}{place}: this is not YAML that can be used: {error.problem}") from None
     except yaml.YAMLError:
         raise SettingsError(f"{path} has a character that YAML does not allow: remove it") from None
+    except (KeyError, IndexError, AttributeError):
+        # What PyYAML raises for `!!bool x`, `!!int ""` and `!!timestamp x`.
+        raise SettingsError(f"{path} has a tag such as !!bool before a value of another type: remove it") from None
     except (RecursionError, ValueError, TypeError) as error:
         # Depth without limit, and values such as 2027-99-99 with an explicit tag.
         raise SettingsError(f"{path} is nested too deeply or has a value that YAML cannot read: {error}") from None

@@ -17,8 +17,30 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from broker_edge.errors import SettingsError
 
 Model = TypeVar("Model", bound=BaseModel)
+
+FILE_BYTES_MAX = 8 << 20
+NODES_MAX = 100_000
+"""Keys and values of a file, each as often as aliases repeat it: ten lines of aliases can stand for billions."""
+DEPTH_MAX = 100
 # In the problems that repeat text of the file; others name a token only.
 _REPEATED = re.compile(r"(alias|anchor|tag|handle) (['\"]).*\2")
+
+TAG_ERRORS = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError)
+"""What PyYAML raises for `!!timestamp x`, `!!bool x`, `!!int ""` and the like, besides its own errors."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Stops at the limit of depth: PyYAML's time grows with the square of it."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.depth += 1
+        if self.depth > DEPTH_MAX + 1:
+            raise RecursionError
+        found = super().compose_node(parent, index)
+        self.depth -= 1
+        return found
 
 
 class Section(BaseModel):
@@ -32,14 +54,26 @@ def read_yaml(path: Path, model: type[Model], *, what: str = "settings") -> Mode
     """Reads `path` as a `model`. `SettingsError` names file, line, key and, for an unknown key, the nearest known
     one."""
     try:
+        size_bytes = path.stat().st_size
+        if size_bytes > FILE_BYTES_MAX:
+            raise SettingsError(f"{path} has {size_bytes:,} bytes; the limit is {FILE_BYTES_MAX:,}: split it")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"cannot read the {what} {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not UTF-8 (byte {error.start:,}): save it as UTF-8") from None
     try:
-        value = yaml.safe_load(text)
-        root = yaml.compose(text)
+        root = yaml.compose(text, Loader=_Loader)
+        if root is not None:
+            _nodes(path, root, {})
+        value = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise SettingsError(f"{path}{_why(error)}") from None
+    except TAG_ERRORS:
+        # A time that does not exist, or a tag before a value of another type. The text of the error repeats the value.
+        raise SettingsError(f"{path} is not YAML: a value in it is not of its type (time, number, tag)") from None
+    except RecursionError:
+        raise SettingsError(f"{path} is nested deeper than {DEPTH_MAX}: write it flatter") from None
     try:
         return model.model_validate({} if value is None else value)
     except ValidationError as error:
@@ -51,6 +85,25 @@ def yaml_files(folder: Path, *, what: str) -> list[Path]:
     if not folder.is_dir():
         raise SettingsError(f"there is no folder {folder} with {what}: name an existing one")
     return sorted(folder.glob("*.yaml"))
+
+
+def _nodes(path: Path, node: yaml.Node, known: dict[int, int]) -> int:
+    """How many keys and values a node stands for, with its aliases written out. `known` has those counted before; -1
+    marks the nodes around this one."""
+    if known.get(id(node)) == -1:
+        raise SettingsError(f"{path}:{node.start_mark.line + 1}: an alias stands within its own anchor")
+    if id(node) not in known:
+        known[id(node)] = -1
+        inner = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = [part for one in inner for part in (one if isinstance(one, tuple) else (one,))]
+        count = 1 + sum(_nodes(path, part, known) for part in parts)
+        if count > NODES_MAX:
+            raise SettingsError(
+                f"{path}:{node.start_mark.line + 1} has more than {NODES_MAX:,} keys and values, with its aliases "
+                "written out: write fewer aliases"
+            )
+        known[id(node)] = count
+    return known[id(node)]
 
 
 def _why(error: yaml.YAMLError) -> str:
