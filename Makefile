@@ -135,6 +135,7 @@ test-long: setup $(CACHE)/faults.stamp store-server ## long kill loops, models a
 	HEADWATER_FAULT_CYCLES=200 $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile tests/faults
 	HEADWATER_HISTORIES=6000 $(PY) -m pytest tests/unit/test_engine_fleet.py
 	HEADWATER_STEPS=1000000 $(PY) -m pytest -s tests/unit/test_engine_machine.py -k promises
+	HEADWATER_STEPS=20000 $(PY) -m pytest --numprocesses $(WORKERS) tests/unit/test_fuzz_readers.py
 	HEADWATER_KILLS=all $(PY) -m pytest tests/spark/test_telemetry_kill.py
 	HEADWATER_POWER_CUTS=20 $(PY) -m pytest tests/faults/test_power_cut_*.py
 	HEADWATER_RACES=1000 $(PY) -m pytest tests/integration/test_store.py

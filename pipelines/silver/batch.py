@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +18,10 @@ from broker_edge.errors import NewFieldsError, SinkError
 from broker_edge.fields import quoted
 from pipelines.settings.places import TablePlace
 from pipelines.silver import split
+from pipelines.silver.new_columns import NewColumns, columns_for, new_fields
 from pipelines.silver.payloads import WORKER_BATCHES
 from pipelines.silver.plan import BatchPlan, PlanStore
-from pipelines.silver.rules import Rules
+from pipelines.silver.rules import OnFail, Rule, Rules
 from pipelines.silver.schema import ENVELOPE, Evolution, MessageSchema, SchemaField, known_type
 from sinks import tables
 from sinks.once import add_missing_columns, append_few_once, append_once, column_types, folded
@@ -29,6 +30,9 @@ from sinks.table import Table
 from sinks.tables import DQ_RESULTS
 
 log = logging.getLogger(__name__)
+
+_TOLD_MAX = 1_000
+"""Devices and days over their quota that one process names in its log."""
 
 PROPERTIES: Mapping[str, str] = {"delta.autoOptimize.autoCompact": "true"}
 
@@ -61,6 +65,7 @@ class SilverBatches:
         self._plans = plans
         self._known: dict[str, frozenset[str]] = {}
         """By schema, the known columns of its table."""
+        self._told: set[tuple[str, str, str]] = set()
 
     def write(self, bronze: DataFrame, batch_id: int, query_id: str) -> None:
         spark = bronze.sparkSession  # The query's own session: its settings affect no other query.
@@ -75,13 +80,14 @@ class SilverBatches:
             parts = [self._part(bronze, schema, rules.get(schema.name), kept) for schema in plan.schemas]
             parts = [part for part in parts if part.counts.rows]
             if saved is None:
-                found = [self._with_new_fields(part) for part in parts]
-                by_name = {schema.name: schema for schema in found}
-                plan = plan.model_copy(update={"schemas": [by_name.get(one.name, one) for one in plan.schemas]})
+                found = {part.schema.name: self._new_columns(part) for part in parts}
+                schemas = [one.with_fields(found[one.name].added) if one.name in found else one for one in plan.schemas]
+                over = {name: new.over_quota for name, new in found.items() if new.over_quota}
+                plan = plan.model_copy(update={"schemas": schemas, "over_quota": over})
                 self._plans.save(plan)
             final = {schema.name: schema for schema in plan.schemas}
             for part in parts:
-                self._write_part(spark, part, final[part.schema.name], rules.get(part.schema.name), batch_id, query_id)
+                self._write_part(spark, part, final[part.schema.name], rules.get(part.schema.name), plan, query_id)
         finally:
             for rows in kept:
                 rows.unpersist()
@@ -101,19 +107,36 @@ class SilverBatches:
         rows = split.judged(parsed, schema, rules)
         return _Part(schema, rows, parsed, split.count(rows, schema, rules))
 
-    def _with_new_fields(self, part: _Part) -> MessageSchema:
+    def _new_columns(self, part: _Part) -> NewColumns:
         schema = part.schema
         if not part.counts.with_new or schema.evolution not in (Evolution.ADD_NEW_COLUMNS, Evolution.FAIL_ON_NEW):
-            return schema
-        found = split.new_fields(part.rows, schema)
+            return NewColumns(())
+        found = new_fields(part.rows, schema)
         if schema.evolution is Evolution.FAIL_ON_NEW:
             names = ", ".join(".".join(new.path) for new in found[:5])
             raise NewFieldsError(
                 f"payloads of {schema.name} have fields that its schema does not name ({names}), and its evolution is "
                 "fail_on_new: add them to the schema, or choose another evolution"
             )
-        added = [self._as_the_table_has_it(schema, field) for field in split.fields_for(schema, found)]
-        return schema.with_fields([field for field in added if field is not None])
+        new = columns_for(schema, found, frozenset(self._types(schema)))
+        self._tell_quota(schema, new)
+        added = [self._as_the_table_has_it(schema, field) for field in new.added]
+        return replace(new, added=tuple(field for field in added if field is not None))
+
+    def _tell_quota(self, schema: MessageSchema, new: NewColumns) -> None:
+        """Says once for each device and day that its further fields are rescued."""
+        for device, day in new.over_quota_of:
+            if (schema.name, device, day) in self._told or len(self._told) >= _TOLD_MAX:
+                continue
+            self._told.add((schema.name, device, day))
+            log.warning(
+                "device %.100r has brought %d new columns of %s on %s: its further fields stay in _rescued_data; add "
+                "them to the schema, or raise new_columns_per_device_max",
+                device,
+                schema.new_columns_per_device_max,
+                schema.name,
+                day,
+            )
 
     def _as_the_table_has_it(self, schema: MessageSchema, field: SchemaField) -> SchemaField | None:
         """The field with the type of an existing column of the table, which may exist after a new checkpoint."""
@@ -142,10 +165,16 @@ class SilverBatches:
         return name.lower() in {column.lower() for column in names}
 
     def _write_part(
-        self, spark: SparkSession, part: _Part, schema: MessageSchema, rules: Rules | None, batch_id: int, query_id: str
+        self,
+        spark: SparkSession,
+        part: _Part,
+        schema: MessageSchema,
+        rules: Rules | None,
+        plan: BatchPlan,
+        query_id: str,
     ) -> None:
         place, step = self._setup.place, f"{query_id}:{schema.name}"
-        counts = part.counts
+        counts, batch_id, over_quota = part.counts, plan.batch_id, plan.over_quota.get(schema.name, 0)
         # Judged again, now with the columns that this batch adds.
         rows = part.rows if schema is part.schema else split.judged(part.parsed, schema, rules)
         if counts.bad:
@@ -161,8 +190,9 @@ class SilverBatches:
             table = place.table(schema.table)
             self._make_ready(spark, table, schema)
             append_once(split.silver_rows(rows, schema), table, app_id=f"{step}:silver", version=batch_id)
-        if rules is not None and rules.rules:
-            found = self._results(schema, rules, counts, batch_id, query_id)
+        judged = rules.rules if rules is not None else []
+        if judged or over_quota:
+            found = self._results(schema, judged, counts, over_quota, batch_id, query_id)
             table = place.table(DQ_RESULTS.name)
             append_few_once(spark, found, table, app_id=f"{step}:dq_results", version=batch_id)
         log.info("batch %d: %d rows to %s, %d to quarantine", batch_id, counts.good, schema.table, counts.bad)
@@ -181,13 +211,25 @@ class SilverBatches:
         self._known[schema.name] = names
 
     def _results(
-        self, schema: MessageSchema, rules: Rules, counts: split.Counts, batch_id: int, query_id: str
+        self,
+        schema: MessageSchema,
+        rules: Sequence[Rule],
+        counts: split.Counts,
+        over_quota: int,
+        batch_id: int,
+        query_id: str,
     ) -> pa.Table:
+        batch = {
+            "tenant": self._setup.tenant,
+            "source": "batch",
+            "message": schema.name,
+            "query_id": query_id,
+            "batch_id": batch_id,
+            "at": now_us(),
+        }
         rows: list[dict[str, Any]] = [
             {
-                "tenant": self._setup.tenant,
-                "source": "batch",
-                "message": schema.name,
+                **batch,
                 "rule": rule.name,
                 "column": rule.column,
                 "check": rule.check.value,
@@ -195,12 +237,22 @@ class SilverBatches:
                 "success": counts.broken[rule.name] == 0,
                 "checked": counts.readable,
                 "failed": counts.broken[rule.name],
-                "query_id": query_id,
-                "batch_id": batch_id,
-                "at": now_us(),
             }
-            for rule in rules.rules
+            for rule in rules
         ]
+        if over_quota:
+            rows.append(
+                {
+                    **batch,
+                    "rule": "new_columns_per_device_max",
+                    "column": "_rescued_data",
+                    "check": "quota",
+                    "on_fail": OnFail.WARN.value,
+                    "success": False,
+                    "checked": counts.readable,
+                    "failed": over_quota,
+                }
+            )
         return arrow_of(rows, DQ_RESULTS)
 
 

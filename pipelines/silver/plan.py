@@ -6,9 +6,10 @@ the fields that payloads have added so far.
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from broker_edge.errors import PlanError, SettingsError, SinkError
 from pipelines.settings.yaml_file import Section
@@ -17,6 +18,8 @@ from pipelines.silver.schema import MessageSchema, SchemaField
 from sinks.folder import TableFolder
 from sinks.store import StoreAccess
 
+_NEWER_KEYS = ("new_columns_per_device_max", "depth_max", "nodes_max", "json_bytes_max")
+_NEWER_FIELD_KEYS = ("device", "day")
 KEPT = 20
 """Only the newest batch can be replayed; the other plans are kept for inspection."""
 
@@ -28,6 +31,8 @@ class BatchPlan(Section):
     batch_id: int
     schemas: list[MessageSchema]
     rules: list[Rules]
+    over_quota: dict[str, int] = Field(default={})
+    """By schema, the new fields of the batch that stay rescued because their devices have used their quota."""
 
     def inferred(self, name: str) -> list[SchemaField]:
         """The fields that payloads have added to a schema."""
@@ -59,7 +64,7 @@ class PlanStore:
         if text is None:
             return None
         try:
-            return BatchPlan.model_validate_json(text)
+            return BatchPlan.model_validate_json(self._with_newer(batch_id, text))
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(key) for key in first["loc"])
@@ -77,14 +82,27 @@ class PlanStore:
         """Returns when the plan is completely on disk. Removes old plans."""
         path = self._path(plan.batch_id)
         try:
-            self._folder.replace(path, plan.model_dump_json().encode())
+            plain, newer = _split(plan)
+            # First, because the plan counts as saved as soon as its main file exists.
+            self._folder.replace(self._newer_path(plan.batch_id), json.dumps(newer).encode())
+            self._folder.replace(path, json.dumps(plain).encode())
             for old in sorted(self._ids())[:-KEPT]:
                 self._folder.remove(self._path(old))
+                self._folder.remove(self._newer_path(old))
         except (OSError, SinkError) as error:
             raise PlanError(
                 f"cannot write the plan {self._folder.uri}/{path} ({error}): give the job a checkpoint in a folder "
                 "that it may write and that has room"
             ) from error
+
+    def _with_newer(self, batch_id: int, text: bytes) -> str | bytes:
+        newer = self._folder.read(self._newer_path(batch_id))
+        if newer is None:
+            return text  # An older version wrote the plan.
+        try:
+            return json.dumps(_merged(json.loads(text), json.loads(newer)))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return text  # The main file is not a plan, and says so; or the older version wrote it again.
 
     def _ids(self) -> list[int]:
         stems = [name.removesuffix(".json") for name in self._folder.names() if name.endswith(".json")]
@@ -92,3 +110,27 @@ class PlanStore:
 
     def _path(self, batch_id: int) -> str:
         return f"{batch_id}.json"
+
+    def _newer_path(self, batch_id: int) -> str:
+        return f"{batch_id}.newer"
+
+
+def _split(plan: BatchPlan) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The plan as older versions know it, and what only this one knows: they refuse unknown keys, and somebody may go
+    back to them."""
+    plain = plan.model_dump(mode="json")
+    newer: dict[str, Any] = {"over_quota": plain.pop("over_quota"), "schemas": {}}
+    for schema in plain["schemas"]:
+        keys = {key: schema.pop(key) for key in _NEWER_KEYS}
+        fields = {field["name"]: {key: field.pop(key) for key in _NEWER_FIELD_KEYS} for field in schema["fields"]}
+        newer["schemas"][schema["name"]] = {"keys": keys, "fields": fields}
+    return plain, newer
+
+
+def _merged(plain: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
+    for schema in plain["schemas"]:
+        found = newer["schemas"].get(schema["name"], {"keys": {}, "fields": {}})
+        schema.update(found["keys"])
+        for field in schema["fields"]:
+            field.update(found["fields"].get(field["name"], {}))
+    return {**plain, "over_quota": newer["over_quota"]}

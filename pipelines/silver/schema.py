@@ -23,6 +23,9 @@ ENVELOPE = SILVER.names
 """Columns that every silver table has; no field may use their names."""
 
 NEW_COLUMNS_MAX = 1_000
+DEPTH_MAX = 100
+NODES_MAX = 1_000_000
+JSON_BYTES_MAX = 64 * 1024 * 1024
 
 _SCALAR = re.compile(r"string|boolean|int|bigint|float|double|timestamp|binary|json|decimal\((\d{1,2}),(\d{1,2})\)")
 _ARRAY = re.compile(r"array<(string|boolean|int|bigint|double)>")
@@ -69,6 +72,9 @@ class SchemaField(Section):
     comment: str | None = None
     inferred: bool = False
     """Added because a payload contained it: a value of another type is rescued, and the record stays good."""
+    device: str | None = None
+    day: str | None = None
+    """Of an inferred field: the device that brought it, and the UTC day on which the broker received that."""
 
     @field_validator("path", mode="before")
     @classmethod
@@ -132,6 +138,14 @@ class MessageSchema(Section):
     """Types for expected new fields, by dotted path."""
     new_columns_max: int = Field(default=100, ge=0, le=NEW_COLUMNS_MAX)
     """Maximum number of added columns; further new fields are rescued."""
+    new_columns_per_device_max: int = Field(default=20, ge=0, le=NEW_COLUMNS_MAX)
+    """How many of them one device may bring on one day, so that a device cannot take the columns of all others."""
+    depth_max: int = Field(default=DEPTH_MAX, ge=1, le=DEPTH_MAX)
+    """How deep CBOR may be nested. JSON has the limit of Spark's parser, 1,000."""
+    nodes_max: int = Field(default=NODES_MAX, ge=1, le=100_000_000)
+    """How many values a CBOR or Sparkplug B payload may have. A value takes up to 100 bytes of a worker's memory."""
+    json_bytes_max: int = Field(default=JSON_BYTES_MAX, ge=1, le=1 << 30)
+    """How long a payload may be as JSON."""
     version: Literal[1] = 1
 
     @field_validator("format", mode="before")

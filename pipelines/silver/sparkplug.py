@@ -42,21 +42,26 @@ class RepeatedMetricError(ValueError):
     """A payload has a metric more than once, for example one with stored readings from a time without connection."""
 
 
-def read_sparkplug(payload: bytes) -> dict[str, Any]:
+class SparkplugLimitError(ValueError):
+    """A payload has more values than allowed."""
+
+
+def read_sparkplug(payload: bytes, *, values_max: int = 1_000_000) -> dict[str, Any]:
     """`{"timestamp", "seq", "uuid", "body", "metrics": {name: value}, "aliases": {number: value}}`; each key except
     `metrics` is present only if the payload has it.
 
-    Values are of types that JSON has; bytes are base64, and alias numbers are strings. Raises SparkplugError, or
-    RepeatedMetricError if only one of several values of a metric could be kept.
+    Values are of types that JSON has; bytes are base64, and alias numbers are strings. Raises SparkplugError,
+    RepeatedMetricError if only one of several values of a metric could be kept, or SparkplugLimitError if the metrics
+    and the elements of their arrays are more than `values_max`.
     """
     found: dict[str, Any] = {"metrics": {}}
-    count = 0
+    count, left = 0, values_max
     for number, wire, value in _fields(payload):
         if number == _METRICS and wire == _LENGTH:
             count += 1
             if count > METRICS_MAX:
                 raise SparkplugError(f"it has more than {METRICS_MAX} metrics")
-            _add_metric(found, value)
+            left -= _add_metric(found, value, left)
         elif number in (_TIMESTAMP, _SEQ) and wire == _VARINT:
             found["timestamp" if number == _TIMESTAMP else "seq"] = value
         elif number == _UUID and wire == _LENGTH:
@@ -66,7 +71,8 @@ def read_sparkplug(payload: bytes) -> dict[str, Any]:
     return found
 
 
-def _add_metric(found: dict[str, Any], message: bytes) -> None:
+def _add_metric(found: dict[str, Any], message: bytes, left: int) -> int:
+    """Adds a metric and returns how many values it has; refuses more than `left`."""
     values: dict[int, Any] = {}
     for number, wire, value in _fields(message):
         if wire != _WIRES.get(number, wire):
@@ -81,10 +87,20 @@ def _add_metric(found: dict[str, Any], message: bytes) -> None:
         shown = key
     else:
         raise SparkplugError("a metric has neither name nor alias")
+    # Counted before they are made: each element of an array takes a byte at least, and many times that in memory.
+    count = max(1, _elements(values))
+    if count > left:
+        raise SparkplugLimitError
     kept = found.setdefault(place, {})
     if key in kept:
         raise RepeatedMetricError(f"it has the metric {shown[:_SHOWN_MAX]} twice")
     kept[key] = None if values.get(_IS_NULL) else _value(values)
+    return count
+
+
+def _elements(values: dict[int, Any]) -> int:
+    letter = _ARRAYS.get(values.get(_DATATYPE, 0))
+    return len(values.get(_BYTES, b"")) // struct.calcsize(letter) if letter is not None else 0
 
 
 _WIRES = {

@@ -1,6 +1,7 @@
-"""Splits a batch of bronze by one message schema: rows for silver, rows for quarantine, and new fields.
+"""Splits a batch of bronze by one message schema: rows for silver, rows for quarantine.
 
-Data frames in, data frames out; `silver.batch` decides what is written, and in which order.
+Data frames in, data frames out; `silver.batch` decides what is written, and in which order, and `silver.new_columns`
+which fields become columns.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from broker_edge.fields import Field, FieldTable
 from pipelines.silver import columns
 from pipelines.silver.payloads import decoded
 from pipelines.silver.rules import OnFail, Rule, Rules, breach, broken, column_types
-from pipelines.silver.schema import ENVELOPE, MessageSchema, SchemaField, column_name, known_type, quotable, sql_type
-from sinks.once import folded
+from pipelines.silver.schema import MessageSchema, SchemaField, sql_type
 from sinks.tables.records import silver_table
 
 REASON = "_reason"
@@ -26,11 +26,6 @@ _KEY, _VALUE, _TIME = "_key", "_value", "_time"
 """Bronze's `key`, `value` and `timestamp`, renamed so that fields can use these names."""
 _PLACE = ("log_id", "partition", "offset", "epoch")
 _RECORD = (*_PLACE, "topic", _KEY, _VALUE, _TIME, "tenant", "ingest_date")
-_FOUND_MAX = 5_000
-"""Limit for the kinds of new fields examined: payloads with random keys must not fill the driver's memory."""
-
-_NAME_MAX = 255
-"""Maximum characters of a new field's name; fields with longer names stay in `_rescued_data`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +43,12 @@ class Counts:
         return self.rows - self.good
 
 
-@dataclass(frozen=True, slots=True)
-class NewField:
-    """A field that no schema names, and the types of its values in the batch."""
-
-    path: tuple[str, ...]
-    kinds: tuple[str, ...]
-
-
 def parsed(bronze: DataFrame, schema: MessageSchema) -> DataFrame:
     """The schema's records of the batch with their payloads as variants. Parsing is expensive: persist the result."""
     rows = bronze.where(F.col("topic").rlike(schema.pattern)).withColumnsRenamed(
         {"key": _KEY, "value": _VALUE, "timestamp": _TIME}
     )
-    rows = rows.select(*_RECORD, decoded(F.col(_VALUE), schema.format).alias("_decoded"))
+    rows = rows.select(*_RECORD, decoded(F.col(_VALUE), schema).alias("_decoded"))
     rows = rows.select(*_RECORD, F.col("_decoded.json").alias(_JSON), F.col("_decoded.problem").alias(_PROBLEM))
     rows = rows.select(*_RECORD, _PROBLEM, columns.parsed(F.col(_JSON)).alias(columns.PAYLOAD))
     unread = F.when(F.col(columns.PAYLOAD).isNull(), F.lit(columns.NOT_JSON))
@@ -107,41 +94,6 @@ def count(rows: DataFrame, schema: MessageSchema, rules: Rules | None) -> Counts
     ).collect()[0]
     broken_by = {rule.name: int(found[f"rule_{rule.name}"]) for rule in _rules(rules)}
     return Counts(int(found["rows"]), int(found["readable"]), int(found["good"]), broken_by, int(found["with_new"]))
-
-
-def new_fields(rows: DataFrame, schema: MessageSchema) -> list[NewField]:
-    """The fields of good rows that the schema does not name, most frequent first."""
-    good = rows.where(F.col(REASON).isNull())
-    parts = []
-    all_prefixes = columns.new_column_prefixes(schema)
-    for number, prefix in enumerate(all_prefixes):
-        entries = good.select(F.explode(columns.unnamed_kinds(prefix)).alias("entry"))
-        entries = entries.where(F.length("entry.key") <= _NAME_MAX)
-        parts.append(entries.select(F.lit(number).alias("prefix"), "entry.key", "entry.kind"))
-    together = functools.reduce(DataFrame.unionByName, parts).groupBy("prefix", "key", "kind").count()
-    found = together.orderBy(F.desc("count"), "prefix", "key", "kind").limit(_FOUND_MAX).collect()
-    kinds: dict[tuple[str, ...], list[str]] = {}
-    for row in found:
-        kinds.setdefault((*all_prefixes[row["prefix"]].path, row["key"]), []).append(row["kind"])
-    return [NewField(path, tuple(one)) for path, one in kinds.items()]
-
-
-def fields_for(schema: MessageSchema, found: Sequence[NewField]) -> list[SchemaField]:
-    """The columns to add for new fields. Fields that cannot become a column stay in `_rescued_data`."""
-    taken = {folded(name) for name in ENVELOPE} | {folded(field.name) for field in schema.fields}
-    left = schema.new_columns_max - sum(field.inferred for field in schema.fields)
-    added: list[SchemaField] = []
-    for new in found:
-        name = column_name(new.path)
-        if len(added) >= left or len(name) > _NAME_MAX or not all(quotable(key) for key in new.path):
-            continue
-        if folded(name) in taken:
-            continue
-        taken.add(folded(name))
-        hint = schema.hint(new.path)
-        type_ = known_type(hint) if hint is not None else columns.inferred_type(new.kinds)
-        added.append(SchemaField(name=name, type=type_, path=list(new.path), inferred=True))
-    return added
 
 
 def silver_rows(rows: DataFrame, schema: MessageSchema) -> DataFrame:

@@ -169,6 +169,53 @@ def test_new_fields_become_columns_and_odd_values_of_theirs_are_rescued(world: W
     assert two["_rescued_data"] is None
 
 
+def test_a_hostile_device_does_not_take_the_columns_of_an_honest_one(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It sends 2,000 fields, often; the quota is counted in the plan, so a restart does not give it another one."""
+    world.schema |= {"new_columns_max": 10, "new_columns_per_device_max": 3}
+
+    def hostile(number: int) -> list[dict[str, Any]]:
+        return [{"seq": number, **{f"junk_{number}_{n}": n for n in range(2_000)}}] * 3
+
+    def names() -> set[str]:
+        return {name for name in world.table().columns if name.startswith(("junk", "flow", "level"))}
+
+    caplog.set_level("WARNING", logger="pipelines.silver.batch")
+    world.bronze.append(hostile(1), topic="devices/hostile/telemetry")
+    world.run()
+    assert len(names()) == 3
+    world.bronze.append(hostile(2), topic="devices/hostile/telemetry")
+    world.run()  # A new process in all but name: nothing but the plan says what was used.
+    assert len(names()) == 3
+    told = [one.message for one in caplog.records if "new_columns_per_device_max" in one.message]
+    assert len(told) == 2, "once by process"
+    assert "device 'hostile' has brought 3 new columns of weather on " in told[0]
+    counted = [row["failed"] for row in world.rows("dq_results") if row["rule"] == "new_columns_per_device_max"]
+    assert sorted(counted) == [7, 10]
+    world.bronze.append(hostile(3), topic="devices/hostile/telemetry")
+    world.bronze.append([{"seq": 4, "flow": 1.5, "level": 2}], topic="devices/honest/telemetry")
+    world.run()
+    assert {"flow", "level"} < names()
+    honest = next(row for row in world.rows() if row["seq"] == 4)
+    assert (honest["flow"], honest["level"], honest["_rescued_data"]) == (1.5, 2, None)
+    assert all(len(json.loads(row["_rescued_data"])) >= 1_997 for row in world.rows() if row["seq"] != 4)
+
+
+def test_a_payload_over_a_limit_of_its_schema_is_quarantined_with_the_setting(world: World) -> None:
+    world.schema |= {"json_bytes_max": 1_000, "nodes_max": 50}
+    world.bronze.append([{"seq": 1}, {"seq": 2, "x": "y" * 1_000}])
+    world.run()
+    world.schema["format"] = "cbor"
+    world.bronze.append([cbor2.dumps({"seq": 3}), cbor2.dumps({"seq": 4, "x": [0] * 60})])
+    world.run()
+    assert [row["seq"] for row in world.rows()] == [1, 3]
+    assert [row["reason"] for row in world.rows("quarantine")] == [
+        "the payload is too long: its JSON would have more than 1,000 bytes (json_bytes_max of its schema)",
+        "the payload is CBOR beyond a limit: it has more than 50 values (nodes_max of its schema)",
+    ]
+
+
 def test_rescue_keeps_new_fields_beside_the_columns(world: World) -> None:
     world.schema["evolution"] = "rescue"
     world.bronze.append([{"seq": 1, "x": {"y": [1, "z"]}, "air": {"a.b": 2}}, {"seq": 2, "air": 5}])

@@ -153,3 +153,19 @@ def test_a_plan_comes_back_as_it_was_saved_and_old_ones_go(tmp_path: Path) -> No
     assert newest.batch_id == KEPT + 1
     with pytest.raises(SettingsError, match="is not a folder of a known file system"):
         PlanStore("hdfs2://bucket/checkpoint")
+
+
+def test_a_plan_keeps_quotas_and_the_previous_release_can_read_it(tmp_path: Path) -> None:
+    """It refuses keys that it does not know, so they are in a file of their own."""
+    added = SchemaField(name="x", type="double", path=["x"], inferred=True, device="d1", day="2026-01-02")
+    schema = load_schemas(CONF / "schemas")[0].model_copy(update={"nodes_max": 7}).with_fields([added])
+    plan = BatchPlan(batch_id=3, schemas=[schema], rules=[], over_quota={"telemetry": 5})
+    PlanStore(str(tmp_path)).save(plan)
+    assert PlanStore(str(tmp_path)).load(3) == plan
+    text = (tmp_path / "plans" / "3.json").read_text()
+    new = ("over_quota", "nodes_max", "depth_max", "json_bytes_max", "new_columns_per_device_max", "d1", "day")
+    assert [key for key in new if f'"{key}"' in text] == []
+    (tmp_path / "plans" / "3.newer").unlink()
+    older = PlanStore(str(tmp_path)).load(3)
+    assert older is not None
+    assert older.inferred("telemetry") == [added.model_copy(update={"device": None, "day": None})]
