@@ -7,20 +7,32 @@ object that the caller already has for it (`same_id`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import starmap
 from typing import Any
 
 import pyarrow as pa
 
-from actions.engine import Device, DeviceState, Target, TargetState
+from actions.engine import Device, DeviceState, Report, Target, TargetState
 from actions.engine.replacing import maker
 from actions.rows import TARGET_DEFAULTS, columns_of, shared_labels
 from sinks.rows import values_of
 from sinks.tables import DEFAULT_TENANT
 
+log = logging.getLogger(__name__)
+
 DEVICE_COLUMNS = ("device_id", "tenant", "labels", "groups", "time_zone", "log", "retired_at")
 """The columns that `devices_in` reads."""
+_REPORT_TIMES = {"at_us": "at", "recorded_us": "recorded_at"}
+_REPORT_DEFAULTS = {"action_id": "", "attempt": 0, "tenant": DEFAULT_TENANT}
+_NEEDED = {name: name for name in ("log_id", "partition", "offset", "device_id", "state")} | _REPORT_TIMES
+"""Fields of a report, with their columns, that are never null in a row of the status job."""
+_SOURCES = frozenset(("status", "receipt"))
+_ROWS_AT_ONCE = 10_000
+INSERT = "insert"
+"""The kind of a change that adds a row."""
 
 
 def targets_in(batch: pa.RecordBatch, same_id: Callable[[str], str]) -> Iterator[Target]:
@@ -67,6 +79,51 @@ def devices_in(batch: pa.RecordBatch) -> Iterator[tuple[Device, bool]]:
     ):
         if id_:
             yield made(id_, tenant, labelled, grouped, zone, log), since is not None
+
+
+def reports_in(feeds: Iterable[pa.Table], same_id: Callable[[str], str]) -> dict[Report, int]:
+    """The reports of devices and brokers among these changes of `action_events`, with the table version that added
+    each. The status job writes complete rows, but others may have written to the table too."""
+    found: dict[Report, int] = {}
+    for batch in (one for feed in feeds for one in feed.to_batches(max_chunksize=_ROWS_AT_ONCE)):
+        made = list(starmap(maker(Report), zip(*_report_fields(batch, same_id), strict=True)))
+        versions = values_of(batch, "_commit_version")
+        for place in _wrong(batch, made):
+            versions[place] = None
+        found.update({report: version for report, version in zip(made, versions, strict=True) if version is not None})
+    return found
+
+
+def _report_fields(batch: pa.RecordBatch, same_id: Callable[[str], str]) -> Iterator[Iterable[Any]]:
+    pool: dict[Any, Any] = {}
+    for field in dataclasses.fields(Report):
+        name = field.name
+        found = values_of(batch, _REPORT_TIMES.get(name, name))
+        if name == "device_id":
+            yield [None if id_ is None else same_id(id_) for id_ in found]
+        elif name in _REPORT_DEFAULTS:
+            yield _shared([one or _REPORT_DEFAULTS[name] for one in found], pool)
+        else:
+            yield _shared(found, pool)
+
+
+def _wrong(batch: pa.RecordBatch, reports: Sequence[Report]) -> Iterator[int]:
+    """The places of rows that are no reports: those of the engine, changes that add no row, and others after a
+    warning."""
+    sources, changes = values_of(batch, "source"), values_of(batch, "_change_type")
+    is_whole = not any(batch.column(column).null_count for column in _NEEDED.values())
+    if is_whole and _SOURCES.issuperset(sources) and {INSERT}.issuperset(changes):
+        return
+    ids = values_of(batch, "event_id")
+    for number, (source, change, report) in enumerate(zip(sources, changes, reports, strict=True)):
+        if source == "engine" or change != INSERT:
+            yield number
+            continue
+        lacking = [column for name, column in _NEEDED.items() if getattr(report, name) is None]
+        if source not in _SOURCES or lacking:
+            what = f"no {lacking[0]}" if lacking else f"the source {source!r:.60}"
+            log.warning("ignoring a row of the table action_events with %s: %r", what, ids[number])
+            yield number
 
 
 def _shared(values: Iterable[Any], pool: dict[Any, Any]) -> Iterator[Any]:

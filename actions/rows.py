@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +27,6 @@ from actions.engine import (
     DeviceTable,
     Ota,
     Quarantined,
-    Report,
     Request,
     Rollout,
     Selector,
@@ -47,10 +45,6 @@ from sinks.tables import (
     QUARANTINE,
     FieldTable,
 )
-
-log = logging.getLogger(__name__)
-
-_REPORT_COLUMNS = ("log_id", "partition", "offset", "device_id", "state", "at", "recorded_at")
 
 
 def action_of(row: Row, *, commit_version: int) -> Action:
@@ -192,48 +186,6 @@ def artifact_of(row: Row) -> Artifact:
         device_ids=frozenset(ids) if ids is not None else None,
         withdrawn=withdrawn,
     )
-
-
-def report_of(row: Row) -> Report:
-    return Report(
-        source=row["source"],
-        log_id=row["log_id"],
-        partition=row["partition"],
-        offset=row["offset"],
-        device_id=row["device_id"],
-        action_id=row["action_id"] or "",
-        attempt=row["attempt"] or 0,
-        state=row["state"],
-        at_us=row["at"],
-        recorded_us=row["recorded_at"],
-        tenant=row["tenant"] or DEFAULT_TENANT,
-        boot=row["boot"],
-        seq=row["seq"],
-        progress=row["progress"],
-        message=row["message"],
-        result=row["result"],
-        version=row.get("version"),
-        product=row.get("product"),
-        hardware=row.get("hardware"),
-        command_partition=row["command_partition"],
-        command_offset=row["command_offset"],
-    )
-
-
-def reports_of(events: Iterable[Mapping[str, Any]]) -> dict[Report, int]:
-    """The reports of devices and brokers, with the table version that added each. The status job writes complete rows,
-    but others may have written to the table too."""
-    found: dict[Report, int] = {}
-    for row in events:
-        if row["source"] == "engine":
-            continue
-        lacking = [name for name in _REPORT_COLUMNS if row[name] is None]
-        if row["source"] not in ("status", "receipt") or lacking:
-            what = f"no {lacking[0]}" if lacking else f"the source {row['source']!r:.60}"
-            log.warning("ignoring a row of the table action_events with %s: %r", what, row["event_id"])
-            continue
-        found[report_of(row)] = row["_commit_version"]
-    return found
 
 
 TARGET_DEFAULTS: Mapping[str, Any] = {

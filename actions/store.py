@@ -20,7 +20,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from actions.archive import Archive, EventArchive
 from actions.archive_ended import QuarantineArchive, RequestArchive, TargetArchive
-from actions.columns import device_states_in, targets_in
+from actions.columns import INSERT, device_states_in, reports_in, targets_in
 from actions.device_table import ReadDevices
 from actions.engine import (
     Action,
@@ -40,7 +40,6 @@ from actions.rows import (
     device_states_table,
     events_table,
     quarantine_table,
-    reports_of,
     request_of,
     states_table,
     targets_table,
@@ -186,7 +185,7 @@ class DeltalakeStore:
             if not row["action_id"]:
                 log.warning("ignoring a row of the table actions without action_id: %s", row["name"])
         requests, requests_read = self._changes("action_requests", read.requests)
-        events, events_read = self._changes("action_events", read.reports, rows_max=_REPORTS_MAX)
+        events, events_read = self._feeds("action_events", read.reports, rows_max=_REPORTS_MAX)
         self._read = Versions(actions_read, requests_read, events_read)
         return News(
             actions=tuple(action_of(row, commit_version=row["_commit_version"]) for row in actions if row["action_id"]),
@@ -195,7 +194,7 @@ class DeltalakeStore:
                 for row in requests
                 if row["request_id"]
             },
-            reports=reports_of(events),
+            reports=reports_in(events, self._devices.same_id),
             devices=self._changed_devices(),
             artifacts=self._changed_artifacts(),
             read=self._read,
@@ -297,6 +296,15 @@ class DeltalakeStore:
     def _targets(self, name: str, where: str) -> list[Target]:
         return self._values(name, targets_in, where=where)
 
+    def _table(self, name: str, sql: str) -> pa.Table:
+        tables = {name: self._current(name)}
+        try:
+            return queried(tables, sql)
+        except (MemoryError, ImportError):
+            raise
+        except Exception as error:
+            raise self._unreadable(tables, error) from error
+
     def _in_batches(self, name: str, sql: str, take: Take[T]) -> T:
         tables = {name: self._current(name)}
         try:
@@ -310,8 +318,14 @@ class DeltalakeStore:
         names = " and ".join(tables)
         return TableStoreError(f"the table {names} under {self._root} cannot be read: {error}")
 
-    def _changes(self, name: str, after: int, *, rows_max: int | None = None) -> tuple[list[dict[str, Any]], int]:
-        """The rows inserted after version `after`, and the version that they reach: the newest, or the one at which
+    def _changes(self, name: str, after: int) -> tuple[list[dict[str, Any]], int]:
+        """The rows inserted after version `after`, in the order of their commits, and the newest version."""
+        feeds, version = self._feeds(name, after)
+        rows = [row for feed in feeds for row in rows_of(feed) if row["_change_type"] == INSERT]
+        return sorted(rows, key=lambda row: row["_commit_version"]), version
+
+    def _feeds(self, name: str, after: int, *, rows_max: int | None = None) -> tuple[list[pa.Table], int]:
+        """The changes after version `after`, and the version that they reach: the newest, or the one at which
         there are about `rows_max` rows."""
         table = self._current(name)
         version = table.version()
@@ -322,12 +336,13 @@ class DeltalakeStore:
         if start > version:
             return [], version
         try:
-            rows: list[dict[str, Any]] = []
+            feeds, count = [], 0
             end, at_once = start - 1, 1 if rows_max is not None else version
-            while end < version and (rows_max is None or len(rows) < rows_max):
+            while end < version and (rows_max is None or count < rows_max):
                 first, end = end + 1, min(end + at_once, version)
                 feed = pa.table(table.load_cdf(starting_version=first, ending_version=end).read_all())
-                rows += [row for row in rows_of(feed) if row["_change_type"] == "insert"]
+                feeds.append(feed)
+                count += feed.column("_change_type").to_pylist().count(INSERT)
                 is_little = rows_max is not None and feed.num_rows < rows_max // _VERSIONS_AT_ONCE_MAX
                 at_once = min(2 * at_once, _VERSIONS_AT_ONCE_MAX) if is_little else at_once
             version = end
@@ -337,11 +352,15 @@ class DeltalakeStore:
             # The log of those versions is gone, or a VACUUM removed their files. The remaining rows have no commit
             # order. Started actions are recognized by their digest, and applied reports are dropped as repeats.
             log.warning("cannot read the history of %s from version %d on: reading the whole table", name, start)
-            rows = self._query(name, f"SELECT * FROM {name}")
-            stamp = {"_commit_version": version, "_commit_timestamp": now_us()}
-            rows = [{**row, **stamp} for row in rows]
-        rows.sort(key=lambda row: row["_commit_version"])
-        return rows, version
+            rows = self._table(name, f"SELECT * FROM {name}")
+            for stamp, value in (
+                ("_commit_version", version),
+                ("_commit_timestamp", now_us()),
+                ("_change_type", INSERT),
+            ):
+                rows = rows.append_column(stamp, pa.array([value] * rows.num_rows))
+            feeds = [rows]
+        return feeds, version
 
     def _changed_devices(self) -> Mapping[str, Device] | None:
         return self._devices.changed(self._current("devices"), _DeviceRows(self))

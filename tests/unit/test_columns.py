@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actions.columns import device_states_in, devices_in, targets_in
-from actions.engine import DeviceState, Target, TargetState
+from actions.columns import device_states_in, devices_in, reports_in, targets_in
+from actions.engine import DeviceState, Report, Target, TargetState
 from actions.rows import device_of, device_state_of, device_states_table, target_of, targets_table
 from sinks import tables
 from sinks.rows import arrow_of, rows_of
@@ -82,6 +84,52 @@ def test_a_batch_of_an_older_table_is_read_without_its_newer_columns() -> None:
     (found,) = (one for batch in batches(older) for one in targets_in(batch, str))
     assert repr(found) == repr(target), "0 and False are equal, but not to a table"
     assert targets_table([found]) == table
+
+
+EVENT: dict[str, Any] = {
+    "event_id": "e",
+    "source": "status",
+    "log_id": "l",
+    "partition": 1,
+    "offset": 2,
+    "device_id": "d1",
+    "state": "FAILED",
+    "at": 3,
+    "recorded_at": 4,
+}
+
+
+def reports_of(*rows: dict[str, Any], same_id: Callable[[str], str] = str) -> dict[Report, int]:
+    table = arrow_of([EVENT | row for row in rows], tables.ACTION_EVENTS)
+    versions = pa.array([row.get("_commit_version", 7) for row in rows], pa.int64())
+    changes = pa.array([row.get("_change_type", "insert") for row in rows])
+    feed = table.append_column("_commit_version", versions).append_column("_change_type", changes)
+    return reports_in([feed, feed.slice(0, 0)], same_id)
+
+
+def test_reports_are_read_with_the_version_that_added_them() -> None:
+    more = {"action_id": "a1", "attempt": 2, "tenant": "t", "boot": "b", "seq": 5, "progress": 6, "message": "m"}
+    more |= {"result": "r", "version": "1", "product": "p", "hardware": "h"}
+    more |= {"command_partition": 8, "command_offset": 9}
+    whole = Report("status", "l", 1, 2, "d1", "a1", 2, "FAILED", 3, 4, "t", "b", 5, 6, "m", "r", "1", "p", "h", 8, 9)
+    short = Report("receipt", "l", 1, 2, "d1", "", 0, "FAILED", 3, 4)
+    found = reports_of(more, {"source": "receipt", "_commit_version": 8})
+    assert found == {whole: 7, short: 8}
+    known = "".join(("d", "1"))
+    assert all(report.device_id is known for report in reports_of(more, same_id=lambda _: known))
+
+
+def test_only_rows_that_are_reports_are_read_and_others_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    wrong = [{name: None} for name in ("log_id", "partition", "offset", "device_id", "state", "at", "recorded_at")]
+    old = [{"_change_type": "delete"}, {"_change_type": "update_preimage"}]
+    rows = [{"source": "engine", "log_id": None}, *old, *wrong, {"source": "x"}, {"source": None}, {"offset": 5}]
+    assert [report.offset for report in reports_of(*rows)] == [5]
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.partition(" with ")[2] for text in said] == [
+        *(f"no {name}: 'e'" for one in wrong for name in one),
+        "the source 'x': 'e'",
+        "the source None: 'e'",
+    ]
 
 
 def test_targets_of_a_batch_share_what_they_have_in_common() -> None:
