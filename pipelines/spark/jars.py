@@ -1,21 +1,24 @@
 """The Delta jars: fetched once into a folder of the project, then used without a network.
 
-    python -m pipelines.spark.jars [--to .cache/jars]
+    python -m pipelines.spark.jars [--to .cache/jars] [--repository https://mirror.example/maven2]
 
-Ivy runs inside a short Spark start in its own process, with a private cache and home folder, so the contents of
-`~/.ivy2` and `~/.m2` neither help nor interfere. A session itself only uses `spark.jars` and never resolves anything.
+A jar counts only if its sha256 is the one in `jars.sha256`, whatever served it. Ivy runs inside a short Spark start in
+its own process, with a private cache and home folder, so the contents of `~/.ivy2` and `~/.m2` neither help nor
+interfere. A session itself only uses `spark.jars` and never resolves anything.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 from broker_edge.errors import SetupError
 from pipelines.spark.java import require_java
@@ -44,6 +47,15 @@ S3A_PACKAGES = (
 S3A_EXCLUDES = ("software.amazon.awssdk:bundle", "io.netty:*", "org.slf4j:*", "org.apache.httpcomponents:*")
 """The SDK in one jar of 600 MB, and what Spark has in newer versions."""
 
+LOCK = Path(__file__).with_name("jars.sha256")
+"""The sha256 of every jar that this module fetches for itself, in the format of `sha256sum`."""
+
+_SETTINGS = """<ivysettings>
+  <settings defaultResolver="repository"/>
+  <resolvers><ibiblio name="repository" m2compatible="true" root={root}/></resolvers>
+</ivysettings>
+"""
+
 JARS_ENV = "HEADWATER_JARS"
 FETCH_TIMEOUT_SECONDS = 900
 
@@ -59,8 +71,9 @@ for key, value in {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.jars.ivySettings": os.environ["HEADWATER_FETCH_SETTINGS"],
 }.items():
-    builder = builder.config(key, value)
+    builder = builder.config(key, value) if value else builder
 builder.getOrCreate().stop()
 """
 
@@ -83,63 +96,100 @@ def delta_jars(folder: Path | None = None) -> list[Path]:
     return [folder / name for name in JAR_NAMES]
 
 
-def fetch(folder: Path) -> bool:
+def digests() -> dict[str, str]:
+    """The sha256 by the name of the jar."""
+    lines = (line.split() for line in LOCK.read_text("ascii").splitlines() if line and not line.startswith("#"))
+    return {name: digest for digest, name in lines}
+
+
+def check_digests(jars: Iterable[Path]) -> None:
+    """Removes the jars whose sha256 is not that of `jars.sha256`. Raises SetupError with the name of the first one."""
+    known = digests()
+    wrong: list[tuple[Path, str]] = []
+    for jar in jars:
+        with jar.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if known.get(jar.name) != found:
+            wrong.append((jar, found))
+    for jar, _ in wrong:
+        jar.unlink()
+    if wrong:
+        jar, found = wrong[0]
+        expected = known.get(jar.name)
+        said = f"sha256 {found}, not {expected}" if expected else f"no sha256 in {LOCK.name}"
+        raise SetupError(f"{jar.name} has {said}: it was removed; try again, or find out who changed it on the way")
+
+
+def fetch(folder: Path, *, repository: str | None = None) -> bool:
     """Puts the jars into `folder`. Returns false, without using the network, if all of them are already there.
 
-    A jar appears under its name only when it is complete, so an interrupted fetch can simply be run again.
+    A jar appears under its name only when it is complete and has its digest, so an interrupted fetch can simply be run
+    again. Raises SetupError if a jar has another digest, also if it was there before; that jar is gone then.
     """
     if not _missing(folder):
+        check_digests(folder / name for name in JAR_NAMES)
         return False
     require_java()
     folder.mkdir(parents=True, exist_ok=True)
     # In the target folder, because the renames below must stay within one file system.
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch_name:
         scratch = Path(scratch_name)
-        resolved = _resolve(scratch, [DELTA_PACKAGE], [])
+        resolved = _resolve(scratch, [DELTA_PACKAGE], [], repository)
         for name in JAR_NAMES:
-            found = resolved / name
-            if not found.is_file():
+            if not (resolved / name).is_file():
                 raise SetupError(f"{DELTA_PACKAGE} was resolved without {name}: remove {folder} and try again")
+        check_digests(resolved / name for name in JAR_NAMES)
+        for name in JAR_NAMES:
             whole = scratch / name
-            shutil.copyfile(found, whole)
+            shutil.copyfile(resolved / name, whole)
             os.replace(whole, folder / name)
     return True
 
 
-def fetch_packages(folder: Path, packages: Sequence[str], *, excludes: Sequence[str] = ()) -> list[Path]:
+def fetch_packages(
+    folder: Path, packages: Sequence[str], *, excludes: Sequence[str] = (), is_locked: bool = False
+) -> list[Path]:
     """The jars of Maven packages (`group:artifact:version`) and of their dependencies, in their own folder.
 
     The folder appears only when all jars are in it, so an existing folder is complete and nothing is fetched. Spark's
-    own jars are not included; `excludes` are packages (`group:artifact`) to leave out.
+    own jars are not included; `excludes` are packages (`group:artifact`) to leave out. With `is_locked` each jar must
+    have its digest in `jars.sha256`.
     """
     if not folder.is_dir():
         require_java()
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as scratch:
-            os.replace(_resolve(Path(scratch), packages, excludes), folder)
+            resolved = _resolve(Path(scratch), packages, excludes, None)
+            if is_locked:
+                check_digests(sorted(resolved.glob("*.jar")))
+            os.replace(resolved, folder)
     return sorted(folder.glob("*.jar"))
 
 
 def s3a_jars() -> list[Path]:
     """The jars of S3A beside those of Delta, fetched if necessary. For tests: users name `S3A_PACKAGES`."""
-    return fetch_packages(default_folder().parent / "jars-s3a", S3A_PACKAGES, excludes=S3A_EXCLUDES)
+    return fetch_packages(default_folder().parent / "jars-s3a", S3A_PACKAGES, excludes=S3A_EXCLUDES, is_locked=True)
 
 
 def _missing(folder: Path) -> list[str]:
     return [name for name in JAR_NAMES if not (folder / name).is_file()]
 
 
-def _resolve(scratch: Path, packages: Sequence[str], excludes: Sequence[str]) -> Path:
-    """The folder below `scratch` with the jars that Ivy found."""
+def _resolve(scratch: Path, packages: Sequence[str], excludes: Sequence[str], repository: str | None) -> Path:
+    """The folder below `scratch` with the jars that Ivy found: in `repository`, or in Maven Central."""
     wanted = ",".join(packages)
     home = scratch / "home"
     home.mkdir()
+    settings = scratch / "ivysettings.xml"
+    if repository is not None:
+        settings.write_text(_SETTINGS.format(root=quoteattr(repository.rstrip("/") + "/")))
     environment = dict(
         os.environ,
         HEADWATER_FETCH_PACKAGES=wanted,
         HEADWATER_FETCH_EXCLUDES=",".join(excludes),
         HEADWATER_FETCH_IVY=str(scratch / "ivy"),
         HEADWATER_FETCH_HOME=str(home),
+        HEADWATER_FETCH_SETTINGS=str(settings) if repository is not None else "",
     )
     try:
         result = subprocess.run(
@@ -157,7 +207,7 @@ def _resolve(scratch: Path, packages: Sequence[str], excludes: Sequence[str]) ->
             f"fetching {wanted} took over {FETCH_TIMEOUT_SECONDS} s: check the network and try again"
         ) from error
     if result.returncode != 0:
-        raise SetupError(f"cannot fetch {wanted} from Maven Central: {_reason(result.stdout)}")
+        raise SetupError(f"cannot fetch {wanted} from {repository or 'Maven Central'}: {_reason(result.stdout)}")
     return scratch / "ivy" / "jars"
 
 
@@ -175,13 +225,16 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line: 0 if the jars are there, 1 with a one-sentence error on stderr if they cannot be fetched."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.spark.jars", description="Fetch the Delta jars once.")
     parser.add_argument("--s3a", action="store_true", help="also the jars for S3, into jars-s3a beside them")
+    parser.add_argument(
+        "--repository", metavar="URL", help="Maven repository in place of Maven Central, for Delta's jars"
+    )
     parser.add_argument("--to", type=Path, default=None, help="folder for the jars (default .cache/jars)")
     options = parser.parse_args(arguments)
     folder: Path = (options.to or default_folder()).absolute()
     try:
         if _missing(folder):
             _say(f"fetching {len(JAR_NAMES)} Delta jars into {folder} …")
-        fetched = fetch(folder)
+        fetched = fetch(folder, repository=options.repository)
         if options.s3a:
             s3a_jars()
     except SetupError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,12 +69,14 @@ def test_jars_that_are_there_are_not_fetched_again(tmp_path: Path, monkeypatch: 
         raise AssertionError("nothing is to be resolved")
 
     monkeypatch.setattr(jars, "_resolve", no_network)
+    digest = hashlib.sha256(b"jar").hexdigest()
+    monkeypatch.setattr(jars, "digests", lambda: dict.fromkeys(jars.JAR_NAMES, digest))
     assert not jars.fetch(tmp_path)
     assert [path.name for path in jars.delta_jars(tmp_path)] == list(jars.JAR_NAMES)
 
 
 def test_a_fetch_that_fails_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half(scratch: Path, packages: Sequence[str], excludes: Sequence[str]) -> Path:
+    def half(scratch: Path, packages: Sequence[str], excludes: Sequence[str], repository: str | None) -> Path:
         found = scratch / "ivy" / "jars"
         found.mkdir(parents=True)
         (found / jars.JAR_NAMES[0]).write_bytes(b"jar")
