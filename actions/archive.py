@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from actions.engine import TERMINAL
+from actions.table_writer import TableWriter
 from broker_edge.errors import TableStoreError
 from sinks.sql_text import literal
 from sinks.table_query import queried
@@ -60,6 +61,16 @@ class ArchiveTables(Protocol):
 
     def sync(self) -> None:
         """Returns when the commits are on disk."""
+
+
+class ArchiveWriter:
+    """`ArchiveTables` by the writer of a store."""
+
+    def __init__(self, writer: TableWriter) -> None:
+        self.current, self.alike, self.sync = writer.current, writer.alike, writer.sync
+        self.update, self.delete = writer.update, writer.delete
+        self.append: Callable[[str, pa.Table], None] = writer.append
+        self.put: Callable[[str, pa.Table], None] = writer.merge
 
 
 class Mover(Protocol):

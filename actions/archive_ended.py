@@ -19,10 +19,9 @@ from deltalake.exceptions import CommitFailedError
 
 from actions import archive
 from actions.archive import IDS_MAX, OWING, ArchiveTables, plain, time_of
-from actions.loading import literals
 from broker_edge.errors import TableStoreError
 from sinks.rows import now_us
-from sinks.sql_text import literal
+from sinks.sql_text import literal, literals
 from sinks.table_query import queried
 from sinks.tables import (
     ACTION_REQUESTS,

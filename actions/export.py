@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from actions.history import History
-from actions.loading import literals
 from broker_edge.errors import SinkError
+from sinks.sql_text import literals
 from sinks.tables import ACTION_EVENTS, ACTION_REQUESTS, ACTION_STATE, ACTION_TARGETS, ACTIONS, FieldTable
 
 KINDS: Mapping[str, FieldTable] = {

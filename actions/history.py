@@ -7,13 +7,14 @@ neither. A target of the table counts before the one in the archive, which is ol
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from actions.journal_overlay import FreshTable
 from broker_edge.errors import SetupError
 from sinks.rows import rows_of
 from sinks.store import StoreAccess
@@ -41,7 +42,7 @@ class History:
 
     def query(self, name: str, sql: str) -> list[dict[str, Any]]:
         """The rows of `sql`, which reads this table by its name."""
-        return list(rows_of(queried({name: self._opened(name)}, sql)))
+        return list(rows_of(self._fresh(name).select(sql)))
 
     def targets(self, where: str, sql: str = f"SELECT * FROM {TARGETS}") -> list[dict[str, Any]]:
         """The rows of `sql`, which reads the targets that fulfil the condition as `targets`."""
@@ -49,13 +50,12 @@ class History:
 
     def each_target(self, where: str, sql: str = f"SELECT * FROM {TARGETS}") -> Iterator[dict[str, Any]]:
         """The same, one after another."""
-        both = self._both_in_sql(ACTION_TARGETS.name, ACTION_TARGETS_ARCHIVE.name, ("action_id", "device_id"), where)
-        yield from self._asked(*both, TARGETS, sql)
+        both = (ACTION_TARGETS.name, ACTION_TARGETS_ARCHIVE.name, ("action_id", "device_id"))
+        yield from self._asked(*both, where, TARGETS, sql)
 
     def each_event(self, where: str, sql: str) -> Iterator[dict[str, Any]]:
         """The rows of `sql`, which reads the events that fulfil the condition as `events`, one after another."""
-        both = self._both_in_sql(ACTION_EVENTS.name, ACTION_EVENTS_ARCHIVE.name, ("event_id",), where)
-        yield from self._asked(*both, EVENTS, sql)
+        yield from self._asked(ACTION_EVENTS.name, ACTION_EVENTS_ARCHIVE.name, ("event_id",), where, EVENTS, sql)
 
     def events(self, where: str) -> list[dict[str, Any]]:
         """The events that fulfil the condition, by id, each once: a row that is just being moved is in both tables."""
@@ -77,20 +77,20 @@ class History:
                 found.append(row)
         return sorted(found, key=lambda row: (row["at"] or 0, row["request_id"] or ""))
 
-    def _both_in_sql(self, live: str, old: str, key: Sequence[str], where: str) -> tuple[dict[str, DeltaTable], str]:
-        """The tables, and a statement for the rows of both, without those of the archive whose key the table has."""
-        tables = {live: self._opened(live)}
+    def _asked(
+        self, live: str, old: str, key: Sequence[str], where: str, name: str, sql: str
+    ) -> Iterator[dict[str, Any]]:
+        """The rows of `sql`, which reads as `name` the rows of both tables, without those of the archive whose key the
+        table has."""
+        fresh = self._fresh(live)
+        tables, named = fresh.parts()
         both = f"SELECT * FROM {live} WHERE {where}"
         if self._exists(old):
             tables[old] = self._opened(old)
             same = " AND ".join(f"t.{column} = o.{column}" for column in key)
             newer = f"SELECT 1 FROM (SELECT * FROM {live} WHERE {where}) t WHERE {same}"
             both += f" UNION ALL BY NAME SELECT * FROM {old} o WHERE ({where}) AND NOT EXISTS ({newer})"
-        return tables, both
-
-    @staticmethod
-    def _asked(tables: Mapping[str, DeltaTable], both: str, name: str, sql: str) -> Iterator[dict[str, Any]]:
-        return rows_of(queried(tables, f"WITH {name} AS ({both}) {sql}"))
+        yield from rows_of(queried(tables, f"WITH {named}{', ' if named else ''}{name} AS ({both}) {sql}"))
 
     def _both(self, live: str, old: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
         for name in (live, old):
@@ -100,6 +100,12 @@ class History:
 
     def _exists(self, name: str) -> bool:
         return bool(DeltaTable.is_deltatable(uri_of(self._root, name), storage_options=self._access.deltalake()))
+
+    def _fresh(self, name: str) -> FreshTable:
+        try:
+            return FreshTable(self._root, name, self._access.deltalake())
+        except DeltaError as error:
+            raise self.missing(name) from error
 
     def _opened(self, name: str) -> DeltaTable:
         try:

@@ -28,6 +28,7 @@ from actions.inventory_values import (
     refuse_mass_removal,
     shown,
 )
+from actions.journal_overlay import FreshTable
 from broker_edge.errors import NotFoundError, SettingsError, SetupError, TableStoreError
 from sinks.conflicts import committed
 from sinks.rows import Row, arrow_of, now_us, rows_of
@@ -274,7 +275,8 @@ class Inventory:
         return bool((row["tenant"] or DEFAULT_TENANT) == self._tenant)
 
     def _query(self, name: str, sql: str) -> list[dict[str, Any]]:
-        return list(rows_of(queried({name: self._open(name)}, sql)))
+        self._open(name)
+        return list(rows_of(FreshTable(self._root, name, self._options).select(sql)))
 
     def _open(self, name: str) -> DeltaTable:
         try:

@@ -206,6 +206,7 @@ class ActionJob:
         self._collect()
         self._outbound.close()
         self._commit(self._nothing(), facts_due=True)
+        self._store.settle(now=True)
 
     @paused_collector()
     def turn(self, news: News | None = None) -> Decision:
@@ -219,6 +220,7 @@ class ActionJob:
         if news.empty and self._rest is not None and self._rest[0] <= now_us < self._rest[1]:
             decision = self._nothing()
             self._commit(decision)
+            self._store.settle()
             self._forget()
             return decision
         reports = self._take(news)
@@ -239,6 +241,7 @@ class ActionJob:
         )
         self._settle(decision)
         self._commit(decision)
+        self._store.settle()
         self._wanted, self._rest = decision.wanted, None
         if self._readings is not None:
             self._readings.look(decision.unread, self._logs.brokers)
@@ -447,7 +450,7 @@ class ActionJob:
 
     # -- effects -----------------------------------------------------------------------------------------------------
 
-    def _commit(self, decision: Decision, *, facts_due: bool = False) -> None:
+    def _commit(self, decision: Decision, *, facts_due: bool = False, is_repeatable: bool = False) -> None:
         """Writes the decision. Rows of devices wait until its records have been published, and for their interval."""
         self._facts.update((fact.device_id, fact) for fact in decision.device_updates)
         is_time = time.monotonic() >= self._facts_from and not decision.publishes
@@ -460,7 +463,7 @@ class ActionJob:
             state = self._state
             ids = {row.action_id for row in decision.state_updates}
             new = frozenset(id_ for id_ in ids if id_ not in state.actions and not state.targets.get(id_))
-            self._store.commit(written, self._settled(decision), new=new)
+            self._store.commit(written, self._settled(decision), new=new, is_repeatable=is_repeatable and not due)
         if due:
             self._facts.clear()
         self._state = apply(self._state, decision)
@@ -474,7 +477,9 @@ class ActionJob:
     def _collect(self) -> None:
         sent = self._outbound.collected()
         if sent.places or sent.refused:
-            self._commit(record_places(self._state, sent.places, self._clock_us(), refused=sent.refused))
+            # After a kill the same records are published again, and the brokers say the same places.
+            placed = record_places(self._state, sent.places, self._clock_us(), refused=sent.refused)
+            self._commit(placed, is_repeatable=not sent.refused)
 
 
 def _steady_us() -> int:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from actions.engine import Action, ActionState, Target
 from actions.rows import action_of, state_of
-from sinks.sql_text import literal
+from sinks.sql_text import literal, literals
 
 ASKED_MAX = 1_000
 """Maximum number of actions, or targets, in one statement. DataFusion recurses over them: 100,000 crashed the
@@ -108,8 +108,3 @@ def _pairs(asked: Mapping[str, Collection[str]]) -> Iterator[str]:
         # The list of actions first: by its smallest and largest id, files of other actions are skipped.
         each = (f"(action_id = {literal(id_)} AND device_id IN {literals(ids)})" for id_, ids in by_action.items())
         yield f"action_id IN {literals(list(by_action))} AND ({' OR '.join(each)})"
-
-
-def literals(texts: Collection[str]) -> str:
-    """A list for SQL IN."""
-    return f"({', '.join(literal(text) for text in texts)})"

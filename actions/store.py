@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from actions.archive import Archive, EventArchive
+from actions.archive import Archive, ArchiveWriter, EventArchive
 from actions.archive_ended import QuarantineArchive, RequestArchive, TargetArchive
 from actions.columns import INSERT, device_states_in, reports_in, targets_in
 from actions.device_table import ReadDevices
@@ -32,8 +33,8 @@ from actions.engine import (
     Quarantined,
     Target,
 )
-from actions.fence import Fence
-from actions.loading import Loading, literals
+from actions.journal import Journal
+from actions.loading import Loading
 from actions.rows import (
     action_of,
     artifact_of,
@@ -45,41 +46,23 @@ from actions.rows import (
     targets_table,
 )
 from actions.table_store import NOTHING, Loaded, News, Versions
+from actions.table_writer import ARCHIVES, NO_MARKS, WRITTEN, TableWriter
 from broker_edge.errors import SetupError, TableStoreError
-from broker_edge.sync import sync_file_system
-from sinks.conflicts import committed
 from sinks.rows import now_us, rows_of
 from sinks.sql_text import near
 from sinks.table_query import Take, queried, streamed
-from sinks.tables import (
-    ACTION_EVENTS_ARCHIVE,
-    ACTION_REQUESTS_ARCHIVE,
-    ACTION_TARGETS_ARCHIVE,
-    QUARANTINE_ARCHIVE,
-    SELECTORS,
-    TABLES,
-    create_by_path,
-    update_by_path,
-    uri_of,
-)
+from sinks.tables import ACTION_JOURNAL, QUARANTINE_ARCHIVE, SELECTORS, TABLES, create_by_path, update_by_path, uri_of
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_APP = "headwater-actions"
-_ARCHIVES = (ACTION_EVENTS_ARCHIVE, ACTION_TARGETS_ARCHIVE, ACTION_REQUESTS_ARCHIVE, QUARANTINE_ARCHIVE)
-_WRITTEN = (
-    *("action_targets", "action_state", "device_state", "action_events", "quarantine", "action_requests"),
-    *(table.name for table in _ARCHIVES),
-)
-"""The first one decides which engine is the newest."""
-_PRUNE_BY_MAX = 100
 _REPORTS_MAX = 100_000
 """Approximate number of rows of `action_events` per read: while the engine was down, devices may have reported more
 than fits into memory. The next read continues."""
 _VERSIONS_AT_ONCE_MAX = 8
-_OPTIONAL = (*(table.name for table in _ARCHIVES), SELECTORS.name)
+_LATER = (*ARCHIVES, ACTION_JOURNAL)
+_OPTIONAL = (*(table.name for table in _LATER), SELECTORS.name)
 """Tables that older versions did not have."""
 
 
@@ -90,45 +73,47 @@ class DeltalakeStore:
     """
 
     def __init__(
-        self, root: Path | str, *, storage_options: Mapping[str, str] | None = None, synced: Path | None = None
+        self,
+        root: Path | str,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        synced: Path | None = None,
+        steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`synced` is the local folder of the tables, if they should be complete after a power cut."""
+        """`synced` is the local folder of the tables, if they should be complete after a power cut. `steady_s` is a
+        clock that nobody can set; it tells when changes of large actions are merged."""
         self._root, self._synced = root, synced
         self._folder = None if "://" in str(root) else Path(root)
         self._options = dict(storage_options) if storage_options else None
         self._tables = {name: self._open(name) for name in TABLES if name not in _OPTIONAL}
-        # Tables of an older version have no archives.
-        create_by_path(root, storage_options=self._options, tables=_ARCHIVES)
-        self._tables |= {table.name: self._open(table.name) for table in _ARCHIVES}
-        for name in _WRITTEN:
+        # Tables of an older version have no archives and no journal.
+        create_by_path(root, storage_options=self._options, tables=_LATER)
+        self._tables |= {table.name: self._open(table.name) for table in _LATER}
+        for name in WRITTEN:
             update_by_path(self._tables[name], TABLES[name])
-        self._read = self._recorded = self._durable = self._marks()
+        self._writer = TableWriter(root, self._tables, synced=synced)
+        self._read = self._durable = self._marks()
         """Marks do not go beyond `_durable`, up to which the input tables are on disk for certain."""
-        if synced is not None:
-            sync_file_system(synced)
+        self._writer.sync()
         self._artifacts_version = -1
         self._devices = ReadDevices()
-        self._fence = Fence(root, _WRITTEN)
+        self._journal = Journal(self._writer, steady_s=steady_s)
         self._loading = Loading(self._streamed, self._targets)
-        tables = _ArchiveTables(self)
+        tables = ArchiveWriter(self._writer)
         self._archive = EventArchive(tables)
         of_ended = (TargetArchive(tables), RequestArchive(tables), QuarantineArchive(tables))
         self._archives = Archive((self._archive, *of_ended))
 
     def claim(self) -> None:
-        self._fence.claim(self._current)
+        self._writer.claim()
         # An earlier engine may have committed until now.
-        self._read = self._recorded = self._durable = self._marks()
-        if self._synced is not None:
-            sync_file_system(self._synced)
+        self._read = self._durable = self._marks()
+        self._writer.sync()
+        with self._told("written"):
+            self._journal.recover()
 
     def _marks(self) -> Versions:
-        state, targets = self._tables["action_state"], self._tables["action_targets"]
-        return Versions(
-            actions=_settled(state, "actions"),
-            requests=_settled(state, "requests"),
-            reports=_settled(targets, "reports"),
-        )
+        return Versions(**{name: self._writer.mark(name) for name in ("actions", "requests", "reports")})
 
     def running(self) -> frozenset[str]:
         tables = {name: self._current(name) for name in ("action_state", "action_targets")}
@@ -139,8 +124,10 @@ class DeltalakeStore:
         return frozenset(row["action_id"] for row in (*rows, *copied))
 
     def load(self, action_ids: Collection[str]) -> Loaded:
+        self._settle_for(action_ids)
         found, loading = self._loading.there(frozenset(action_ids)), self._loading
         definitions, states = loading.definitions(found), loading.states(found)
+        self._journal.know(states)
         return Loaded(
             definitions=self._as_inserted(definitions, states),
             states=states,
@@ -149,6 +136,7 @@ class DeltalakeStore:
         )
 
     def load_late(self, asked: Mapping[str, Collection[str]]) -> Loaded:
+        self._settle_for(asked)
         loading = self._loading
         states = tuple(row for row in loading.states(loading.there(frozenset(asked))) if row.phase.over)
         of_over = {row.action_id: asked[row.action_id] for row in states}
@@ -158,6 +146,11 @@ class DeltalakeStore:
             targets=loading.some_targets(states, of_over),
             said=loading.some_said(of_over),
         )
+
+    def _settle_for(self, action_ids: Collection[str]) -> None:
+        """The tables must have all of an action that is loaded."""
+        if self._journal.holds(action_ids):
+            self.settle(now=True)
 
     def _as_inserted(self, found: list[Action], started: Iterable[ActionState]) -> tuple[Action, ...]:
         """The actions, with the rows from which open actions started if somebody has updated or deleted them since."""
@@ -178,7 +171,7 @@ class DeltalakeStore:
         read = self._read
         if self._synced is not None and read != self._durable:
             # Now, and not in `commit`, because a command does not wait for it here.
-            sync_file_system(self._synced)
+            self._writer.sync()
             self._durable = read
         actions, actions_read = self._changes("actions", read.actions)
         for row in actions:
@@ -212,43 +205,70 @@ class DeltalakeStore:
         known = self._tables[name].version()
         return known > read or (root / name / "_delta_log" / f"{known + 1:020}.json").exists()
 
-    def commit(self, decision: Decision, settled: Versions, *, new: frozenset[str] = NOTHING) -> None:
-        self._refuse_if_fenced()
+    def commit(
+        self, decision: Decision, settled: Versions, *, new: frozenset[str] = NOTHING, is_repeatable: bool = False
+    ) -> None:
+        self._writer.refuse_if_fenced()
         if self._synced is not None:
             # If a power cut took a version back, another one would get its number.
             settled = Versions(*map(min, astuple(settled), astuple(self._durable)))
-        try:
+        with self._told("written"):
             if decision.events:
-                self._append("action_events", events_table(decision.events, recorded_us=now_us()))
+                self._writer.append("action_events", events_table(decision.events, recorded_us=now_us()))
             if decision.quarantine:
                 fresh = self._not_quarantined(decision.quarantine)
                 if fresh:
-                    self._append("quarantine", quarantine_table(fresh, quarantined_us=now_us()))
-            if decision.device_updates:
-                self._merge("device_state", device_states_table(decision.device_updates), {})
-            if decision.target_updates:
-                marks = {"reports": settled.reports}
-                self._put("action_targets", targets_table, decision.target_updates, marks, new)
-            if decision.state_updates:
-                if decision.target_updates and self._synced is not None:
-                    # After a power cut, as after a kill, no row of an action may be newer than its targets.
-                    sync_file_system(self._synced)
-                marks = {"actions": settled.actions, "requests": settled.requests}
-                self._put("action_state", states_table, decision.state_updates, marks, new)
+                    self._writer.append("quarantine", quarantine_table(fresh, quarantined_us=now_us()))
+            self._commit_rows(decision, settled, new, is_repeatable=is_repeatable)
+
+    def _commit_rows(self, decision: Decision, settled: Versions, new: frozenset[str], *, is_repeatable: bool) -> None:
+        """Writes devices, then targets, then states. A mark of what was read is in the last commit that depends on
+        it."""
+        by_targets = {"reports": settled.reports}
+        by_states = {"actions": settled.actions, "requests": settled.requests}
+        direct, gathered = self._journal.split(decision)
+        if direct.device_updates:
+            self._writer.merge("device_state", device_states_table(direct.device_updates))
+            self._journal.count_devices()
+        if direct.target_updates:
+            marks = NO_MARKS if gathered else by_targets
+            self._put("action_targets", targets_table, direct.target_updates, marks, new)
+        if direct.state_updates:
+            if direct.target_updates:
+                # After a power cut, as after a kill, no row of an action may be newer than its targets.
+                self._writer.sync()
+            self._put("action_state", states_table, direct.state_updates, NO_MARKS if gathered else by_states, new)
+        self._journal.know(decision.state_updates)
+        if gathered and is_repeatable:
+            self._journal.add_later(gathered)
+        elif gathered:
+            if direct.target_updates or direct.state_updates:
+                self._writer.sync()
+            self._journal.add(gathered, {**by_targets, **by_states})
+
+    def settle(self, *, now: bool = False) -> None:
+        is_due = now or self._journal.is_due()
+        if not is_due and not self._journal.has_more:
+            return
+        self._writer.refuse_if_fenced()
+        with self._told("written"):
+            self._journal.merge() if is_due else self._journal.flush()
+
+    def archive(self, before_us: int, loaded: Collection[str] = NOTHING) -> bool:
+        self.settle(now=True)
+        with self._told("archived"):
+            return self._archives.move(before_us, loaded)
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Says whose fault it is if a table cannot be written."""
+        try:
+            yield
         except CommitFailedError as error:
             message = f"another program writes to the engine's tables under {self._root}: {error}"
             raise TableStoreError(message) from error
         except DeltaError as error:
-            raise TableStoreError(f"a table under {self._root} cannot be written: {error}") from error
-
-    def archive(self, before_us: int, loaded: Collection[str] = NOTHING) -> bool:
-        self._refuse_if_fenced()
-        try:
-            return self._archives.move(before_us, loaded)
-        except TableStoreError:
-            raise
-        except DeltaError as error:
-            raise TableStoreError(f"a table under {self._root} cannot be archived: {error}") from error
+            raise TableStoreError(f"a table under {self._root} cannot be {what}: {error}") from error
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -260,12 +280,7 @@ class DeltalakeStore:
             raise SetupError(f"there is no table {name} under {self._root}: make the tables with {make}") from error
 
     def _current(self, name: str) -> DeltaTable:
-        table = self._tables[name]
-        try:
-            table.update_incremental()
-        except DeltaError as error:
-            raise TableStoreError(f"the table {name} under {self._root} cannot be read: {error}") from error
-        return table
+        return self._writer.current(name)
 
     def _query(self, name: str, sql: str) -> list[dict[str, Any]]:
         return self._select({name: self._current(name)}, sql)
@@ -384,13 +399,6 @@ class DeltalakeStore:
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def _refuse_if_fenced(self) -> None:
-        self._fence.require(self._current(_WRITTEN[0]), _WRITTEN[0])
-
-    def _append(self, name: str, rows: pa.Table) -> None:
-        properties = CommitProperties(app_transactions=self._transactions({}))
-        self._committed(name, lambda table: write_deltalake(table, rows, mode="append", commit_properties=properties))
-
     def _put(
         self,
         name: str,
@@ -403,76 +411,9 @@ class DeltalakeStore:
         added = [row for row in rows if row.action_id in new]
         others = [row for row in rows if row.action_id not in new]
         if added:
-            self._add(name, table_of(added), {} if others else marks)
+            self._writer.add(name, table_of(added), NO_MARKS if others else marks)
         if others:
-            self._merge(name, table_of(others), marks)
-
-    def _add(self, name: str, rows: pa.Table, marks: Mapping[str, int]) -> None:
-        """Appends to exactly the version that was read, because any other commit may be that of an engine that takes
-        over. After a conflict it merges: a store that answers late may have made the commit."""
-        transactions = self._transactions(marks)
-        merge = self._merging(name, rows, transactions)
-        is_first = True
-
-        def write(table: DeltaTable) -> None:
-            nonlocal is_first
-            if is_first:
-                is_first = False
-                once = CommitProperties(app_transactions=transactions, max_commit_retries=0)
-                write_deltalake(table, rows, mode="append", commit_properties=once)
-            else:
-                merge(table)
-
-        self._committed(name, write)
-
-    def _merge(self, name: str, rows: pa.Table, marks: Mapping[str, int]) -> None:
-        self._committed(name, self._merging(name, rows, self._transactions(marks)))
-
-    def _merging(self, name: str, rows: pa.Table, transactions: list[Transaction]) -> Callable[[DeltaTable], None]:
-        key = TABLES[name].key
-        properties = CommitProperties(app_transactions=transactions)
-        on = " AND ".join(f"t.{column} = s.{column}" for column in key)
-        ids = sorted(set(rows.column(key[0]).to_pylist()))
-        if len(ids) <= _PRUNE_BY_MAX:
-            # With the ids written out, files of other actions are skipped, so old actions do not slow a tick down.
-            on += f" AND t.{key[0]} IN {literals(ids)}"
-
-        def write(table: DeltaTable) -> None:
-            merge = table.merge(rows, predicate=on, source_alias="s", target_alias="t", commit_properties=properties)
-            merge.when_matched_update_all().when_not_matched_insert_all().execute()
-
-        return write
-
-    def _committed(self, name: str, write: Callable[[DeltaTable], object]) -> None:
-        """Writes to the last read version of the table. If another commit (such as compaction) came first, retries on
-        the newest version, unless that commit was made by another engine."""
-        tries = 0
-
-        def again() -> None:
-            nonlocal tries
-            tries += 1
-            if tries > 1:
-                self._refuse_if_fenced()
-                self._current(name)
-            table = self._tables[name]
-            self._fence.require(table, name)
-            write(table)
-            self._fence.note_commit(table, name)
-
-        committed(again, f"a write to {name}")
-
-    def _delete(self, table: DeltaTable, name: str, where: str) -> None:
-        self._fence.require(table, name)
-        table.delete(where, commit_properties=CommitProperties(app_transactions=self._transactions({})))
-        self._fence.note_commit(table, name)
-
-    def _transactions(self, marks: Mapping[str, int]) -> list[Transaction]:
-        """That of the engine, and marks that have moved. One commit must not write a mark twice or decrease it."""
-        moved = {name: version for name, version in marks.items() if version > getattr(self._recorded, name)}
-        recorded = {name: getattr(self._recorded, name) for name in ("actions", "requests", "reports")}
-        self._recorded = Versions(**{**recorded, **moved})
-        marked = [Transaction(f"{_APP}:{name}", version) for name, version in moved.items()]
-        return [self._fence.transaction(), *marked]
+            self._writer.merge(name, table_of(others), marks)
 
 
 class _DeviceRows:
@@ -486,50 +427,3 @@ class _DeviceRows:
 
     def streamed(self, sql: str, take: Take[None]) -> None:
         self._store._in_batches("devices", sql, take)
-
-
-class _ArchiveTables:
-    """What the archive may do with the tables of a store."""
-
-    def __init__(self, store: DeltalakeStore) -> None:
-        self.current, self.append, self.delete = store._current, store._append, store._delete
-        self._committed, self._transactions, self._synced = store._committed, store._transactions, store._synced
-
-    def alike(self, name: str, archive: str) -> None:
-        there = self.current(archive)
-        known = {field.name for field in there.schema().fields}
-        added = [field for field in self.current(name).schema().fields if field.name not in known]
-        if added:
-            there.alter.add_columns(added)
-
-    def put(self, name: str, rows: pa.Table) -> None:
-        ids = sorted(set(rows.column("action_id").to_pylist()))
-        on = " AND ".join(f"t.{column} = s.{column}" for column in TABLES[name].key)
-        on += f" AND t.action_id IN {literals(ids)}"
-
-        def write(table: DeltaTable) -> None:
-            found = table.merge(rows, on, source_alias="s", target_alias="t", commit_properties=self._properties())
-            found.when_matched_update_all().when_not_matched_insert_all().execute()
-
-        self._committed(name, write)
-
-    def update(self, name: str, values: Mapping[str, str], where: str) -> None:
-        def write(table: DeltaTable) -> None:
-            table.update(updates=dict(values), predicate=where, commit_properties=self._properties())
-
-        self._committed(name, write)
-
-    def _properties(self) -> CommitProperties:
-        return CommitProperties(app_transactions=self._transactions({}))
-
-    def sync(self) -> None:
-        if self._synced is not None:
-            sync_file_system(self._synced)
-
-
-def _settled(table: DeltaTable, name: str) -> int:
-    with contextlib.suppress(DeltaError):
-        version = table.transaction_version(f"{_APP}:{name}")
-        if version is not None:
-            return int(version)
-    return -1

@@ -80,14 +80,21 @@ class TableStore(Protocol):
     def has_changed(self) -> bool:
         """Whether there are news for certain. Only a quick look: False may also mean that looking would take long."""
 
+    def settle(self, *, now: bool = False) -> None:
+        """Makes durable what a repeatable commit has left for later, and brings the tables up to date if it is time.
+        `now`: it is."""
+
     def archive(self, before_us: int, loaded: Collection[str] = NOTHING) -> bool:
         """Moves some rows of actions that ended before this time and owe nothing into the archives: events that were
         recorded before it, targets, handled requests; and old rows of quarantine. Not of actions that are `loaded`.
         Returns whether there may be more."""
 
-    def commit(self, decision: Decision, settled: Versions, *, new: frozenset[str] = NOTHING) -> None:
+    def commit(
+        self, decision: Decision, settled: Versions, *, new: frozenset[str] = NOTHING, is_repeatable: bool = False
+    ) -> None:
         """Writes a decision: events, quarantine, devices, targets, states, in this order. Publishes nothing.
 
         `new` are actions of which the tables have no state and no targets: their rows need no search for older ones. A
-        crash in between leaves a prefix of these writes; the repeated tick then writes the rest.
+        crash in between leaves a prefix of these writes; the repeated tick then writes the rest. `is_repeatable`: a
+        restart would decide the same again, so a part may be written with the next commit, or by `settle`.
         """

@@ -10,6 +10,11 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def literals(texts: Iterable[str]) -> str:
+    """A list for SQL IN."""
+    return f"({', '.join(literal(text) for text in texts)})"
+
+
 def near(places: Iterable[tuple[str, int, int]], *, pipeline: str) -> str:
     """A condition on `quarantine` that selects the rows that `pipeline` wrote for these positions (log id, partition,
     offset), and few others: the table may be large, and must not be read completely."""

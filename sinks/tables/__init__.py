@@ -8,6 +8,7 @@ from broker_edge.fields import Field, FieldTable
 from sinks.tables.actions import (
     ACTION_EVENTS,
     ACTION_EVENTS_ARCHIVE,
+    ACTION_JOURNAL,
     ACTION_REQUESTS,
     ACTION_REQUESTS_ARCHIVE,
     ACTION_STATE,
@@ -27,6 +28,7 @@ __all__ = [
     "ACTIONS",
     "ACTION_EVENTS",
     "ACTION_EVENTS_ARCHIVE",
+    "ACTION_JOURNAL",
     "ACTION_REQUESTS",
     "ACTION_REQUESTS_ARCHIVE",
     "ACTION_STATE",

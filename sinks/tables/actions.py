@@ -171,6 +171,21 @@ ACTION_STATE = FieldTable(
     key=("action_id",),
 )
 
+ACTION_JOURNAL = FieldTable(
+    "action_journal",
+    "Changes of large actions and fleets that are not yet in their tables. Written only by the action engine.",
+    "the action engine",
+    (
+        Field("number", "bigint", "order of the rows, ascending", nullable=False),
+        Field("table_name", "string", "action_targets, action_state or device_state", nullable=False),
+        TENANT,
+        Field("action_id", "string", "the action; null for device_state"),
+        Field("device_id", "string", "the device; null for action_state"),
+        Field("row", "string", "JSON: the columns of the row that are not null, timestamps in Unix microseconds"),
+    ),
+    key=("number",),
+)
+
 ACTION_EVENTS = FieldTable(
     "action_events",
     "All reports of devices, brokers and the engine about actions: the audit trail. Old rows move to its archive.",

@@ -18,6 +18,7 @@ from broker_edge.fields import FieldTable, quoted
 from sinks.tables.actions import (
     ACTION_EVENTS,
     ACTION_EVENTS_ARCHIVE,
+    ACTION_JOURNAL,
     ACTION_REQUESTS,
     ACTION_REQUESTS_ARCHIVE,
     ACTION_STATE,
@@ -35,6 +36,16 @@ if TYPE_CHECKING:
 
 PROPERTIES: Mapping[str, str] = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "false"}
 
+_OWN_PROPERTIES: Mapping[str, Mapping[str, str]] = {
+    # Its rows live for minutes and are read only as a whole: no change data, no statistics, a short log.
+    ACTION_JOURNAL.name: {
+        "delta.enableChangeDataFeed": "false",
+        "delta.dataSkippingNumIndexedCols": "0",
+        "delta.deletedFileRetentionDuration": "interval 1 hours",
+        "delta.logRetentionDuration": "interval 1 days",
+    }
+}
+
 TABLES: Mapping[str, FieldTable] = {
     table.name: table
     for table in (
@@ -46,6 +57,7 @@ TABLES: Mapping[str, FieldTable] = {
         DEVICE_STATE,
         ACTION_TARGETS,
         ACTION_STATE,
+        ACTION_JOURNAL,
         ACTION_EVENTS,
         ACTION_EVENTS_ARCHIVE,
         ACTION_TARGETS_ARCHIVE,
@@ -57,6 +69,11 @@ TABLES: Mapping[str, FieldTable] = {
 """The tables that `create_by_path` creates by default."""
 
 _SCHEMA_NAME = re.compile(r"\w+(\.\w+)?")
+
+
+def properties_of(table: FieldTable) -> Mapping[str, str]:
+    """The Delta properties with which a table is created."""
+    return {**PROPERTIES, **_OWN_PROPERTIES.get(table.name, {})}
 
 
 def uri_of(root: Path | str, name: str) -> str:
@@ -87,7 +104,7 @@ def create_by_path(
             mode="ignore",
             name=table.name,
             description=table.meaning,
-            configuration=dict(PROPERTIES),
+            configuration={**properties_of(table)},
             storage_options=options,
         )
 
@@ -108,7 +125,7 @@ def create_by_name(
             # An existing table keeps its schema and properties; the statement must not ask for others.
             text = f"CREATE TABLE IF NOT EXISTS {schema}.{table.name} USING DELTA"
         else:
-            properties = ", ".join(f"'{key}' = '{value}'" for key, value in PROPERTIES.items())
+            properties = ", ".join(f"'{key}' = '{value}'" for key, value in properties_of(table).items())
             text = f"CREATE TABLE IF NOT EXISTS {schema}.{table.name} ({table.ddl()}) USING DELTA"
             text += f" COMMENT '{quoted(table.meaning)}' TBLPROPERTIES ({properties})"
         if root is not None:

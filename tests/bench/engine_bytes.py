@@ -1,11 +1,12 @@
-"""Measures what a rollout writes to `action_targets`, against the size of its rows.
+"""Measures what the engine writes for a rollout of eight hours, against the size of its rows.
 
     python tests/bench/engine_bytes.py [DEVICES] [COMMITS]
 
-The real store writes to a folder of its own. Each device has nine steps (owed, queued, delivered, accepted, begun,
-three times progress, succeeded), and each commit has the devices that made a step in its share of the time. Prints
-JSON:
-`written` (data, change data and log, in bytes), `rows` (the same rows as one table), and their ratio.
+The real store writes to a folder of its own, by a clock that is moved. Each device has nine steps (owed, queued,
+delivered, accepted, begun, three times progress, succeeded), each commit has the devices that made a step in its share
+of the eight hours, and each step but the first two is a report, which a commit of `action_events` has. Prints JSON:
+`written` (by table: data, change data and log, in bytes), `rows` (by table: its rows at the end, written once), the
+ratio of their sums, and that of `action_events` left out.
 """
 
 from __future__ import annotations
@@ -14,22 +15,29 @@ import json
 import random
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
-from actions.engine import Decision, Target, TargetState
+from actions.engine import ActionPhase, ActionState, Decision, DeviceState, Target, TargetState
 from actions.store import DeltalakeStore
 from actions.table_store import Versions
 from sinks import tables
+from sinks.rows import arrow_of
 from sinks.tables import uri_of
 
 START_US = 1_800_000_000_000_000
 ROLLOUT_S = 8 * 3600
 LOG = "0b7f2c1e-1111-4222-8333-444455556666"
 STEPS = ("owed", "QUEUED", "DELIVERED", "ACCEPTED", "IN_PROGRESS", "25", "50", "75", "SUCCEEDED")
+MEASURED = ("action_targets", "action_state", "action_journal", "device_state", "action_events")
+
+
+def boot_of(number: int) -> str:
+    return f"{random.Random(number).getrandbits(64):016x}"
 
 
 def changed(target: Target, step: str, number: int, now_us: int) -> Target:
@@ -39,12 +47,37 @@ def changed(target: Target, step: str, number: int, now_us: int) -> Target:
     if step == "QUEUED":
         place = {"log_id": LOG, "partition": number % 8, "offset": 3 * number}
         return replace(target, state=TargetState.QUEUED, outbox=None, queued_us=now_us, **place, **told)
-    report = {"boot": "boot-1", "seq": number, "report_log_id": LOG, "report_partition": number % 8}
+    report = {"boot": boot_of(number), "seq": number, "report_log_id": LOG, "report_partition": number % 8}
     told |= {**report, "report_offset": 9 * number}
     if step.isdigit():
         return replace(target, progress=int(step), message=f"{step} percent are written", **told)
     finished_us = now_us if step == "SUCCEEDED" else None
     return replace(target, state=TargetState(step), finished_us=finished_us, **told)
+
+
+def event(number: int, step: str, position: int, now_us: int) -> dict[str, object]:
+    """The row that the status job writes for a report."""
+    return {
+        "event_id": f"{LOG}/{number % 8}/{position}",
+        "source": "status",
+        "action_id": "a1",
+        "device_id": f"device-{number:06}",
+        "attempt": 1,
+        "state": "IN_PROGRESS" if step.isdigit() else step,
+        "boot": boot_of(number),
+        "seq": position,
+        "progress": int(step) if step.isdigit() else None,
+        "message": f"{step} percent are written" if step.isdigit() else None,
+        "version": "1.0.0",
+        "log_id": LOG,
+        "partition": number % 8,
+        "offset": position,
+        "epoch": 1,
+        # No two devices report in the same microsecond.
+        "device_time": now_us - 1_000_000 + position * 7_919 % 999_983,
+        "at": now_us - position * 104_729 % 999_979,
+        "recorded_at": now_us,
+    }
 
 
 def steps_of(devices: int, commits: int, seed: int) -> list[dict[int, list[str]]]:
@@ -63,28 +96,92 @@ def size_of(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def measured(root: Path, devices: int, commits: int) -> dict[str, float]:
-    tables.create_by_path(root / "tables")
-    store = DeltalakeStore(root / "tables")
-    store.claim()
-    first = {"created_us": START_US, "since_us": START_US, "updated_us": START_US}
-    targets = [Target("a1", "default", f"device-{n:06}", TargetState.PENDING, **first) for n in range(devices)]
-    store.commit(Decision(target_updates=tuple(targets)), Versions(), new=frozenset({"a1"}))
+class Rollout:
+    """The state of an engine in the eight hours."""
+
+    def __init__(self, root: Path, devices: int) -> None:
+        self.root, self.now_us = root, START_US
+        tables.create_by_path(root)
+        self.store = DeltalakeStore(root, steady_s=lambda: self.now_us / 1e6)
+        self.store.claim()
+        first = {"created_us": START_US, "since_us": START_US, "updated_us": START_US}
+        self.targets = [Target("a1", "default", f"device-{n:06}", TargetState.PENDING, **first) for n in range(devices)]
+        self.counts = Counter({"PENDING": devices})
+        self.facts: dict[str, DeviceState] = {}
+        self.reports = 0
+        decision = Decision(target_updates=tuple(self.targets), state_updates=(self.state(),))
+        self.store.commit(decision, Versions(), new=frozenset({"a1"}))
+
+    def state(self) -> ActionState:
+        return ActionState(
+            action_id="a1",
+            tenant="default",
+            phase=ActionPhase.ENDED if self.counts["SUCCEEDED"] == len(self.targets) else ActionPhase.RUNNING,
+            digest="0" * 32,
+            targets=len(self.targets),
+            open=len(self.targets) - self.counts["SUCCEEDED"],
+            counts={state: number for state, number in self.counts.items() if number},
+            message="",
+            started_us=START_US,
+            ended_us=None,
+            updated_us=self.now_us,
+        )
+
+    def turn(self, changes: dict[int, list[str]]) -> None:
+        """The commit of the status job, and that of the engine."""
+        rows = []
+        for number, steps in changes.items():
+            before = self.targets[number]
+            for step in steps:
+                now_us = self.now_us - number * 15_485_863 % 999_961
+                self.targets[number] = changed(self.targets[number], step, number, now_us)
+                if step not in STEPS[:2]:
+                    self.reports += 1
+                    rows.append(event(number, step, self.reports, self.now_us))
+                    id_ = before.device_id
+                    self.facts[id_] = DeviceState(
+                        id_, "default", self.now_us, LOG, number % 8, self.reports, boot_of(number), "1.0.0"
+                    )
+            self.counts.subtract([before.state.value])
+            self.counts.update([self.targets[number].state.value])
+        if rows:
+            path = uri_of(self.root, "action_events")
+            write_deltalake(path, arrow_of(rows, tables.ACTION_EVENTS), mode="append")
+        facts = tuple(self.facts.values())
+        self.facts.clear()
+        updates = tuple(self.targets[number] for number in changes)
+        decision = Decision(target_updates=updates, state_updates=(self.state(),), device_updates=facts)
+        self.store.commit(decision, Versions(reports=self.reports))
+        self.store.settle()
+
+
+def measured(root: Path, devices: int, commits: int) -> dict[str, object]:
+    rollout = Rollout(root / "tables", devices)
     took_s = []
     for count, changes in enumerate(steps_of(devices, commits, seed=1)):
-        now_us = START_US + ROLLOUT_S * 1_000_000 * count // commits
-        for number, steps in changes.items():
-            for step in steps:
-                targets[number] = changed(targets[number], step, number, now_us)
+        rollout.now_us = START_US + ROLLOUT_S * 1_000_000 * count // commits
         if changes:
             began = time.perf_counter()
-            store.commit(Decision(target_updates=tuple(targets[n] for n in changes)), Versions(reports=count))
+            rollout.turn(changes)
             took_s.append(time.perf_counter() - began)
-    folder = Path(uri_of(root / "tables", "action_targets"))
-    write_deltalake(root / "rows", store._current("action_targets").to_pyarrow_table())
-    written, rows = size_of(folder), size_of(root / "rows")
-    middle_ms = 1e3 * sorted(took_s)[len(took_s) // 2]
-    return {"commits": len(took_s), "written": written, "rows": rows, "ratio": written / rows, "commit_ms": middle_ms}
+            if len(took_s) % 1000 == 0:
+                print(f"{len(took_s)} of {commits} commits", file=sys.stderr)
+    rollout.store.settle(now=True)
+    written, rows = {}, {}
+    for name in MEASURED:
+        folder = root / "tables" / name
+        written[name] = size_of(folder)
+        write_deltalake(root / "rows" / name, DeltaTable(folder).to_pyarrow_table())
+        rows[name] = size_of(root / "rows" / name)
+    without = {name: sum(part.values()) - part["action_events"] for name, part in (("w", written), ("r", rows))}
+    return {
+        "commits": len(took_s),
+        "written": written,
+        "rows": rows,
+        "ratio": round(sum(written.values()) / sum(rows.values()), 1),
+        "ratio_without_events": round(without["w"] / without["r"], 1),
+        "turn_ms": round(1e3 * sorted(took_s)[len(took_s) // 2], 1),
+    }
 
 
 def main() -> None:

@@ -145,14 +145,16 @@ def test_turn_without_news_commits_nothing(world: World) -> None:
     assert versions() == before
 
 
-@pytest.mark.parametrize("step", ["_append", "action_targets", "action_state", "publish", "places"])
+@pytest.mark.parametrize("step", ["append", "action_targets", "action_state", "publish", "places"])
 def test_kill_at_any_step_sends_each_command_once(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """The repeated tick writes the rest and publishes under the same keys; the log has each record once."""
     ids = world.devices(3)
     world.action()
     world.action("wrong", percentage=250.0)
     victim = world.job(_Dies(world.publisher, before=step == "publish", after=step == "places"))
-    store = victim._store
+    assert isinstance(victim._store, DeltalakeStore)
+    writer = victim._store._writer
+    merge = writer.merge
 
     def die(name: str, *rest: Any) -> None:
         raise Killed(name)
@@ -160,12 +162,12 @@ def test_kill_at_any_step_sends_each_command_once(world: World, monkeypatch: pyt
     def die_for(name: str, *rest: Any) -> None:
         if name == step:
             raise Killed(name)
-        DeltalakeStore._merge(store, name, *rest)  # type: ignore[arg-type]
+        merge(name, *rest)
 
-    if step == "_append":
-        monkeypatch.setattr(store, "_append", die)
+    if step == "append":
+        monkeypatch.setattr(writer, "append", die)
     elif step.startswith("action_"):
-        monkeypatch.setattr(store, "_merge", die_for)
+        monkeypatch.setattr(writer, "merge", die_for)
     with pytest.raises(Killed):
         victim.turn()
     job = world.job()

@@ -38,6 +38,7 @@ TABLE_FAMILIES = (
             tables.ACTION_EVENTS_ARCHIVE,
             tables.ACTION_TARGETS_ARCHIVE,
             tables.ACTION_REQUESTS_ARCHIVE,
+            tables.ACTION_JOURNAL,
         ),
     ),
     ("Devices", (tables.DEVICES, tables.DEVICE_STATE, tables.ARTIFACTS)),

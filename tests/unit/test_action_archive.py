@@ -14,12 +14,12 @@ from deltalake.exceptions import CommitFailedError
 from support.engine_world import SECOND, EngineWorld
 
 from actions import archive as archive_
-from actions import store as store_
 from actions.event_log import EventLog
 from actions.fleet_desk import FleetDesk
 from actions.job import Pace
 from actions.progress import device_of
 from actions.store import DeltalakeStore
+from actions.table_writer import TableWriter
 from broker_edge.errors import EngineFencedError, TableStoreError
 
 DAY = 24 * 3600 * SECOND
@@ -110,10 +110,10 @@ STEPS = ("append", "sync", "delete")
 
 
 def killed_at(step: str, when: str, patch: pytest.MonkeyPatch) -> None:
-    real_of = store_._ArchiveTables.__init__
+    real_of = archive_.ArchiveWriter.__init__
 
-    def of(tables: Any, store: DeltalakeStore) -> None:
-        real_of(tables, store)
+    def of(tables: Any, writer: TableWriter) -> None:
+        real_of(tables, writer)
         real: Callable[..., None] = getattr(tables, step)
 
         def killed(*arguments: Any) -> None:
@@ -123,7 +123,7 @@ def killed_at(step: str, when: str, patch: pytest.MonkeyPatch) -> None:
 
         setattr(tables, step, killed)
 
-    patch.setattr(store_._ArchiveTables, "__init__", of)
+    patch.setattr(archive_.ArchiveWriter, "__init__", of)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -165,7 +165,7 @@ def test_control_without_the_look_into_the_archive_a_kill_doubles_events(
 
 def test_nothing_is_deleted_that_the_archive_lacks(world: EngineWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     before = events(world, LIVE)
-    monkeypatch.setattr(DeltalakeStore, "_append", lambda *_: None)
+    monkeypatch.setattr(TableWriter, "append", lambda *_: None)
     with pytest.raises(TableStoreError, match="nothing was deleted"):
         archive_all(world)
     assert events(world, LIVE) == before
@@ -173,14 +173,14 @@ def test_nothing_is_deleted_that_the_archive_lacks(world: EngineWorld, monkeypat
 
 def between(patch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
     """Makes a change once, between the copy and the delete."""
-    real, left = DeltalakeStore._delete, [change]
+    real, left = TableWriter.delete, [change]
 
-    def delete(store: DeltalakeStore, table: DeltaTable, name: str, where: str) -> None:
+    def delete(writer: TableWriter, table: DeltaTable, name: str, where: str) -> None:
         if left:
             left.pop()()
-        real(store, table, name, where)
+        real(writer, table, name, where)
 
-    patch.setattr(DeltalakeStore, "_delete", delete)
+    patch.setattr(TableWriter, "delete", delete)
 
 
 def test_statuses_that_arrive_meanwhile_stay_and_stop_no_move(
@@ -263,7 +263,7 @@ def test_the_audit_and_the_places_of_the_status_job_are_the_same_after_a_move(wo
 
 def test_a_move_waits_for_a_refused_delete_and_goes_on(world: EngineWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     refusals = [1, 2, 3]
-    real = DeltalakeStore._delete
+    real = TableWriter.delete
 
     def delete(*arguments: Any) -> None:
         if refusals:
@@ -271,7 +271,7 @@ def test_a_move_waits_for_a_refused_delete_and_goes_on(world: EngineWorld, monke
             raise CommitFailedError("another commit")
         real(*arguments)
 
-    monkeypatch.setattr(DeltalakeStore, "_delete", delete)
+    monkeypatch.setattr(TableWriter, "delete", delete)
     before = events(world, LIVE)
     archive_all(world)
     assert (events(world, LIVE, OLD), actions(world, LIVE)) == (before, {"a2"})

@@ -17,11 +17,11 @@ from support.engine_world import SECOND, EngineWorld
 
 from actions import archive as archive_
 from actions import archive_ended as ended_
-from actions import store as store_
 from actions.export import Export
 from actions.fleet_desk import FleetDesk
 from actions.job import Pace
 from actions.store import DeltalakeStore
+from actions.table_writer import TableWriter
 from broker_edge.errors import EngineFencedError, TableStoreError
 from sinks import tables
 
@@ -217,14 +217,14 @@ class Faults:
     def __init__(self, patch: pytest.MonkeyPatch, at: int, when: str) -> None:
         self.calls: list[str] = []
         self._at, self._when = at, when
-        real_of = store_._ArchiveTables.__init__
+        real_of = archive_.ArchiveWriter.__init__
 
-        def of(tables: Any, store: DeltalakeStore) -> None:
-            real_of(tables, store)
+        def of(tables: Any, writer: TableWriter) -> None:
+            real_of(tables, writer)
             for step in self.STEPS:
                 setattr(tables, step, self._killing(step, getattr(tables, step)))
 
-        patch.setattr(store_._ArchiveTables, "__init__", of)
+        patch.setattr(archive_.ArchiveWriter, "__init__", of)
 
     def _killing(self, step: str, real: Callable[..., None]) -> Callable[..., None]:
         def call(*arguments: Any) -> None:
@@ -332,8 +332,8 @@ def test_nothing_is_deleted_that_the_archive_lacks(world: EngineWorld, monkeypat
     before = content(world, "action_targets")
     store = engine(world)
     store._archives._at = 1
-    monkeypatch.setattr(store_._ArchiveTables, "put", lambda *_: None)
-    store._archives._movers[1]._tables.append = lambda *_: None  # type: ignore[attr-defined]
+    tables = store._archives._movers[1]._tables  # type: ignore[attr-defined]
+    tables.put = tables.append = lambda *_: None
     with pytest.raises(TableStoreError, match=r"action_targets_archive lacks 5 rows.*nothing was deleted"):
         store.archive(world.now_us - 90 * DAY)
     assert content(world, "action_targets") == before
@@ -341,14 +341,14 @@ def test_nothing_is_deleted_that_the_archive_lacks(world: EngineWorld, monkeypat
 
 def between(patch: pytest.MonkeyPatch, table: str, change: Callable[[], object]) -> None:
     """Makes a change once, between the copy and the delete."""
-    real, left = DeltalakeStore._delete, [change]
+    real, left = TableWriter.delete, [change]
 
-    def delete(store: DeltalakeStore, live: DeltaTable, name: str, where: str) -> None:
+    def delete(writer: TableWriter, live: DeltaTable, name: str, where: str) -> None:
         if left and name == table:
             left.pop()()
-        real(store, live, name, where)
+        real(writer, live, name, where)
 
-    patch.setattr(DeltalakeStore, "_delete", delete)
+    patch.setattr(TableWriter, "delete", delete)
 
 
 def test_a_request_that_arrives_during_a_move_is_not_lost(world: EngineWorld, monkeypatch: pytest.MonkeyPatch) -> None:

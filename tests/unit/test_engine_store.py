@@ -13,8 +13,10 @@ from deltalake.exceptions import CommitFailedError
 from support.engine_world import EngineWorld, PretendedLog
 
 from actions import store as store_
+from actions import table_writer
 from actions.job import ActionJob, Pace
 from actions.store import DeltalakeStore
+from actions.table_writer import TableWriter
 from broker_edge import Place, Row
 from broker_edge.errors import EngineFencedError, TableStoreError
 from sinks import tables
@@ -81,14 +83,14 @@ def test_a_kill_between_the_two_commits_of_a_new_action_doubles_no_row(
 def test_a_commit_that_a_store_confirms_too_late_doubles_no_row(
     world: EngineWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real, late = store_.write_deltalake, []
+    real, late = table_writer.write_deltalake, []
 
     def write(table: Any, rows: Any, **options: Any) -> None:
         real(table, rows, **options)
         late.append(table.table_uri)
         raise CommitFailedError("another commit has this version")
 
-    monkeypatch.setattr(store_, "write_deltalake", write)
+    monkeypatch.setattr(table_writer, "write_deltalake", write)
     world.action()
     job = world.job()
     job.turn()
@@ -102,14 +104,14 @@ def test_an_engine_that_was_replaced_between_check_and_append_writes_nothing(
     world: EngineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.action()
-    job, real, claims = world.job(), DeltalakeStore._refuse_if_fenced, [True]
+    job, real, claims = world.job(), TableWriter.refuse_if_fenced, [True]
 
-    def check(store: DeltalakeStore) -> None:
-        real(store)
+    def check(writer: TableWriter) -> None:
+        real(writer)
         if claims.pop() if claims else False:
             DeltalakeStore(world.root).claim()
 
-    monkeypatch.setattr(DeltalakeStore, "_refuse_if_fenced", check)
+    monkeypatch.setattr(TableWriter, "refuse_if_fenced", check)
     with pytest.raises(EngineFencedError):
         job.turn()
     assert (world.rows("action_targets"), world.log.keys) == ([], [])

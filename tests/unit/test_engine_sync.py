@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from support.engine_world import EngineWorld, PretendedLog
 
-from actions import store as store_module
+from actions import table_writer
 from actions.job import ActionJob
 from actions.store import DeltalakeStore
 from broker_edge import Place, Row
@@ -24,7 +24,7 @@ class Notes:
         self.world = EngineWorld(root)
         self.world.devices("d1")
         self._patch = monkeypatch
-        monkeypatch.setattr(store_module, "sync_file_system", self._noted("sync", store_module.sync_file_system))
+        monkeypatch.setattr(table_writer, "sync_file_system", self._noted("sync", table_writer.sync_file_system))
         monkeypatch.setattr(DeltalakeStore, "_put", self._noted("", DeltalakeStore._put))
         store = DeltalakeStore(root, synced=root if is_synced else None)
         self.job = ActionJob(store, NotedLog(self.done), clock_us=lambda: self.world.now_us)
