@@ -1,4 +1,4 @@
-"""Kill -9 of an engine while it moves old events to the archive: at the end each event is there once."""
+"""Kill -9 of an engine while it moves old events, targets and requests: at the end each row is there once."""
 
 from __future__ import annotations
 

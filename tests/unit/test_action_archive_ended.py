@@ -316,12 +316,14 @@ def test_control_without_the_look_into_the_archive_a_kill_doubles_rows(
         with pytest.raises(KilledError, match="sync"):
             archive_all(world)
     looks: list[int] = []
+    real = ended_._same_targets
 
     def blind(rows: pa.Table, archived: pa.Table) -> pa.Table:
+        """Nothing before the copy; the comparison behind it sees everything."""
         looks.append(1)
-        return rows if rows.num_columns == 2 or len(looks) % 3 else rows.slice(0, 0)
+        return real(rows, archived) if len(looks) > 1 else archived.slice(0, 0)
 
-    monkeypatch.setattr(ended_, "_left", blind)
+    monkeypatch.setattr(ended_, "_same_targets", blind)
     store = engine(world)
     store._archives._at = 1
     store.archive(world.now_us - 90 * DAY)
