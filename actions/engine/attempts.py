@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .action import Action
-from .lifecycle import finished, is_repeat, next_attempt
+from .action import Action, shortened
+from .lifecycle import finished, is_repeat, left_behind, next_attempt
 from .model import SECOND_US, Report, Target, TargetState
 from .replacing import replace
 
@@ -29,12 +29,15 @@ def retried(target: Target, action: Action, now_us: int, first: str | None = Non
 def installs_after_all(target: Target, report: Report, version: str | None, now_us: int) -> Target | None:
     """The next attempt of a target that was forced while its device finished the download, or None. The device did what
     it was told, so this is no error, and a `force` no longer reaches a command that has ended."""
-    if version is None or report.version in (None, version):
+    if version is None or report.version in (None, version) or report.state != S.SUCCEEDED:
         return None
-    only_downloaded = target.forced and target.mode == "download_only"
-    is_open = not target.final and target.state is not S.CANCELLING
-    if not (only_downloaded and is_open and report.state == S.SUCCEEDED) or is_repeat(target, report):
+    only_downloaded = target.forced and target.mode == "download_only" and not target.final
+    if not only_downloaded or is_repeat(target, report):
         return None
+    if target.state is S.CANCELLING:
+        end, message = S.REMOVED if target.leaving else S.CANCELLED, f"{target.message}: it had only downloaded"
+        copies = left_behind(target, target.cancel_log_id, None)
+        return finished(target, end, report.at_us, message=shortened(message), updated_us=now_us, copies=copies)
     reason = f"attempt {target.attempt} had only downloaded when it was forced"
     done = replace(finished(target, S.SUCCEEDED, report.at_us), given_up=target.given_up + 1)
     return next_attempt(done, pause_s=0, reason=reason, now_us=now_us)

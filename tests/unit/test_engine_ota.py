@@ -171,15 +171,28 @@ def test_a_device_that_had_downloaded_before_it_learnt_of_the_force_gets_another
     assert engine.target().state is S.FAILED, "an attempt that was to install has no such excuse"
 
 
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_a_device_that_had_downloaded_before_its_cancel_gets_no_other_attempt(version: str) -> None:
+@pytest.mark.parametrize(("version", "state"), [("1.0", S.CANCELLED), ("2.0", S.SUCCEEDED)])
+def test_a_device_that_had_downloaded_before_its_cancel_is_no_error(version: str, state: TargetState) -> None:
     engine = updating(mode="download_only")
     engine.ask("force")
     engine.tick()
     engine.cancel()
     engine.tick()
     engine.tick(engine.report("SUCCEEDED", 2, version=version))
-    assert (engine.target().attempt, engine.phase()) == (1, "ENDED")
+    target = engine.target()
+    assert (target.attempt, target.state, engine.phase()) == (1, state, "ENDED")
+    assert target.message == ("cancelled by ann: it had only downloaded" if version == "1.0" else "cancelled by ann")
+
+
+def test_a_device_that_leaves_after_its_download_is_removed() -> None:
+    engine = updating(mode="download_only")
+    engine.ask("force")
+    engine.tick()
+    engine.devices = devices_of("d2")
+    engine.broker_up = False
+    engine.tick()
+    engine.tick(engine.report("SUCCEEDED", 2, version="1.0"))
+    assert engine.target().state is S.REMOVED
 
 
 @pytest.mark.parametrize(
