@@ -127,6 +127,8 @@ class World:
         self.state, self.read_to = EngineState(), 0
         self.answered: set[str] = set()
         """The requests that the process no longer passes to the engine."""
+        self.reached: set[str] = set()
+        """The logs that took everything that was owed to them in the last turn."""
         self.held: tuple[int, int] | None = None
         self.meant: dict[str, int] = {}
         """request_id of an approval that names no wave → the wave from 0 that waited then."""
@@ -290,7 +292,7 @@ class World:
         self._commit(Decision(**{name: getattr(decision, name) for name in PARTS[:parts]}))
         waiting = {report.place for report in self.state.waiting} | {report.place for report in decision.waiting}
         first = next((n for n, report in enumerate(self.tables.reports) if report.place in waiting), start)
-        self.state = self.tables.loaded(self.now_us)
+        self.state, self.reached = self.tables.loaded(self.now_us), set()
         self.promises.limits.forget()
         self.read_to, self.held = max(0, min(first, start) - again), None
         self.answered = {one.request_id for one in self.tables.requests[: self.tables.settled]}
@@ -320,6 +322,7 @@ class World:
         self.state = apply(self.state, decision)
 
     def _publish(self, decision: Decision) -> None:
+        self.reached = {box.log.id for box in self.boxes if box.is_up and box.late is None}
         for box in self.boxes:
             mine = [one for one in decision.publishes if one.log_id in (None, box.known.log_id)]
             if not mine or not box.is_up or box.late is not None:
