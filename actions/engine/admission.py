@@ -251,6 +251,15 @@ def _was_cancelled(work: Work, target: Target) -> bool:
     return target.message is None or _CANCELLED in target.message
 
 
+def kept_away(target: Target, now_us: int) -> Target:
+    """The target after a cancel, which also counts if its device has left, or is leaving: it gets no other attempt when
+    it comes back."""
+    is_away = target.leaving or target.state is TargetState.REMOVED
+    if not is_away or target.message is None or _CANCELLED in target.message:
+        return target
+    return replace(target, message=f"{target.message}; {_CANCELLED}", updated_us=now_us)
+
+
 def remove(work: Work, target: Target, reason: str) -> None:
     if target.state is TargetState.CANCELLING and not target.leaving and target.gives_way is None:
         reason = f"{reason}; {_CANCELLED}"

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from .action import Action
+from .admission import kept_away
 from .giving_way import awaited, can_give_way, gives_way_to
 from .lifecycle import cancelled, owing, skipped
 from .model import ActionState, Target
@@ -190,10 +191,10 @@ class _Round:
         for other, other_row in self._otas:
             older = (other_row.started_us, other.action_id) < (row.started_us, action.action_id)
             found = work.target(other.action_id, target.device_id)
-            if found is None or found.final or other.action_id == action.action_id:
+            if found is None or other.action_id == action.action_id:
                 continue
             if older:
-                after = cancelled(found, f"superseded by {action.action_id}", work.now_us)
+                after = kept_away(cancelled(found, f"superseded by {action.action_id}", work.now_us), work.now_us)
                 work.put(found, after)
                 found = after
             free = free and not under_way(found)

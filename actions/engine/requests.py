@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from .action import Action, Request, shortened
-from .admission import can_be_a_level, remove_held
+from .admission import can_be_a_level, kept_away, remove_held
 from .clock import STEP_US
 from .lifecycle import cancelled, forced, next_attempt
 from .model import ERRORS, SECOND_US, ActionPhase, ActionState, Target, TargetState
@@ -72,7 +72,7 @@ def _cancel(work: Work, request: Request, row: ActionState, action: Action) -> s
     reason = f"cancelled by {request.who}"
     counts = {"ended at once": 0, "asked to stop": 0, "already ended": 0}
     for target in _chosen(work, request):
-        after = cancelled(target, reason, work.now_us)
+        after = kept_away(cancelled(target, reason, work.now_us), work.now_us)
         if target.final:
             counts["already ended"] += 1
         else:

@@ -412,3 +412,25 @@ def test_a_device_that_a_user_cancelled_before_it_left_is_not_asked_again(broker
     engine.tick()
     engine.tick()
     assert (engine.target().state, engine.published[2:]) == (S.REMOVED, ["a1/d1/1/cancel"])
+
+
+@pytest.mark.parametrize("broker_up", [True, False])
+def test_a_device_that_a_user_cancels_after_it_left_is_not_asked_again(broker_up: bool) -> None:
+    """It is REMOVED, or its cancel waits for the broker; it may be back in the table when the user cancels it."""
+    engine = dynamic()
+    engine.broker_up = broker_up
+    engine.devices = devices_of("d2")
+    engine.tick()
+    engine.tick()
+    if not broker_up:
+        engine.devices = devices_of("d1", "d2")
+        engine.tick()
+    engine.cancel(device_id="d1")
+    engine.tick()
+    engine.broker_up, engine.devices = True, devices_of("d1", "d2")
+    engine.tick()
+    engine.tick()
+    assert (engine.target().state, engine.published[2:]) == (S.REMOVED, ["a1/d1/1/cancel"])
+    engine.ask("retry", device_id="d1")
+    engine.tick()
+    assert (engine.target().attempt, engine.published[3:]) == (2, ["a1/d1/2"])

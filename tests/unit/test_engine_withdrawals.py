@@ -226,6 +226,29 @@ def test_a_retry_by_a_user_withdraws_the_attempt_that_timed_out_before() -> None
     assert engine.published == ["a1/d1/1", "a1/d1/1/cancel", "a1/d1/2"]
 
 
+def test_a_superseded_update_does_not_come_back_with_its_device() -> None:
+    """The label by which the older action selects was away while the newer one installed."""
+    engine = engine_of(logs=ONE, action=None)
+    engine.actions.clear()
+    known = [Artifact("fw", version, "default", version * 64, 10, "b" * 128, "k1") for version in "12"]
+    engine.artifacts = {one.key: one for one in known}
+    roof = {"d1": Device("d1", "default", labels={"at": "roof"})}
+    engine.devices, lasting = roof, Rollout(membership="dynamic")
+    for id_, version, labels in (("a1", "1", {"at": "roof"}), ("a2", "2", {})):
+        ota = Ota(artifact_name="fw", artifact_version=version, supersede=id_ == "a2")
+        chosen = Selector(labels=labels) if labels else Selector(percentage=100)
+        engine.actions.append(action_of(id_, type="ota", params="{}", selector=chosen, ota=ota, rollout=lasting))
+        online(engine, "log-roof", int(version), version="0")
+        engine.devices = devices_of("d1")
+        engine.tick()
+    engine.tick(engine.report("SUCCEEDED", 9, log_id="log-roof", action_id="a2", version="2"))
+    engine.devices = roof
+    engine.tick()
+    engine.tick()
+    assert engine.target(action_id="a2").state is S.SUCCEEDED
+    assert engine.published == ["a1/d1/1", "a1/d1/1/cancel", "a2/d1/1"]
+
+
 def test_a_copy_that_is_still_wanted_is_not_given_up() -> None:
     engine = engine_of(action=once_more(queued_s=10))
     online(engine, "log-roof", 1)
