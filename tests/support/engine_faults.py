@@ -193,6 +193,10 @@ def _owed_is_nowhere(patch: Patch) -> None:
         patch.setattr(module, "cancelled", cancelled)
 
 
+def _forgets_cancels(patch: Patch) -> None:
+    patch.setattr(requests, "kept_away", lambda target, _: target)
+
+
 def _no_other_attempt(patch: Patch) -> None:
     patch.setattr(reporting, "installs_after_all", lambda *_: None)
 
@@ -243,6 +247,7 @@ FAULTS: Mapping[str, Fault] = {
     "14 an artifact that is gone is sent": Fault((promises.CHECKSUM,), _sends_what_is_gone),
     "15 a retry waits for nobody": Fault((promises.ENDS,), _retries("not in the table")),
     "a restart believes an answer without its effect": Fault((promises.CALLED_OFF,), world=frozenset({"requests"})),
+    "a device that left may not be cancelled": Fault((promises.CALLED_OFF,), _forgets_cancels),
     "an owed command is in no log": Fault((promises.WITHDRAWN, promises.UNWANTED), _owed_is_nowhere),
     "a refusal leaves what a start had written": Fault((promises.ENDS,), _leaves_targets),
     "a forced download is an error": Fault((promises.TRUE_ENDING, promises.GOOD_ABORT), _no_other_attempt),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from actions.engine import Device
 from support.machine_fleet import Fleet
 
 
@@ -112,6 +113,22 @@ def slow_update(fleet: Fleet, id_: str) -> None:
     fleet.devices_work(1, (id_,))
 
 
+def cancelled_after_it_left(fleet: Fleet, id_: str) -> None:
+    """A device is back in the table when a user cancels it, and the cancel of its departure is still owed."""
+    fleet.insert(kind="command", is_dynamic=True)
+    fleet.turn()
+    for box in fleet.boxes:
+        box.is_up = False
+    before = fleet.everyone.get(id_) or Device(id_, "default")
+    for row in (None, before):
+        fleet.set_device(id_, row)
+        fleet.turn()
+    fleet.ask("cancel", fleet.tables.actions[-1].action_id, id_)
+    fleet.turn()
+    for box in fleet.boxes:
+        box.is_up = True
+
+
 STORIES: Mapping[str, Callable[[Fleet, str], None]] = {
     one.__name__: one
     for one in (
@@ -125,5 +142,6 @@ STORIES: Mapping[str, Callable[[Fleet, str], None]] = {
         start_is_cut_short,
         forced_after_its_download,
         slow_update,
+        cancelled_after_it_left,
     )
 }
