@@ -345,7 +345,8 @@ class MachinePromises:
         first = next((state for state in said if state in FINAL), None)
         # A device that had only downloaded when somebody forced it has not done what is wanted then.
         installs = action.is_ota and (action.ota.mode != "download_only" or target.forced)
-        is_there = any_success and action.target_version in truth.truth.versions
+        did_it = any_success if action.ota.mode != "download_only" else "SUCCEEDED" in said
+        is_there = did_it and action.target_version in truth.truth.versions
         wants = is_there if installs else first == "SUCCEEDED"
         if wants and target.state is not S.SUCCEEDED and not self._world.is_lost(target):
             self.breaks(TRUE_ENDING, f"{target}, and the device reported {self._ended(*target.key[::-1])}")

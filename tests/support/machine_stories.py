@@ -127,6 +127,8 @@ def cancelled_after_it_left(fleet: Fleet, id_: str) -> None:
     fleet.turn()
     for box in fleet.boxes:
         box.is_up = True
+    for _ in range(3):
+        fleet.turn()
 
 
 STORIES: Mapping[str, Callable[[Fleet, str], None]] = {
