@@ -12,6 +12,7 @@ from sinks.sql_text import literal, literals
 ASKED_MAX = 1_000
 """Maximum number of actions, or targets, in one statement. DataFusion recurses over them: 100,000 crashed the
 process."""
+_SHARE = 10
 
 
 class Rows(Protocol):
@@ -108,3 +109,8 @@ def _pairs(asked: Mapping[str, Collection[str]]) -> Iterator[str]:
         # The list of actions first: by its smallest and largest id, files of other actions are skipped.
         each = (f"(action_id = {literal(id_)} AND device_id IN {literals(ids)})" for id_, ids in by_action.items())
         yield f"action_id IN {literals(list(by_action))} AND ({' OR '.join(each)})"
+
+
+def is_much(asked: int, targets: int) -> bool:
+    """Whether reading all targets of an action takes less time than looking up so many of them."""
+    return asked > ASKED_MAX and asked * _SHARE >= targets

@@ -34,7 +34,7 @@ from actions.engine import (
     Target,
 )
 from actions.journal import Journal
-from actions.loading import Loading
+from actions.loading import Loading, is_much
 from actions.rows import (
     action_of,
     artifact_of,
@@ -138,7 +138,8 @@ class DeltalakeStore:
     def load_late(self, asked: Mapping[str, Collection[str]]) -> Loaded:
         self._settle_for(asked)
         loading = self._loading
-        states = tuple(row for row in loading.states(loading.there(frozenset(asked))) if row.phase.over)
+        found = loading.states(loading.there(frozenset(asked)))
+        states = tuple(row for row in found if row.phase.over and not is_much(len(asked[row.action_id]), row.targets))
         of_over = {row.action_id: asked[row.action_id] for row in states}
         return Loaded(
             definitions=tuple(loading.definitions(of_over)),

@@ -198,6 +198,21 @@ def test_what_depends_on_an_ended_action_has_all_of_its_targets(
     assert counts(world, "a2") == {"QUEUED": MANY - 9, "SKIPPED": 9}
 
 
+def test_reports_of_a_large_share_of_the_targets_load_the_action_at_once(
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand devices are one statement; a hundred statements take longer than everything."""
+    job, store = started(world), DeltalakeStore(world.root)
+    assert len(store.load_late({"a1": {f"d{number}" for number in range(30)}}).targets) == 30
+    monkeypatch.setattr(loading_, "ASKED_MAX", 10)
+    assert store.load_late({"a1": {f"d{number}" for number in range(19)}}).states
+    assert not store.load_late({"a1": {f"d{number}" for number in range(20)}}).states
+    for number in range(20):
+        world.status(f"d{number}", "SUCCEEDED")
+    job.turn()
+    assert counts(world) == {"SUCCEEDED": MANY}
+
+
 def test_late_reports_of_many_actions_are_asked_for_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = EngineWorld(tmp_path)
     asked = {f"a{number}": {f"d{one}" for one in range(3)} for number in range(1_500)}
