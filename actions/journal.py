@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -152,6 +152,10 @@ class Journal:
     def holds(self, action_ids: Iterable[str]) -> bool:
         """Whether the tables lack changes of one of these actions."""
         return not self._gathered.action_ids.isdisjoint(action_ids)
+
+    def holds_others(self, action_ids: Collection[str]) -> bool:
+        """Whether the tables lack changes of an action that is not among these."""
+        return not self._gathered.action_ids.issubset(action_ids)
 
     def add_later(self, new: Changes) -> None:
         """Makes changes durable with the next ones, or with `flush`: a restart would decide them again."""

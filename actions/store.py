@@ -256,7 +256,10 @@ class DeltalakeStore:
             self._journal.merge() if is_due else self._journal.flush()
 
     def archive(self, before_us: int, loaded: Collection[str] = NOTHING) -> bool:
-        self.settle(now=True)
+        self._writer.refuse_if_fenced()
+        if self._journal.holds_others(loaded):
+            # What moves must be complete. A rollout that is under way is loaded, and need not be merged for each part.
+            self.settle(now=True)
         with self._told("archived"):
             return self._archives.move(before_us, loaded)
 

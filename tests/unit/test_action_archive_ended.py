@@ -17,6 +17,7 @@ from support.engine_world import SECOND, EngineWorld
 
 from actions import archive as archive_
 from actions import archive_ended as ended_
+from actions import journal as journal_
 from actions.export import Export
 from actions.fleet_desk import FleetDesk
 from actions.job import Pace
@@ -416,6 +417,36 @@ def test_a_late_success_of_an_archived_target_counts_and_reads_one_row(
     found = {row["device_id"]: row["state"] for row in world.rows("action_targets_archive")}
     assert len(world.rows("action_targets_archive")) == len(found) == 5
     assert found["d1"] == "SUCCEEDED"
+
+
+def test_a_move_merges_the_journal_only_for_actions_that_may_move(
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_, "LARGE", 2)
+    archive_all(world)
+    job = world.job()
+    job.turn()
+    world.action("a3")
+    job.turn()
+    for device_id in ("d1", "d2"):
+        # The first change after the beginning is merged at once.
+        world.status(device_id, "IN_PROGRESS", action_id="a3", progress=10)
+        job.turn()
+    store, before_us = job._store, world.now_us - 90 * DAY
+    assert isinstance(store, DeltalakeStore)
+    assert store._journal.holds({"a3"}), "a change of a large action is gathered"
+    assert not store.archive(before_us, {"a3"})
+    assert store._journal.holds({"a3"})
+    assert not store.archive(before_us)
+    assert not store._journal.holds({"a3"})
+    # The same of an action whose targets are in the archive.
+    for device_id in ("d1", "d2"):
+        world.status(device_id, "SUCCEEDED")
+        job.turn()
+    archive_all(world, store)
+    assert owners(world, "action_targets") == {"a2", "a3"}
+    assert [row["state"] for row in world.rows("action_targets_archive")] == ["SUCCEEDED"] * 5
+    job.close()
 
 
 def test_a_kill_while_a_changed_target_moves_again_loses_no_change(
