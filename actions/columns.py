@@ -27,6 +27,8 @@ DEVICE_COLUMNS = ("device_id", "tenant", "labels", "groups", "time_zone", "log",
 """The columns that `devices_in` reads."""
 _REPORT_TIMES = {"at_us": "at", "recorded_us": "recorded_at"}
 _REPORT_DEFAULTS = {"action_id": "", "attempt": 0, "tenant": DEFAULT_TENANT}
+_DIFFERENT = frozenset(("offset", "at_us", "seq", "message", "result", "command_offset"))
+"""Fields in which hardly two reports are equal."""
 _NEEDED = {name: name for name in ("log_id", "partition", "offset", "device_id", "state")} | _REPORT_TIMES
 """Fields of a report, with their columns, that are never null in a row of the status job."""
 _SOURCES = frozenset(("status", "receipt"))
@@ -69,11 +71,11 @@ def devices_in(batch: pa.RecordBatch) -> Iterator[tuple[Device, bool]]:
     made = maker(Device)
     for id_, tenant, labelled, grouped, zone, log, since in zip(
         ids,
-        _shared((one or DEFAULT_TENANT for one in tenants), pool),
+        _shared([one or DEFAULT_TENANT for one in tenants], pool),
         map(shared_labels, labels),
-        _shared((tuple(text or "" for text in one or ()) for one in groups), pool),
+        _shared([tuple(text or "" for text in one or ()) for one in groups], pool),
         _shared(zones, pool),
-        _shared((one or None for one in logs), pool),
+        _shared([one or None for one in logs], pool),
         retired,
         strict=True,
     ):
@@ -103,6 +105,8 @@ def _report_fields(batch: pa.RecordBatch, same_id: Callable[[str], str]) -> Iter
             yield [None if id_ is None else same_id(id_) for id_ in found]
         elif name in _REPORT_DEFAULTS:
             yield _shared([one or _REPORT_DEFAULTS[name] for one in found], pool)
+        elif name in _DIFFERENT:
+            yield found
         else:
             yield _shared(found, pool)
 
@@ -126,7 +130,9 @@ def _wrong(batch: pa.RecordBatch, reports: Sequence[Report]) -> Iterator[int]:
             yield number
 
 
-def _shared(values: Iterable[Any], pool: dict[Any, Any]) -> Iterator[Any]:
+def _shared(values: list[Any], pool: dict[Any, Any]) -> list[Any]:
     """The values, with one object for equal ones."""
+    if values.count(None) == len(values):
+        return values
     same = pool.setdefault
-    return (same(one, one) for one in values)
+    return [same(one, one) for one in values]

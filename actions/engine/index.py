@@ -7,13 +7,15 @@ for the index of another mapping (an older state, targets that a test has replac
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from .model import SECOND_US, TERMINAL, EngineState, Target, TargetState
 from .queue import Queue
+
+T = TypeVar("T")
 
 SPAN_BITS = 24
 """Targets that may time out are held by spans of 2**24 µs, about 17 s, of the time since which they wait."""
@@ -48,6 +50,10 @@ def kinds_of(targets: Iterable[Target]) -> Counter[Kind]:
     return Counter({Kind(*kind): count for kind, count in Counter(map(_kind, targets)).items()})
 
 
+Grouped = Mapping[tuple[TargetState, int], Collection[str]]
+"""Ids of targets by their state and the moment since which they are in it: many change in one tick, to the same."""
+
+
 class Spans:
     """Ids of targets by (state, span of the moment since which they are in it)."""
 
@@ -56,21 +62,16 @@ class Spans:
     def __init__(self) -> None:
         self._spans: dict[TargetState, dict[int, set[str]]] = {}
 
-    def add(self, state: TargetState, moment_us: int, device_id: str) -> None:
-        spans = self._spans.setdefault(state, {})
-        span = moment_us >> SPAN_BITS
-        ids = spans.get(span)
-        if ids is None:
-            spans[span] = {device_id}
-        else:
-            ids.add(device_id)
+    def add(self, found: Grouped) -> None:
+        for (state, moment_us), ids in found.items():
+            self._spans.setdefault(state, {}).setdefault(moment_us >> SPAN_BITS, set()).update(ids)
 
-    def discard(self, state: TargetState, moment_us: int, device_id: str) -> None:
-        spans = self._spans[state]
-        ids = spans[moment_us >> SPAN_BITS]
-        ids.remove(device_id)
-        if not ids:
-            del spans[moment_us >> SPAN_BITS]
+    def discard(self, found: Grouped) -> None:
+        for (state, moment_us), gone in found.items():
+            spans, span = self._spans[state], moment_us >> SPAN_BITS
+            spans[span].difference_update(gone)
+            if not spans[span]:
+                del spans[span]
 
     def until(self, state: TargetState, moment_us: int) -> Iterator[str]:
         """The ids of this state of which the moment may be at or before this one."""
@@ -147,21 +148,16 @@ class Index:
         return +found
 
     def sent_with(self, updates: Mapping[str, Target]) -> Mapping[int, int]:
-        found, before = self.sent.copy(), self.of
-        found.update(target.sent_us // SECOND_US for target in updates.values() if target.sent_us is not None)
-        found.subtract(
-            old.sent_us // SECOND_US
-            for id_ in updates
-            if (old := before.get(id_)) is not None and old.sent_us is not None
-        )
+        found, before = self.sent + _sent(updates.values()), self.of
+        found.subtract(_sent(old for id_ in updates if (old := before.get(id_)) is not None))
         return +found
 
     def _add(self, targets: Collection[Target]) -> None:
         self.kinds.update(kinds_of(targets))
+        self.sent.update(_sent(targets))
+        since, begun = _groups(), _groups()
         for target in targets:
             state, device_id = target.state, target.device_id
-            if target.sent_us is not None:
-                self.sent[target.sent_us // SECOND_US] += 1
             if state in TERMINAL:
                 if state is TargetState.REMOVED:
                     self.removed.add(device_id)
@@ -174,27 +170,20 @@ class Index:
                 if target.attempt > 1 or target.retry_us is not None:
                     self.again.add(device_id)
                 continue
-            self.since.add(state, target.since_us, device_id)
+            since[state, target.since_us].append(device_id)
             if target.claimed:
                 self.claimed.add(device_id)
             if state is TargetState.IN_PROGRESS and target.begun_us is not None:
-                self.begun.add(state, target.begun_us, device_id)
+                begun[state, target.begun_us].append(device_id)
+        self.since.add(since)
+        self.begun.add(begun)
 
     def _drop(self, targets: Collection[Target]) -> None:
-        for kind, count in kinds_of(targets).items():
-            left = self.kinds[kind] - count
-            if left:
-                self.kinds[kind] = left
-            else:
-                del self.kinds[kind]
+        _take_out(self.kinds, kinds_of(targets))
+        _take_out(self.sent, _sent(targets))
+        since, begun = _groups(), _groups()
         for target in targets:
             state, device_id = target.state, target.device_id
-            if target.sent_us is not None:
-                second = target.sent_us // SECOND_US
-                if self.sent[second] > 1:
-                    self.sent[second] -= 1
-                else:
-                    del self.sent[second]
             if state in TERMINAL:
                 self.removed.discard(device_id)
                 continue
@@ -205,10 +194,29 @@ class Index:
                     self._queue.discard(target.wave, device_id)
                 self.again.discard(device_id)
                 continue
-            self.since.discard(state, target.since_us, device_id)
+            since[state, target.since_us].append(device_id)
             self.claimed.discard(device_id)
             if state is TargetState.IN_PROGRESS and target.begun_us is not None:
-                self.begun.discard(state, target.begun_us, device_id)
+                begun[state, target.begun_us].append(device_id)
+        self.since.discard(since)
+        self.begun.discard(begun)
+
+
+def _sent(targets: Iterable[Target]) -> Counter[int]:
+    return Counter([target.sent_us // SECOND_US for target in targets if target.sent_us is not None])
+
+
+def _take_out(counts: Counter[T], gone: Counter[T]) -> None:
+    for one, count in gone.items():
+        left = counts[one] - count
+        if left:
+            counts[one] = left
+        else:
+            del counts[one]
+
+
+def _groups() -> defaultdict[tuple[TargetState, int], list[str]]:
+    return defaultdict(list)
 
 
 def index_of(state: EngineState, action_id: str) -> Index:

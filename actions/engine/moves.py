@@ -18,7 +18,7 @@ from .routes import Route, is_wait, moved
 from .work import Work
 
 _UNDELIVERED = (TargetState.PENDING, TargetState.QUEUED)
-_HAS_COMMAND = (TargetState.DELIVERED, TargetState.ACCEPTED, TargetState.IN_PROGRESS)
+_HAS_COMMAND = frozenset((TargetState.DELIVERED, TargetState.ACCEPTED, TargetState.IN_PROGRESS))
 
 
 def destination(target: Target, work: Work) -> str | None:

@@ -92,7 +92,10 @@ def apply(state: EngineState, decision: Decision) -> EngineState:
     targets = dict(state.targets)
     by_action: dict[str, dict[str, Target]] = {}
     for target in decision.target_updates:
-        by_action.setdefault(target.action_id, {})[target.device_id] = target
+        rows = by_action.get(target.action_id)
+        if rows is None:
+            rows = by_action[target.action_id] = {}
+        rows[target.device_id] = target
     for action_id, updates in by_action.items():
         targets[action_id] = {**targets.get(action_id, {}), **updates}
         move_index(state, action_id, updates, targets[action_id])
