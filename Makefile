@@ -50,7 +50,7 @@ prerequisites:
 $(VENV)/.stamp: requirements.lock | prerequisites
 	@echo "== virtual environment ($(PYTHON))" >&2
 	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
 	@touch $@
 
 $(CACHE)/broker.stamp: $(RUST_SOURCES) | prerequisites
@@ -189,6 +189,10 @@ conformance-table: ## docs/conformance.md from the clauses and their tests
 docs: setup ## conf/broker.yaml, its schema and docs/reference from the declarations in the code
 	HEADWATER_WRITE_DOCS=1 $(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --package headwater-broker --profile $(PROFILE) --lib config::
 	HEADWATER_WRITE_DOCS=1 $(PY) -m pytest -q tests/unit/test_docs_reference.py tests/integration/test_docs_metrics.py
+
+.PHONY: lock
+lock: $(VENV)/.stamp ## requirements.lock with the digests of the package index for its pins (ARGS=--check)
+	$(PY) tests/support/lock.py $(ARGS)
 
 .PHONY: fmt
 fmt: $(VENV)/.stamp ## write the formats

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
+import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from support.lock import is_for_us, pins
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,9 +27,14 @@ def _key(name: str) -> str:
 
 
 def _pins() -> dict[str, str]:
-    lines = (line.partition("#")[0].strip() for line in (ROOT / "requirements.lock").read_text().splitlines())
-    pairs = (line.partition("==") for line in lines if line)
-    return {_key(name): version for name, _, version in pairs}
+    return {_key(name): version for name, version in pins((ROOT / "requirements.lock").read_text())}
+
+
+def _unhashed(lock: str) -> list[str]:
+    """The lines of a lock that pip would install without a digest."""
+    logical = re.sub(r"\\\n\s*", " ", lock).splitlines()
+    wanted = re.compile(r"[A-Za-z0-9._-]+==\S+( +--hash=sha256:[0-9a-f]{64})+")
+    return [line for line in logical if line and not line.startswith("#") and not wanted.fullmatch(line)]
 
 
 def _requirements() -> list[str]:
@@ -42,13 +51,61 @@ def _misfits(pins: dict[str, str], requirements: list[str]) -> list[str]:
 
 
 def test_the_lock_file_of_python_meets_every_requirement_of_the_project() -> None:
-    assert _misfits(_pins(), _requirements()) == [], "install the extras and write requirements.lock again (pip freeze)"
+    assert _misfits(_pins(), _requirements()) == [], (
+        "install the extras and write requirements.lock again (pip freeze, make lock)"
+    )
 
 
 def test_control_a_stale_lock_file_is_noticed() -> None:
     pins = _pins()
     assert _misfits({**pins, "paho-mqtt": "1.6.1"}, _requirements()) == ["paho-mqtt<3,>=2.2"]
     assert _misfits({n: v for n, v in pins.items() if n != "typer"}, _requirements()) == ["typer<1,>=0.29"]
+
+
+def test_every_package_of_python_has_digests_and_make_asks_for_them() -> None:
+    assert _unhashed((ROOT / "requirements.lock").read_text()) == []
+    assert "pip install --quiet --disable-pip-version-check --require-hashes" in (ROOT / "Makefile").read_text()
+
+
+def test_control_a_package_without_a_digest_is_noticed() -> None:
+    assert _unhashed("# x\na==1 \\\n    --hash=sha256:" + "0" * 64 + "\nb==2\n") == ["b==2"]
+
+
+def test_a_changed_package_is_refused_by_pip(tmp_path: Path) -> None:
+    """A wheel of one module, with the digest of another file in the lock."""
+    wheel = tmp_path / "changed-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("changed.py", "")
+        archive.writestr("changed-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: changed\nVersion: 1\n")
+        kind = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        archive.writestr("changed-1.dist-info/WHEEL", kind)
+        archive.writestr("changed-1.dist-info/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    lock = tmp_path / "lock"
+    command = [sys.executable, "-m", "pip", "install", "--require-hashes", "--no-index", "--no-deps", "--requirement"]
+    command += [str(lock), "--find-links", str(tmp_path), "--target", str(tmp_path / "site")]
+    for found, code in (("0" * 64, 1), (digest, 0)):
+        lock.write_text(f"changed==1 --hash=sha256:{found}\n")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        assert code == 0 or "DO NOT MATCH THE HASHES" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("filename", "is_wanted"),
+    [
+        ("a-1.tar.gz", True),
+        ("a-2.tar.gz", False),
+        ("a-1-py3-none-any.whl", True),
+        ("a-1-cp311-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", True),
+        ("a-1-cp313-cp313-manylinux_2_17_aarch64.whl", True),
+        ("a-1-cp310-cp310-manylinux_2_17_x86_64.whl", False),
+        ("a-1-cp311-cp311-win_amd64.whl", False),
+        ("a-1-cp311-cp311-musllinux_1_2_x86_64.whl", False),
+    ],
+)
+def test_the_lock_has_the_files_that_linux_can_install(filename: str, is_wanted: bool) -> None:
+    assert is_for_us(filename, "1") == is_wanted
 
 
 def test_there_are_lock_files_of_cargo() -> None:

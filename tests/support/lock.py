@@ -1,0 +1,88 @@
+"""Writes requirements.lock from its pins: beside each version the sha256 of its files for Linux, as the index says.
+
+    .venv/bin/python tests/support/lock.py        (make lock)
+    .venv/bin/python tests/support/lock.py --check
+
+With --check it writes nothing and fails if the index no longer has a file that the lock names.
+
+All source archives and all wheels that Python 3.11 to 3.14 can install on x86_64 and aarch64 are listed, so that one
+file serves every machine. It asks the index through pip, whose settings hold.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from pip._internal.commands import create_command
+from pip._internal.index.collector import LinkCollector, parse_links
+from pip._internal.models.link import Link
+from pip._vendor.packaging.utils import InvalidSdistFilename, InvalidWheelFilename
+from pip._vendor.packaging.utils import parse_sdist_filename as of_sdist
+from pip._vendor.packaging.utils import parse_wheel_filename as of_wheel
+from pip._vendor.packaging.version import InvalidVersion, Version
+
+LOCK = Path(__file__).parents[2] / "requirements.lock"
+HEAD = """\
+# Everything that `make` installs into .venv: `pip install --require-hashes` accepts files with these digests only.
+# Made by `make lock` from the pins here; for other versions install the extras of pyproject.toml, write what
+# `pip freeze` says, and run it again.
+"""
+_INTERPRETERS = re.compile(r"py3|py2|cp31[1-4]|cp3[2-9]|cp310")
+_PLATFORMS = re.compile(r"any|(many)?linux.*_(x86_64|aarch64)")
+
+
+def main() -> int | str:
+    command = create_command("install")
+    options, _ = command.parse_args([])
+    with command.main_context():
+        session = command.get_default_session(options)
+        collector = LinkCollector.create(session, options=options)
+        found = "".join(locked(collector, *pin) for pin in pins(LOCK.read_text("utf-8")))
+    if "--check" not in sys.argv[1:]:
+        LOCK.write_text(HEAD + found, "utf-8")
+        return 0
+    gone = sorted(set(digests_of(LOCK.read_text("utf-8"))) - set(digests_of(found)))
+    return f"lock: the index has no file with sha256 {gone[0]}: run `make lock`" if gone else 0
+
+
+def digests_of(text: str) -> list[str]:
+    return re.findall(r"--hash=sha256:([0-9a-f]{64})", text)
+
+
+def pins(text: str) -> list[tuple[str, str]]:
+    """Names and versions, in the order of the file."""
+    return re.findall(r"^([A-Za-z0-9._-]+)==([^\s\\]+)", text, re.MULTILINE)
+
+
+def locked(collector: LinkCollector, name: str, version: str) -> str:
+    digests: set[str] = set()
+    for address in collector.search_scope.get_index_urls_locations(name):
+        page = collector.fetch_response(Link(address))
+        links = parse_links(page) if page is not None else ()
+        digests |= {link.hash for link in links if link.hash_name == "sha256" and is_for_us(link.filename, version)}
+    if not digests:
+        sys.exit(f"lock: the index has no file of {name} {version} with a sha256")
+    return f"{name}=={version}" + "".join(f" \\\n    --hash=sha256:{one}" for one in sorted(digests)) + "\n"
+
+
+def is_for_us(filename: str, version: str) -> bool:
+    """Whether a file of this version can be installed on Linux."""
+    try:
+        if not filename.endswith(".whl"):
+            return of_sdist(filename)[1] == Version(version)
+        _, found, _, tags = of_wheel(filename)
+    except (InvalidSdistFilename, InvalidWheelFilename, InvalidVersion):
+        return False
+    if found != Version(version):
+        return False
+    return any(
+        _PLATFORMS.fullmatch(tag.platform)
+        and (_INTERPRETERS.fullmatch(tag.interpreter) and (tag.abi in ("abi3", "none") or tag.interpreter >= "cp311"))
+        for tag in tags
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
