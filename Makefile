@@ -137,6 +137,7 @@ test-long: setup $(CACHE)/faults.stamp store-server ## long kill loops, models a
 	HEADWATER_STEPS=1000000 $(PY) -m pytest -s tests/unit/test_engine_machine.py -k promises
 	HEADWATER_STEPS=20000 $(PY) -m pytest --numprocesses $(WORKERS) tests/unit/test_fuzz_readers.py
 	HEADWATER_KILLS=all $(PY) -m pytest tests/spark/test_telemetry_kill.py
+	HEADWATER_RECORD_BYTES=100000000 $(PY) -m pytest tests/spark/test_largest_records.py
 	HEADWATER_POWER_CUTS=20 $(PY) -m pytest tests/faults/test_power_cut_*.py
 	HEADWATER_RACES=1000 $(PY) -m pytest tests/integration/test_store.py
 	HEADWATER_ENDINGS=5000 $(PY) -m pytest -s tests/integration/test_fleet_endings.py
