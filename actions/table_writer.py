@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from actions.fence import Fence
@@ -39,6 +39,11 @@ NO_MARKS: Final[Mapping[str, int]] = {}
 _MARKED = ("device_state", "action_targets", "action_state", "action_journal")
 _APP = "headwater-actions"
 _PRUNE_BY_MAX = 100
+_SMALL = WriterProperties(
+    compression="ZSTD",
+    default_column_properties=ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE"),
+)
+"""For files of a few rows that are read only as a whole: half the size."""
 
 
 class TableWriter:
@@ -79,9 +84,15 @@ class TableWriter:
         if self._synced is not None:
             sync_file_system(self._synced)
 
-    def append(self, name: str, rows: pa.Table, marks: Mapping[str, int] = NO_MARKS) -> None:
+    def append(self, name: str, rows: pa.Table, marks: Mapping[str, int] = NO_MARKS, *, is_small: bool = False) -> None:
+        """`is_small`: the rows are few, and are read only as a whole."""
         properties = CommitProperties(app_transactions=self._transactions(name, marks))
-        self._committed(name, lambda table: write_deltalake(table, rows, mode="append", commit_properties=properties))
+        how = _SMALL if is_small else None
+
+        def write(table: DeltaTable) -> None:
+            write_deltalake(table, rows, mode="append", commit_properties=properties, writer_properties=how)
+
+        self._committed(name, write)
 
     def add(self, name: str, rows: pa.Table, marks: Mapping[str, int] = NO_MARKS) -> None:
         """Appends rows whose keys the table does not have, which takes a fraction of the time of a MERGE.

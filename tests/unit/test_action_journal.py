@@ -191,12 +191,12 @@ def killed_at(step: str, when: str, patch: pytest.MonkeyPatch) -> None:
     method = step if step in ("append", "clear") else "merge"
     real: Callable[..., None] = getattr(TableWriter, method)
 
-    def killed(writer: TableWriter, name: str, *rest: Any) -> None:
+    def killed(writer: TableWriter, name: str, *rest: Any, **how: Any) -> None:
         if name not in (JOURNAL, step):
-            real(writer, name, *rest)
+            real(writer, name, *rest, **how)
             return
         if when == "after":
-            real(writer, name, *rest)
+            real(writer, name, *rest, **how)
         raise KilledError(step)
 
     patch.setattr(TableWriter, method, killed)
