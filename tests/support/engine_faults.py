@@ -193,6 +193,10 @@ def _owed_is_nowhere(patch: Patch) -> None:
         patch.setattr(module, "cancelled", cancelled)
 
 
+def _forgets_supersedes(patch: Patch) -> None:
+    patch.setattr(dispatch, "kept_away", lambda target, _: target)
+
+
 def _forgets_cancels(patch: Patch) -> None:
     patch.setattr(requests, "kept_away", lambda target, _: target)
 
@@ -248,6 +252,7 @@ FAULTS: Mapping[str, Fault] = {
     "15 a retry waits for nobody": Fault((promises.ENDS,), _retries("not in the table")),
     "a restart believes an answer without its effect": Fault((promises.CALLED_OFF,), world=frozenset({"requests"})),
     "a device that left may not be cancelled": Fault((promises.CALLED_OFF,), _forgets_cancels),
+    "an update comes back with its device": Fault((promises.SUPERSEDED,), _forgets_supersedes),
     "an owed command is in no log": Fault((promises.WITHDRAWN, promises.UNWANTED), _owed_is_nowhere),
     "a refusal leaves what a start had written": Fault((promises.ENDS,), _leaves_targets),
     "a forced download is an error": Fault((promises.TRUE_ENDING, promises.GOOD_ABORT), _no_other_attempt),

@@ -30,6 +30,7 @@ GOOD_ABORT = "an action in which no device failed is not aborted"
 BAD_SPREADS = "an abort bounds the devices that get a bad command"
 WITHDRAWN = "a command that nobody wants is withdrawn from its log"
 CALLED_OFF = "no command of what a user has cancelled enters a log"
+SUPERSEDED = "no update is sent to a device that has the one by which it was superseded"
 UNWANTED = "no device begins what nobody wants and nobody withdraws"
 CANARY = "a wave in which nobody took part opens no other"
 GATE = "an approval opens the gate for which it was given"
@@ -211,6 +212,7 @@ class MachinePromises:
             self.breaks(CALLED_OFF, publish.idempotency_key)
         if json.loads(publish.value)["type"] == "ota" and publish.kind == "command":
             self._is_free(publish, log)
+            self._is_newest(publish)
         self.repeated(publish)
 
     def repeated(self, publish: Publish) -> None:
@@ -227,6 +229,21 @@ class MachinePromises:
             if is_about and answer is not None and answer.state == "DONE" and one.kind in ("cancel", "retry"):
                 is_off = one.kind == "cancel"
         return is_off
+
+    def _is_newest(self, publish: Publish) -> None:
+        """A user may still ask for the older update, by a retry."""
+        world, id_ = self._world, publish.action_id
+        if any(one.kind == "retry" and one.action_id == id_ for one in world.tables.requests):
+            return
+        for action in world.tables.actions:
+            newer, row = world.state.actions.get(action.action_id), world.state.actions[id_]
+            if newer is None or not action.ota.supersede or action.action_id == id_:
+                continue
+            target = world.state.targets.get(action.action_id, {}).get(publish.device_id)
+            is_newer = (newer.started_us, action.action_id) > (row.started_us, id_)
+            # One that was sent, or came late, and not one that another action has made true.
+            if is_newer and target is not None and target.state is S.SUCCEEDED and target.sent_us is not None:
+                self.breaks(SUPERSEDED, f"{publish.idempotency_key} after {target}")
 
     def _is_free(self, publish: Publish, log: Log) -> None:
         """An update that is over has its cancel in this log: the device would refuse the next one."""

@@ -131,6 +131,20 @@ def cancelled_after_it_left(fleet: Fleet, id_: str) -> None:
         fleet.turn()
 
 
+def superseded_while_it_was_away(fleet: Fleet, id_: str) -> None:
+    """A device has left the selection of an older update while a newer one took its place."""
+    fleet.set_device(id_, Device(id_, "default", labels={"in": "yes"}))
+    fleet.insert(kind="2", selector=4, is_dynamic=True)
+    fleet.live(0)
+    fleet.set_device(id_, Device(id_, "default"))
+    fleet.live(0)
+    fleet.insert(kind="3", supersede=True)
+    for _ in range(3):
+        fleet.live(4)
+    fleet.set_device(id_, Device(id_, "default", labels={"in": "yes"}))
+    fleet.live(4)
+
+
 STORIES: Mapping[str, Callable[[Fleet, str], None]] = {
     one.__name__: one
     for one in (
@@ -145,5 +159,6 @@ STORIES: Mapping[str, Callable[[Fleet, str], None]] = {
         forced_after_its_download,
         slow_update,
         cancelled_after_it_left,
+        superseded_while_it_was_away,
     )
 }
