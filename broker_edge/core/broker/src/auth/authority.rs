@@ -1,9 +1,11 @@
 //! One snapshot of all auth files: it decides who is admitted, and with which rights.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::acl::Acl;
 use super::password_cache::PasswordCache;
+use super::refusal_time::RefusalTime;
 use super::token::{TOKEN_BYTES_MAX, Tokens};
 use super::users::{Fingerprint, Users};
 use super::{Answer, Denied, FileError, Identity, Proof, certificate, password, scram, users};
@@ -45,21 +47,38 @@ impl std::fmt::Debug for Check {
     }
 }
 
+/// The result of a slow check.
+#[derive(Debug)]
+pub struct Verdict {
+    pub answer: Answer,
+    /// The client may not be told before, so that the time of a refusal tells nothing about the user.
+    pub not_before: Option<Instant>,
+}
+
+impl Verdict {
+    fn at_once(answer: Answer) -> Self {
+        Self {
+            answer,
+            not_before: None,
+        }
+    }
+}
+
 impl Check {
     /// A password takes tens of milliseconds of CPU time.
-    ///
-    /// # Errors
-    /// Invalid credentials.
-    pub fn run(self) -> Answer {
+    pub fn run(self) -> Verdict {
         let authority = &self.authority;
         if let Some(tokens) = authority.tokens_for(&self.password) {
-            return tokens.authenticate(&self.password).map(Arc::new);
+            return Verdict::at_once(tokens.authenticate(&self.password).map(Arc::new));
         }
         // Another check of the same password may have finished meanwhile.
         if let Some(answer) = authority.recall(&self.user, &self.password) {
-            return answer;
+            return Verdict::at_once(answer);
         }
-        let users = authority.users.as_ref().ok_or(Denied::BadCredentials)?;
+        let Some(users) = authority.users.as_ref() else {
+            return Verdict::at_once(Err(Denied::BadCredentials));
+        };
+        let started = Instant::now();
         let stored = users
             .get(&self.user)
             .and_then(|user| user.password.as_ref());
@@ -69,13 +88,17 @@ impl Check {
                 authority
                     .password_cache
                     .remember(&self.user, &self.password);
-                Ok(with_password(&self.user, stored.fingerprint))
+                Verdict::at_once(Ok(with_password(&self.user, stored.fingerprint)))
             }
             _ => {
                 authority
                     .password_cache
                     .remember_wrong(&self.user, &self.password);
-                Err(Denied::BadCredentials)
+                let at = authority.refusal_time.answer_at(started, users.slowest());
+                Verdict {
+                    answer: Err(Denied::BadCredentials),
+                    not_before: Some(at),
+                }
             }
         }
     }
@@ -108,6 +131,7 @@ pub struct Authority {
     /// Some authentication method is configured.
     pub(super) is_configured: bool,
     password_cache: PasswordCache,
+    refusal_time: RefusalTime,
     /// Every caller is an operator: nothing is configured, and only this machine can connect.
     opens_operation: bool,
     /// The secret from which the SCRAM keys of unknown users are derived.
@@ -156,6 +180,7 @@ impl Authority {
             admits_anybody: settings.allow_anonymous || !settings.is_configured(),
             is_configured: settings.is_configured(),
             password_cache: PasswordCache::default(),
+            refusal_time: RefusalTime::default(),
             scram_secret,
         })
     }

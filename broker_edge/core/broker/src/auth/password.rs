@@ -150,6 +150,15 @@ impl StoredPassword {
         (self.kind(), numbers)
     }
 
+    /// An estimate of the time of a check, in microseconds; only for comparing stored passwords.
+    pub fn work(&self) -> u64 {
+        match self {
+            Self::Argon2id { costs, .. } => u64::from(costs[0]) * u64::from(costs[1]),
+            Self::Pbkdf2Sha512 { iterations, .. } => u64::from(iterations.get()),
+            Self::Sha512 { .. } => 0,
+        }
+    }
+
     /// A stored form of the same cost that no password matches, for unknown users.
     pub fn decoy(&self) -> Self {
         let mut decoy = self.clone();

@@ -98,6 +98,13 @@ impl Users {
         self.by_name.iter().map(|(name, user)| (&**name, user))
     }
 
+    /// A decoy with the cost of the slowest password of the file.
+    pub fn slowest(&self) -> &StoredPassword {
+        let decoys = self.decoys.iter().map(|(decoy, _)| decoy);
+        let slowest = decoys.max_by_key(|decoy| decoy.work());
+        slowest.expect("`parse` leaves at least one decoy")
+    }
+
     /// The decoy of an unknown user. Over many names, the costs are distributed as in the file.
     pub fn decoy(&self, name: &str) -> &StoredPassword {
         let total: u64 = self.decoys.iter().map(|(_, count)| count).sum();

@@ -1,4 +1,5 @@
-//! A fixed number of threads that check passwords and tokens, with a bounded queue.
+//! A fixed number of threads that check passwords and tokens, with a bounded queue. An answer that may
+//! not be given yet waits elsewhere (`later`).
 //!
 //! The caller passes a closure for the answer and never waits. If the queue is full, the check is returned and the
 //! client is told that the broker is busy. A queued client that has to make room for another address gets the same
@@ -10,6 +11,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::later::{Later, LaterAdder};
 use super::waiting::{ListenerKind, Queued, Source, Waiting};
 use super::{Check, Denied, Identity};
 
@@ -43,6 +45,8 @@ struct Job {
 pub struct Verifier {
     jobs: Arc<Jobs>,
     threads: Vec<JoinHandle<()>>,
+    /// `None` without checking threads. Dropped after they have ended.
+    later: Option<Later>,
 }
 
 struct Jobs {
@@ -74,12 +78,17 @@ impl Verifier {
         let mut verifier = Self {
             jobs: Arc::clone(&jobs),
             threads: Vec::new(),
+            later: None,
         };
+        if threads == 0 {
+            return Ok(verifier);
+        }
+        let later = verifier.later.insert(Later::start()?);
         for number in 0..threads {
-            let jobs = Arc::clone(&jobs);
+            let (jobs, later) = (Arc::clone(&jobs), later.adder());
             let thread = std::thread::Builder::new()
                 .name(format!("verify-{number}"))
-                .spawn(move || work(&jobs))?;
+                .spawn(move || work(&jobs, &later))?;
             verifier.threads.push(thread);
         }
         Ok(verifier)
@@ -128,14 +137,18 @@ impl Drop for Verifier {
     }
 }
 
-fn work(jobs: &Jobs) {
+fn work(jobs: &Jobs, later: &LaterAdder) {
     // On Linux this affects only this thread. Password guesses must not take CPU time from the event loop.
     if let Err(error) = rustix::process::nice(NICE) {
         tracing::debug!(%error, "could not lower the priority of password checks");
     }
     while let Some(job) = next(jobs) {
         if job.asker.is_there() {
-            job.asker.tell(job.check.run());
+            let verdict = job.check.run();
+            match verdict.not_before {
+                Some(at) => later.tell(at, job.asker, verdict.answer),
+                None => job.asker.tell(verdict.answer),
+            }
         }
     }
 }

@@ -3,6 +3,8 @@
 mod credentials;
 mod flight;
 mod floods;
+mod refusal_time;
+
 mod rights;
 mod shares;
 

@@ -1,0 +1,124 @@
+//! The time of a refusal does not tell whether a user exists, nor how its password is stored.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::flight::Flight;
+use super::{connect, line, start_with, write};
+use crate::common::http::{ask, status};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use headwater_broker::Broker;
+use headwater_broker::auth::users::{generate, new_lines};
+use serde_json::json;
+use tonic::Code;
+
+const ROUNDS: usize = 9;
+/// Names of the file by the kind of their hash, and names that are not in it.
+const NAMES: [&str; 5] = ["slow", "quick", "generated", "nobody", "no-one"];
+
+fn start(dir: &std::path::Path) -> Broker {
+    let slow = new_lines("slow", "a long password", false).unwrap();
+    let (_, generated) = generate("generated").unwrap();
+    write(dir, "users", &[slow, line("quick"), generated].concat());
+    start_with(&dir.join("log"), |config| {
+        config.auth.password_file = Some(dir.join("users"));
+    })
+}
+
+/// The median time of each name; the rounds of the names alternate, so that all of them meet the same machine.
+struct Times(BTreeMap<&'static str, Vec<Duration>>);
+
+impl Times {
+    fn new() -> Times {
+        Times(BTreeMap::new())
+    }
+
+    fn add(&mut self, name: &'static str, started: Instant) {
+        self.0.entry(name).or_default().push(started.elapsed());
+    }
+
+    /// Far apart means three times: without the wait, the kinds of hashes lie a hundred times apart.
+    fn assert_alike(self, listener: &str) {
+        let medians: BTreeMap<&str, Duration> = self
+            .0
+            .into_iter()
+            .map(|(name, mut times)| {
+                times.sort_unstable();
+                (name, times[times.len() / 2])
+            })
+            .collect();
+        let (least, most) = (medians.values().min(), medians.values().max());
+        assert!(
+            least.zip(most).is_some_and(|(least, most)| *most < 3 * *least),
+            "{listener}: {medians:?}"
+        );
+    }
+}
+
+#[test]
+fn an_mqtt_refusal_takes_as_long_for_every_name_and_kind_of_hash() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path());
+    let mut times = Times::new();
+    for round in 0..ROUNDS {
+        for name in NAMES {
+            let started = Instant::now();
+            let (_, code) = connect(&broker, name, name, &format!("wrong-{round}"));
+            assert_eq!(code, 0x86);
+            times.add(name, started);
+        }
+    }
+    times.assert_alike("MQTT");
+    let started = Instant::now();
+    assert_eq!(connect(&broker, "q", "quick", "pw-quick").1, 0);
+    let admitted = started.elapsed();
+    let started = Instant::now();
+    assert_eq!(connect(&broker, "q", "quick", "pw-wrong").1, 0x86);
+    assert!(admitted * 3 < started.elapsed(), "who is let in does not wait");
+    broker.shutdown();
+}
+
+#[test]
+fn an_admin_refusal_takes_as_long_for_every_name_and_kind_of_hash() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path());
+    let mut times = Times::new();
+    for round in 0..ROUNDS {
+        for name in NAMES {
+            let shown = STANDARD.encode(format!("{name}:wrong-{round}"));
+            let shown = format!("Authorization: Basic {shown}");
+            let started = Instant::now();
+            let answer = ask(
+                broker.admin_address(),
+                "GET /api/v1/status",
+                &["Host: localhost", &shown],
+            );
+            assert_eq!(status(&answer), 401);
+            times.add(name, started);
+        }
+    }
+    times.assert_alike("admin");
+    broker.shutdown();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flight_refusal_takes_as_long_for_every_name_and_kind_of_hash() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path());
+    let mut times = Times::new();
+    for round in 0..ROUNDS {
+        for name in NAMES {
+            let shown = STANDARD.encode(format!("{name}:wrong-{round}"));
+            let mut flight = Flight::open(&broker, Some(format!("Basic {shown}"))).await;
+            let started = Instant::now();
+            let code = flight.code("version", json!({})).await;
+            assert_eq!(code, Code::Unauthenticated);
+            times.add(name, started);
+        }
+    }
+    times.assert_alike("Flight");
+    tokio::task::spawn_blocking(move || broker.shutdown())
+        .await
+        .unwrap();
+}
