@@ -1,4 +1,5 @@
-//! The audit of refusals: a bounded table by verified user, and a separate log (target `audit`).
+//! The audit: refusals in a bounded table by verified user, and a separate log (target `audit`) of refusals and of what
+//! operators did.
 //!
 //! The event loop and the service report each refusal to it: of a login, a right, a quota, a limit or an origin. Users
 //! are verified names, so clients cannot create rows by inventing names; all refusals without a verified user share one
@@ -35,6 +36,40 @@ words! {
         Flight = "flight",
         Admin = "admin",
     }
+}
+
+/// What an operator did. Each one is a line, because operators are few and known.
+#[derive(Debug, Clone, Copy)]
+pub struct Operated<'a> {
+    pub door: &'static str,
+    /// The action with what it was done to, for example `PUT /api/v1/drain`.
+    pub act: &'a str,
+    /// `ok`, or why it failed.
+    pub result: &'a str,
+    /// `None` on a broker without users, and for a signal.
+    pub user: Option<&'a str>,
+    pub address: Option<IpAddr>,
+}
+
+/// Characters of an action that are logged.
+const ACT_CHARS_MAX: usize = 512;
+
+/// Logs what an operator did.
+pub fn operated(done: &Operated<'_>) {
+    let Operated {
+        door, result, user, ..
+    } = *done;
+    let act: String = done.act.chars().take(ACT_CHARS_MAX).collect();
+    let address = done.address.map(|address| address.to_string());
+    tracing::info!(
+        target: "audit",
+        door,
+        act,
+        result,
+        user,
+        address,
+        "audit: operated"
+    );
 }
 
 /// One refusal.

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use crate::audit::Interface;
+use crate::transport::revocations::{CertificateId, Revocations};
 use crate::words::words;
 
 /// The names in a client certificate that the listener's authority signed.
@@ -13,6 +14,19 @@ pub struct CertificateNames {
     pub common_name: Option<String>,
     /// Subject alternative names (DNS, URI, mail), in the order of the certificate.
     pub alternative_names: Vec<String>,
+    /// When the certificate expires, in Unix microseconds.
+    pub expires_us: Option<i64>,
+    /// Issuer and serial number, by which its authority may revoke it.
+    pub id: CertificateId,
+    /// What the authorities of its listener have revoked; `None` where the listener has no revocation lists.
+    pub revocations: Option<Arc<Revocations>>,
+}
+
+impl CertificateNames {
+    pub fn is_revoked(&self) -> bool {
+        let lists = self.revocations.as_ref();
+        lists.is_some_and(|lists| lists.contains(&self.id))
+    }
 }
 
 words! {

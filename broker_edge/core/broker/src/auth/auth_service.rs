@@ -73,11 +73,16 @@ impl AuthService {
     pub fn reload(&self) -> Result<(), FileError> {
         let authority = Arc::new(Authority::load(&self.settings, self.is_local)?);
         *self.current.write() = authority;
+        self.review();
+        Ok(())
+    }
+
+    /// Has everybody who is connected checked again, with the same files: a certificate may have been revoked.
+    pub fn review(&self) {
         self.epoch.fetch_add(1, Ordering::Release);
         let call = |watcher: Watcher| watcher();
         let mut watchers = self.watchers.lock();
         watchers.retain(|watcher| watcher.upgrade().map(call).is_some());
-        Ok(())
     }
 }
 

@@ -185,6 +185,20 @@ impl Authority {
         })
     }
 
+    /// What is wrong with each of the files.
+    pub fn problems(settings: &AuthSettings) -> Vec<FileError> {
+        let users = settings.password_file.as_deref().map(Users::load);
+        let acl = settings.acl_file.as_deref().map(Acl::load);
+        let keys = settings.token.keys_file.as_deref();
+        let tokens = keys.map(|file| Tokens::load(file, &settings.token));
+        let found = [
+            users.and_then(Result::err),
+            acl.and_then(Result::err),
+            tokens.and_then(Result::err),
+        ];
+        found.into_iter().flatten().collect()
+    }
+
     /// Whether no authentication is needed and everything is allowed.
     pub fn is_open(&self) -> bool {
         !self.is_configured && self.acl.is_none()
@@ -325,7 +339,11 @@ impl Authority {
         let stored = self.users.as_ref().and_then(|users| users.get(user));
         match identity.proof {
             Proof::Nothing => self.admits_anybody,
-            Proof::Certificate | Proof::Stored => true,
+            Proof::Certificate => !identity
+                .certified
+                .as_ref()
+                .is_some_and(|names| names.is_revoked()),
+            Proof::Stored => true,
             Proof::Password(proved) => stored
                 .and_then(|user| user.password.as_ref())
                 .is_some_and(|stored| stored.fingerprint == proved),

@@ -25,6 +25,7 @@ mod tests {
         let names = CertificateNames {
             common_name: Some("pump-7".into()),
             alternative_names: vec!["urn:pump:7".into(), "pump-7.local".into()],
+            ..CertificateNames::default()
         };
         let user = |user, names: &CertificateNames| {
             let settings = CertificateSettings {
@@ -46,6 +47,7 @@ mod tests {
             let names = CertificateNames {
                 common_name: Some(bad.into()),
                 alternative_names: Vec::new(),
+                ..CertificateNames::default()
             };
             assert_eq!(user(CertificateUser::CommonName, &names), None, "{bad:?}");
         }

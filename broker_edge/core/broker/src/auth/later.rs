@@ -67,7 +67,10 @@ impl LaterAdder {
         let key = (at, state.next);
         state.next += 1;
         state.waiting.insert(key, (asker, answer));
-        let is_first = state.waiting.first_key_value().is_some_and(|(first, _)| *first == key);
+        let is_first = state
+            .waiting
+            .first_key_value()
+            .is_some_and(|(first, _)| *first == key);
         drop(state);
         if is_first {
             self.0.changed.notify_one();

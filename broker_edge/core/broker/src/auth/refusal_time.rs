@@ -14,6 +14,7 @@ use super::password::StoredPassword;
 const HEADROOM: u32 = 2;
 /// One check that took very long, because the machine stood still, must not delay all refusals for as long.
 const RISE_MAX: u32 = 4;
+const RISE_LEAST_MAX: Duration = Duration::from_secs(3);
 /// The part of a rise that is taken back with each shorter check.
 const DECAY: u64 = 64;
 
@@ -31,18 +32,26 @@ impl RefusalTime {
     pub fn answer_at(&self, started: Instant, slowest: &StoredPassword) -> Instant {
         let took = started.elapsed();
         let expected = *self.expected.get_or_init(|| {
-            let measured = Instant::now();
+            let before = cpu_time();
             slowest.is(b"");
-            measured.elapsed() * HEADROOM
+            cpu_time().saturating_sub(before) * HEADROOM
         });
         let risen_us = self.risen_us.load(Ordering::Relaxed);
-        let over = took.saturating_sub(expected).min(expected * RISE_MAX);
+        let over = took
+            .saturating_sub(expected)
+            .min((expected * RISE_MAX).max(RISE_LEAST_MAX));
         let over_us = u64::try_from(over.as_micros()).unwrap_or(u64::MAX);
         // Checks on two threads may overwrite each other's value; the next check corrects it.
         let next_us = over_us.max(risen_us - risen_us.div_ceil(DECAY));
         self.risen_us.store(next_us, Ordering::Relaxed);
         started + expected + Duration::from_micros(risen_us.max(over_us))
     }
+}
+
+/// The processor time of this thread: what other processes take meanwhile does not count.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -62,8 +71,11 @@ mod tests {
         assert_eq!(answer_after(0), expected);
         let slow = answer_after(30);
         assert!(slow >= Duration::from_millis(30), "{slow:?}");
-        assert!(answer_after(0) >= slow - slow / 16, "the next ones wait as long");
-        assert!(answer_after(60_000) <= expected * (1 + RISE_MAX));
+        assert!(
+            answer_after(0) >= slow - slow / 16,
+            "the next ones wait as long"
+        );
+        assert!(answer_after(60_000) <= expected + RISE_LEAST_MAX);
         for _ in 0..1000 {
             answer_after(0);
         }

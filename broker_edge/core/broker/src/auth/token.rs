@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use jsonwebtoken::errors::ErrorKind;
-use jsonwebtoken::jwk::JwkSet;
+use jsonwebtoken::jwk::{Jwk, JwkSet, KeyOperations, PublicKeyUse};
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind, Validation};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -97,6 +97,10 @@ impl Tokens {
     /// The token is malformed, expired, not yet valid, for another audience, or not signed by a key of the file.
     pub fn authenticate(&self, token: &[u8]) -> Result<Identity, Denied> {
         let header = jsonwebtoken::decode_header(token).map_err(|_| Denied::BadToken)?;
+        if header.crit.is_some() {
+            // RFC 7515, 4.1.11: what the header calls critical must be understood, and no extension is.
+            return Err(Denied::BadToken);
+        }
         let named = |key: &&SigningKey| {
             key.algorithm == header.alg && (key.id.is_none() || key.id == header.kid)
         };
@@ -218,7 +222,15 @@ fn signing_key(id: Option<String>, key: DecodingKey) -> Result<SigningKey, Strin
 fn jwks_keys(text: &str) -> Result<Vec<SigningKey>, String> {
     let set: JwkSet = serde_json::from_str(text)
         .map_err(|error| format!("it is neither a PEM file nor a JWKS: {error}"))?;
-    let keys = set.keys.into_iter().map(|jwk| {
+    // Keys for encryption often stand in the same file. A signature by such a key proves nothing.
+    let is_for_signatures = |jwk: &Jwk| {
+        let operations = jwk.common.key_operations.as_ref();
+        matches!(
+            jwk.common.public_key_use,
+            None | Some(PublicKeyUse::Signature)
+        ) && operations.is_none_or(|all| all.contains(&KeyOperations::Verify))
+    };
+    let keys = set.keys.into_iter().filter(is_for_signatures).map(|jwk| {
         let key =
             DecodingKey::from_jwk(&jwk).map_err(|error| format!("a key is unusable: {error}"))?;
         signing_key(jwk.common.key_id, key)

@@ -274,3 +274,41 @@ fn files_without_a_usable_public_key_are_refused() {
         assert!(load(&text, &settings).is_err(), "{text}");
     }
 }
+
+#[test]
+fn a_key_for_encryption_proves_no_signature() {
+    let (signs, encrypts) = (Issuer::new(1), Issuer::new(2));
+    let mut for_encryption = encrypts.jwk(None);
+    for_encryption["use"] = json!("enc");
+    let mut for_other_operations = encrypts.jwk(Some("other"));
+    for_other_operations["key_ops"] = json!(["deriveKey"]);
+    let mut for_signatures = signs.jwk(None);
+    for_signatures["use"] = json!("sig");
+    for_signatures["key_ops"] = json!(["verify"]);
+    let keys = [for_signatures, for_encryption.clone(), for_other_operations];
+    let tokens = tokens(&keys, &TokenSettings::default());
+    let claims = json!({"sub": "ann", "exp": FAR_S});
+    assert_eq!(user(&tokens, &signs.token(&claims)), Ok("ann".to_owned()));
+    let header = json!({"alg": "EdDSA", "kid": "other"});
+    for token in [encrypts.token(&claims), encrypts.sign(&header, &claims)] {
+        assert_eq!(user(&tokens, &token), Err(Denied::BadToken));
+    }
+    let alone = load(
+        &json!({"keys": [for_encryption]}).to_string(),
+        &TokenSettings::default(),
+    );
+    assert!(alone.is_err(), "a file without a usable key is refused");
+}
+
+#[test]
+fn a_token_that_names_critical_extensions_is_refused() {
+    let issuer = Issuer::new(1);
+    let tokens = tokens(&[issuer.jwk(None)], &TokenSettings::default());
+    let claims = json!({"sub": "ann", "exp": FAR_S});
+    for crit in [json!(["exp"]), json!(["urn:example:x"]), json!([])] {
+        let token = issuer.sign(&json!({"alg": "EdDSA", "crit": crit}), &claims);
+        assert_eq!(user(&tokens, &token), Err(Denied::BadToken));
+    }
+    let token = issuer.sign(&json!({"alg": "EdDSA"}), &claims);
+    assert_eq!(user(&tokens, &token), Ok("ann".to_owned()));
+}

@@ -1,6 +1,7 @@
 //! Starts and stops a broker: the order of its parts.
 
 mod listen;
+pub(crate) mod private;
 mod start_error;
 
 use std::net::SocketAddr;
@@ -80,10 +81,13 @@ impl Broker {
         certificates.show(&metrics.transport);
         let reloads = reloads_of(&metrics, &auth, &certificates);
         let loop_parts = LoopParts::new().map_err(thread("MQTT data plane"))?;
-        std::fs::create_dir_all(&config.data_dir).map_err(|reason| StartError::Folder {
+        private::create_dir(&config.data_dir).map_err(|reason| StartError::Folder {
             dir: config.data_dir.clone(),
             reason,
         })?;
+        for warning in private::warnings(&config) {
+            tracing::warn!("{warning}");
+        }
         let (log, report) = Log::open(log_config(&config), Seams::system())?;
         tell(&log, &report);
         let context = ServiceContext {
@@ -179,12 +183,13 @@ fn reloads_of(
     certificates: &Arc<Certificates>,
 ) -> Arc<Reloads> {
     let reloads = Reloads::new(Arc::clone(metrics));
-    let auth = Arc::clone(auth);
-    reloads.add(move || auth.reload().map_err(|error| error.to_string()));
+    let (reloaded, auth) = (Arc::clone(auth), Arc::clone(auth));
+    reloads.add(move || reloaded.reload().map_err(|error| error.to_string()));
     let (certificates, shown) = (Arc::clone(certificates), Arc::clone(metrics));
     reloads.add(move || {
         let result = certificates.reload();
         certificates.show(&shown.transport);
+        auth.review();
         result.map_err(|error| error.to_string())
     });
     Arc::new(reloads)

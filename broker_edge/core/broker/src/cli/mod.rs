@@ -2,6 +2,7 @@
 //!
 //! One line goes to stdout, when all listeners accept; everything else goes to stderr.
 
+mod check;
 mod log;
 mod output;
 mod users;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::audit::{self, Operated};
 use crate::config::{self, Config, ConfigError, Source};
 use crate::{Broker, VERSION, changes, logging};
 use output::{EXIT_CONFIG, EXIT_FAILED, EXIT_OK, print, say};
@@ -25,8 +27,8 @@ usage: headwaterd [--config FILE] [--set KEY=VALUE]...
   --config FILE     settings; conf/broker.yaml explains every key
   --set KEY=VALUE   one setting, for example --set listeners.mqtt.bind=127.0.0.1:0
   --log-format F    text or json: format of the log on stderr (broker.log_format)
-  --check           check the settings, list lines whose meaning has changed since
-                    an older version, and exit
+  --check           check the settings and the files that they name, list lines whose
+                    meaning has changed since an older version, and exit
   --print-config    print the resulting settings, and exit
   --print-schema    print the JSON schema of the settings, and exit
   --print-reference print every setting with meaning, limits and default as
@@ -89,6 +91,11 @@ fn with_settings(arguments: Arguments) -> i32 {
     match arguments.command {
         Command::Check => {
             notes.iter().for_each(|note| complain(note));
+            let wrong = check::problems(&config);
+            wrong.iter().for_each(|sentence| complain(sentence));
+            if !wrong.is_empty() {
+                return EXIT_CONFIG;
+            }
             let changed = changes::notes(&config);
             print(&format!("the settings are valid\n{changed}"))
         }
@@ -109,7 +116,10 @@ fn exit_code(error: &ConfigError) -> i32 {
 }
 
 fn serve(config: Config, notes: &[String]) -> i32 {
-    logging::start(config.broker.log_format);
+    if let Err(reason) = logging::start(config.broker.log_format) {
+        complain(&reason);
+        return EXIT_CONFIG;
+    }
     for note in notes {
         tracing::warn!("{note}");
     }
@@ -137,7 +147,14 @@ fn serve(config: Config, notes: &[String]) -> i32 {
                 break;
             }
             // Errors have been logged, and the old contents stay in use.
-            let _ = broker.reload();
+            let reloaded = broker.reload();
+            audit::operated(&Operated {
+                door: "signal",
+                act: "reload",
+                result: reloaded.as_ref().map_or_else(String::as_str, |()| "ok"),
+                user: None,
+                address: None,
+            });
         }
     }
     broker.shutdown();

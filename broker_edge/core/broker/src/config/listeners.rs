@@ -117,6 +117,10 @@ settings! {
         /// PEM file with the authorities that sign client certificates.
         #[effect = AtReload]
         client_ca: Option<PathBuf> = None;
+        /// PEM file with the revocation lists (CRL) of the authorities that sign client certificates. A client whose
+        /// certificate is revoked, or whose authority has no valid list in the file, is refused.
+        #[effect = AtReload]
+        crl: Option<PathBuf> = None;
         /// Whether clients present a certificate.
         client_auth: ClientAuth = ClientAuth::None;
         /// Oldest version of TLS that is accepted.
@@ -238,6 +242,9 @@ impl TlsSettings {
             }
             (_, _, Some(_), ClientAuth::None) => {
                 "client_ca has no effect with `client_auth: none`; write optional or required"
+            }
+            _ if self.crl.is_some() && self.client_auth == ClientAuth::None => {
+                "crl has no effect with `client_auth: none`; write optional or required"
             }
             _ => return Ok(()),
         };

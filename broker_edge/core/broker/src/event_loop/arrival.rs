@@ -229,7 +229,10 @@ impl Arrival {
         };
         if !tls.is_handshaking() {
             let first = tls.peer_certificates().and_then(<[_]>::first);
-            self.certificate = first.and_then(certificates::names_of).map(Arc::new);
+            let context = self.speaks.tls.as_ref();
+            let lists = context.and_then(|context| context.revocations());
+            let names = first.and_then(|first| certificates::names_of(first, lists));
+            self.certificate = names.map(Arc::new);
             self.next_stage();
         }
         Ok(0)

@@ -1,7 +1,8 @@
 //! Certificates, keys and authorities of the listeners: read from files, checked, and replaced while connections stay
 //! open.
 //!
-//! A connection keeps the settings of its handshake; reloaded files apply to later connections.
+//! A connection keeps the settings of its handshake; reloaded files apply to later connections. Only revocations apply
+//! to open connections, too.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
@@ -21,6 +22,7 @@ use crate::clock::now_us;
 use crate::config::{ClientAuth, TlsSettings, TlsVersion};
 use crate::metrics::TransportMetrics;
 use crate::peer::CertificateNames;
+use crate::transport::revocations::{self, CertificateId, Revocations, Revoked};
 
 /// Warn about a certificate that expires within this time.
 const WARN_BEFORE_S: i64 = 14 * 86_400;
@@ -62,6 +64,8 @@ pub struct TlsContext {
     settings: TlsSettings,
     alpn: &'static [&'static str],
     current: RwLock<Current>,
+    /// Shared with the connections, so that a reload reaches those that are open.
+    revocations: Arc<Revocations>,
 }
 
 #[derive(Debug, Clone)]
@@ -77,9 +81,16 @@ impl TlsContext {
         Arc::clone(&self.current.read().config)
     }
 
+    /// What the authorities of the clients have revoked, if the listener has revocation lists.
+    pub fn revocations(&self) -> Option<Arc<Revocations>> {
+        let has_lists = self.settings.crl.is_some();
+        has_lists.then(|| Arc::clone(&self.revocations))
+    }
+
     fn reload(&self) -> Result<(), TlsError> {
-        let read = read(self.listener, &self.settings, self.alpn)?;
+        let (read, revoked) = read(self.listener, &self.settings, self.alpn)?;
         *self.current.write() = read;
+        self.revocations.replace(revoked);
         Ok(())
     }
 }
@@ -102,11 +113,15 @@ impl Certificates {
         if !settings.is_on() {
             return Ok(None);
         }
+        let (current, revoked) = read(listener, settings, alpn)?;
+        let revocations = Arc::<Revocations>::default();
+        revocations.replace(revoked);
         let context = Arc::new(TlsContext {
             listener,
             settings: settings.clone(),
             alpn,
-            current: RwLock::new(read(listener, settings, alpn)?),
+            current: RwLock::new(current),
+            revocations,
         });
         self.0.push(Arc::clone(&context));
         Ok(Some(context))
@@ -142,7 +157,7 @@ fn read(
     listener: &'static str,
     settings: &TlsSettings,
     alpn: &[&str],
-) -> Result<Current, TlsError> {
+) -> Result<(Current, Revoked), TlsError> {
     let (cert_file, key_file) = (path(&settings.cert), path(&settings.key));
     let chain = certificates(listener, "cert", &cert_file)?;
     let key = PrivateKeyDer::from_pem_slice(&bytes_of(listener, "key", &key_file)?);
@@ -158,10 +173,12 @@ fn read(
         TlsVersion::V12 => &[&version::TLS13, &version::TLS12],
         TlsVersion::V13 => &[&version::TLS13],
     };
+    let lists = revocation_lists(listener, settings)?;
+    let revoked = revocations::read(listener, &lists).map_err(refused)?;
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(versions)
         .map_err(|error| refused(error.to_string()))?
-        .with_client_cert_verifier(client_verifier(listener, settings)?);
+        .with_client_cert_verifier(client_verifier(listener, settings, lists)?);
     let mut config = builder
         .with_single_cert(chain, key)
         .map_err(|error| match error {
@@ -177,16 +194,18 @@ fn read(
     // signatures, and tickets from before a reload are invalid.
     config.ticketer = ring::Ticketer::new().map_err(|error| refused(error.to_string()))?;
     config.send_tls13_tickets = 1;
-    Ok(Current {
+    let current = Current {
         config: Arc::new(config),
         expires_s,
-    })
+    };
+    Ok((current, revoked))
 }
 
 /// Checks the certificates of clients, if they are asked for one.
 fn client_verifier(
     listener: &'static str,
     settings: &TlsSettings,
+    lists: Vec<CertificateRevocationListDer<'static>>,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let is_optional = match settings.client_auth {
         ClientAuth::None => return Ok(WebPkiClientVerifier::no_client_auth()),
@@ -207,7 +226,35 @@ fn client_verifier(
     if is_optional {
         verifier = verifier.allow_unauthenticated();
     }
+    if !lists.is_empty() {
+        // Of the client's own certificate: few authorities publish a list for their intermediate certificates. A
+        // certificate whose authority has no list here, or an expired one, is refused.
+        verifier = verifier
+            .with_crls(lists)
+            .only_check_end_entity_revocation()
+            .enforce_revocation_expiration();
+    }
     verifier.build().map_err(|error| refused(&error))
+}
+
+fn revocation_lists(
+    listener: &'static str,
+    settings: &TlsSettings,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+    let Some(file) = &settings.crl else {
+        return Ok(Vec::new());
+    };
+    let bytes = bytes_of(listener, "crl", file)?;
+    let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
+    match lists {
+        Ok(lists) if !lists.is_empty() => Ok(lists),
+        _ => Err(TlsError::Empty {
+            listener,
+            key: "crl",
+            file: file.clone(),
+            what: "revocation list (X509 CRL)",
+        }),
+    }
 }
 
 fn path(setting: &Option<PathBuf>) -> PathBuf {
@@ -262,7 +309,10 @@ fn check_time(
 }
 
 /// The names in a verified certificate; `None` if it cannot be parsed after all.
-pub fn names_of(certificate: &CertificateDer<'_>) -> Option<CertificateNames> {
+pub fn names_of(
+    certificate: &CertificateDer<'_>,
+    revocations: Option<Arc<Revocations>>,
+) -> Option<CertificateNames> {
     let (_, certificate) = parse_x509_certificate(certificate.as_ref()).ok()?;
     let common_name = certificate
         .subject()
@@ -281,9 +331,13 @@ pub fn names_of(certificate: &CertificateDer<'_>) -> Option<CertificateNames> {
         .into_iter()
         .flat_map(|names| &names.value.general_names);
     let alternative_names = names.filter_map(text_of).collect();
+    let expires_s = certificate.validity().not_after.timestamp();
     Some(CertificateNames {
         common_name,
         alternative_names,
+        expires_us: expires_s.checked_mul(1_000_000),
+        id: CertificateId::of(&certificate),
+        revocations,
     })
 }
 
@@ -304,12 +358,12 @@ mod tests {
             .subject_alt_names
             .push(SanType::Rfc822Name("ops@example".try_into().unwrap()));
         let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-        let names = names_of(certificate.der()).unwrap();
+        let names = names_of(certificate.der(), None).unwrap();
         assert_eq!(names.common_name.as_deref(), Some("dev-7"));
         assert_eq!(
             names.alternative_names,
             ["dev-7.example", "urn:device:7", "ops@example"]
         );
-        assert_eq!(names_of(&b"no certificate".to_vec().into()), None);
+        assert_eq!(names_of(&b"no certificate".to_vec().into(), None), None);
     }
 }

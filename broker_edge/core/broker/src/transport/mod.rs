@@ -7,6 +7,7 @@
 pub mod certificates;
 pub mod first_bytes;
 pub mod proxy;
+pub mod revocations;
 mod stream;
 mod tcp;
 mod tls_link;

@@ -68,6 +68,21 @@ pub struct PartitionCheck {
 }
 
 impl VerifyReport {
+    /// Segments and bytes that were read.
+    #[must_use]
+    pub fn read(&self) -> (usize, u64) {
+        let of = |(segments, bytes), check: &PartitionCheck| {
+            (segments + check.segments, bytes + check.bytes)
+        };
+        self.partitions.iter().fold((0, 0), of)
+    }
+
+    /// Whether the result says anything: beside a running broker, all segments may have been left out.
+    #[must_use]
+    pub fn has_read(&self) -> bool {
+        self.read().0 > 0
+    }
+
     /// Whether anything is damaged. An index that must be built again does not count.
     #[must_use]
     pub fn is_damaged(&self) -> bool {

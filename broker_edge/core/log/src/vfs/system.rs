@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::num::NonZeroU64;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +19,10 @@ use crate::vfs::files::{
 /// rarely in use just before: in a virtual machine the host then has to find memory for them, which was measured to
 /// cost up to eight times the write. Where pages are cheap, writing in pieces costs a twentieth more.
 const WRITE_PIECE_BYTES: u64 = 64 << 10;
+
+/// Only the broker's user may look at what is made here: records and sessions are not for every user of the machine.
+const DIR_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
 
 #[derive(Debug, Clone, Copy)]
 pub struct SystemFiles;
@@ -136,7 +140,10 @@ impl File for SystemFile {
 
 impl Files for SystemFiles {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        fs::create_dir_all(dir)
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(DIR_MODE)
+            .create(dir)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -154,7 +161,7 @@ impl Files for SystemFiles {
         let (writes, is_new) = (mode != OpenMode::Read, mode == OpenMode::Create);
         let mut options = fs::OpenOptions::new();
         options.read(true).write(writes);
-        options.create(is_new).truncate(is_new);
+        options.create(is_new).truncate(is_new).mode(FILE_MODE);
         Ok(Arc::new(SystemFile::from(options.open(path)?)))
     }
 
@@ -176,6 +183,7 @@ impl Files for SystemFiles {
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(FILE_MODE)
             .open(path)?;
         let held = |file: fs::File| {
             let mut holder = String::new();

@@ -289,3 +289,44 @@ fn a_segment_under_the_name_of_another_offset_is_refused() {
     fs::remove_file(named(500)).expect("removed");
     assert_eq!(read_all(telemetry(&open(dir.path()))).len(), 1);
 }
+
+#[test]
+fn only_the_owner_may_read_what_a_log_makes() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(&dir.path().join("log"));
+    for n in 0..200 {
+        append(telemetry(&log), &[format!("record {n} ").repeat(80)]);
+    }
+    log.maintain();
+    log.shutdown();
+    let (mut folders, mut files) = (vec![dir.path().join("log")], Vec::new());
+    let mut seen = 0;
+    while let Some(folder) = folders.get(seen).cloned() {
+        seen += 1;
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push(path);
+            }
+        }
+    }
+    assert!(
+        folders.len() > 2
+            && files
+                .iter()
+                .any(|file| file.extension().is_some_and(|end| end == "idx"))
+    );
+    for (paths, mode) in [(folders, 0o700), (files, 0o600)] {
+        for path in paths {
+            let found = fs::metadata(&path)
+                .expect("it is there")
+                .permissions()
+                .mode()
+                & 0o777;
+            assert_eq!(found, mode, "{}", path.display());
+        }
+    }
+}

@@ -324,6 +324,23 @@ fn a_log_in_use_is_refused_unless_only_its_sealed_segments_are_wanted() {
     repair(dir.path(), &BTreeMap::new(), true, work).expect_err("refused");
     let report = verify(dir.path(), Access::Online, work).expect("a report");
     assert!(!report.complete && !report.is_damaged());
+    assert!(report.has_read() && report.read().1 > 0);
     let seen = report.partitions[1].next_offset;
     assert!((1..COUNT).contains(&seen), "{seen}");
+}
+
+#[test]
+fn a_look_beside_a_broker_that_finds_nothing_to_read_says_so() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    append(telemetry(&log), &["one"]);
+    let (seams, stop) = (Seams::system(), AtomicBool::new(false));
+    let work = Work {
+        seams: &seams,
+        progress: &|_, _| {},
+        stop: &stop,
+    };
+    let report = verify(dir.path(), Access::Online, work).expect("a report");
+    assert!(!report.is_damaged() && !report.has_read());
+    assert_eq!(report.read(), (0, 0));
 }

@@ -121,8 +121,9 @@ fn verify(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
     let arguments = Arguments::parse(rest, &[], &["--online", "--json"])?;
     let [dir] = arguments.places("the data folder")?;
     let report = tools::verify(dir, arguments.access(), work)?;
-    let code = output::exit_code(!report.is_damaged());
-    let json = json!({"damaged": report.is_damaged(), "report": report});
+    let code = output::exit_code(!report.is_damaged() && report.has_read());
+    let json =
+        json!({"damaged": report.is_damaged(), "has_read": report.has_read(), "report": report});
     Ok(code.max(show(&arguments, &json, verify_text(&report))))
 }
 

@@ -21,10 +21,13 @@ pub fn verify_text(report: &VerifyReport) -> String {
     for check in &report.partitions {
         text.push_str(&partition_text(check));
     }
-    text.push_str(if report.is_damaged() {
-        "damage found\n"
-    } else {
-        "no damage found\n"
+    let (segments, bytes) = report.read();
+    text.push_str(&match (report.is_damaged(), report.has_read()) {
+        (true, _) => "damage found\n".to_owned(),
+        (false, true) => format!("no damage found in {segments} segments, {bytes} bytes\n"),
+        (false, false) => "nothing was read: the broker that has the log open writes the only segment of each partition; \
+                           stop it, or verify a backup\n"
+            .to_owned(),
     });
     text
 }

@@ -30,9 +30,19 @@ impl Clients {
         self.refused(key, who, ("connect", denied.label()), env);
     }
 
+    /// When the credentials of a connection expire: those of its user, or its certificate.
+    fn expires_us(&self, key: ConnKey, rights: Option<&Rights>) -> Option<i64> {
+        let of_user = rights.and_then(|rights| rights.identity().expires_us);
+        let certificate = self
+            .conn(key)
+            .and_then(|conn| conn.peer.certificate.as_ref());
+        let of_certificate = certificate.and_then(|names| names.expires_us);
+        of_user.into_iter().chain(of_certificate).min()
+    }
+
     /// Sets a timer to check the credentials again when they expire.
     pub fn watch_expiry(&mut self, key: ConnKey, rights: Option<&Rights>, env: &Env) {
-        if let Some(expires_us) = rights.and_then(|rights| rights.identity().expires_us) {
+        if let Some(expires_us) = self.expires_us(key, rights) {
             let left_ms = u64::try_from(expires_us - env.now.wall_us).unwrap_or(0) / 1000 + 1;
             let due_ms = env.now.mono_ms + left_ms.min(EXPIRY_CHECK_MS_MAX);
             self.set_timer(due_ms, Timer::Credentials(key));
@@ -45,13 +55,13 @@ impl Clients {
         let rights = session
             .filter(|session| session.conn == Some(key))
             .and_then(|session| session.rights.clone());
-        match rights {
-            Some(rights) if rights.identity().is_expired(env.now.wall_us) => {
-                env.metrics.auth.end("expired");
-                let cause = Cause::Reason(ReasonCode::MaximumConnectTime);
-                self.close(key, cause, env, effects);
-            }
-            rights => self.watch_expiry(key, rights.as_deref(), env),
+        let expires_us = self.expires_us(key, rights.as_deref());
+        if expires_us.is_some_and(|expires_us| expires_us <= env.now.wall_us) {
+            env.metrics.auth.end("expired");
+            let cause = Cause::Reason(ReasonCode::MaximumConnectTime);
+            self.close(key, cause, env, effects);
+        } else {
+            self.watch_expiry(key, rights.as_deref(), env);
         }
     }
 }

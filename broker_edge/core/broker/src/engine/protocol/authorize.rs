@@ -125,6 +125,18 @@ impl AuthUpdates<'_> {
         let authority = &self.protocol.auth_gate.authority;
         let mut revoked = Vec::new();
         for key in self.clients.session_keys() {
+            let Some(session) = self.clients.session(key) else {
+                continue;
+            };
+            // Checked for an open broker too, which gives its clients no rights.
+            let conn = session.conn;
+            let is_revoked = conn
+                .and_then(|conn| self.clients.conn(conn))
+                .and_then(|conn| conn.peer.certificate.as_ref())
+                .is_some_and(|names| names.is_revoked());
+            if is_revoked {
+                revoked.extend(conn);
+            }
             let Some(session) = self.clients.session_mut(key) else {
                 continue;
             };
@@ -134,12 +146,12 @@ impl AuthUpdates<'_> {
             let identity = Arc::clone(rights.identity());
             if identity.proof == Proof::Stored {
                 session.rights = session.owner().map(|user| authority.stored_rights(user));
-            } else if authority.still_admits(&identity) {
+            } else if !is_revoked && authority.still_admits(&identity) {
                 session.rights = self.protocol.auth_gate.rights(identity);
             } else {
                 // With these rights a pending will is refused too.
                 session.rights = Some(authority.no_rights(&identity));
-                revoked.extend(session.conn);
+                revoked.extend(session.conn.filter(|_| !is_revoked));
             }
         }
         let auth_gate = &self.protocol.auth_gate;

@@ -96,6 +96,7 @@ fn the_names_in_a_certificate_are_the_clients_own_and_anonymous_clients_have_no_
     let names = CertificateNames {
         common_name: Some("box-1".to_owned()),
         alternative_names: vec!["box-1.plant".to_owned()],
+        ..CertificateNames::default()
     };
     let address = ([127, 0, 0, 1], 1).into();
     let peer = Peer::new(address, Transport::Mqtts, Some(names.into()));

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::failure::Failure;
 use super::whoami;
+use crate::audit::{self, Interface, Operated};
 use crate::service::authenticate::authenticate;
 use crate::service::callers::caller::Caller;
 use crate::service::connections::gate::{Pass, PassState};
@@ -54,20 +55,41 @@ pub async fn guard(
         }
     };
     let is_look = matches!(*request.method(), Method::GET | Method::HEAD);
+    let user = caller.user().cloned();
     match check(&caller, is_metrics || is_artifact || is_whoami, is_look) {
         Ok(()) => {
             // The artifact handler checks the rights itself, the other one tells them.
             if is_artifact || is_whoami {
                 request.extensions_mut().insert(caller);
             }
-            next.run(request).await
+            if is_look {
+                return next.run(request).await;
+            }
+            let act = format!("{} {}", request.method(), request.uri());
+            let response = next.run(request).await;
+            audit::operated(&Operated {
+                door: Interface::Admin.name(),
+                act: &act,
+                result: outcome(response.status()),
+                user: user.as_deref(),
+                address: Some(pass.address.ip()),
+            });
+            response
         }
         Err(message) => {
             shared.metrics.auth.calls_denied.inc();
-            let user = caller.user().map(|user| &**user);
-            shared.refuse_call(&pass, "acl", user);
+            shared.refuse_call(&pass, "acl", user.as_deref());
             Failure::denied(message).into_response()
         }
+    }
+}
+
+/// The result of an action, for the audit.
+fn outcome(status: StatusCode) -> &'static str {
+    if status.is_success() {
+        "ok"
+    } else {
+        status.canonical_reason().unwrap_or("failed")
     }
 }
 

@@ -3,8 +3,9 @@
 //! A connection is *pending* until a call on it has shown valid credentials. Then it counts against its user and no
 //! longer against its address, because the executors of a cluster share one address. Pending connections have a
 //! deadline and few slots. When these are full, the gate closes one for each new connection. It takes the address that
-//! holds the most, and there the oldest connection that has sent nothing, else the oldest. A flood from one address
-//! therefore closes only its own connections.
+//! holds the most, and there the oldest connection that has sent nothing for a moment, else the oldest. A flood from
+//! one address therefore closes only its own connections, and a new request has the time in which all others are closed.
+//! A health probe has slots of its own ([`Gate::enter_for_health`]).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -56,7 +57,14 @@ impl Limits {
             descriptors: share.below,
         }
     }
+
+    fn is_full(&self, state: &ConnectionSlots) -> bool {
+        state.pending >= self.pending || state.passes.len() - state.health >= self.connections
+    }
 }
+
+/// Slots for health probes, beyond the limits. Each probe is complete when it gets one, so it is answered at once.
+const HEALTH_SLOTS: usize = 4;
 
 pub struct Gate {
     kind: ListenerKind,
@@ -119,12 +127,55 @@ impl Gate {
             let left = self.left.notified();
             {
                 let state = self.state.lock();
-                if state.passes.len() - state.pending < self.limits.connections {
+                if state.passes.len() - state.pending - state.health < self.limits.connections {
                     return;
                 }
             }
             left.await;
         }
+    }
+
+    /// Whether a new connection would have to wait, or take the slot of another.
+    pub fn is_full(&self) -> bool {
+        self.limits.is_full(&self.state.lock())
+    }
+
+    /// Gives a slot to a connection that has sent a complete request for its health; `None` if none is free.
+    pub fn enter_for_health(
+        self: &Arc<Self>,
+        address: SocketAddr,
+        descriptor: u64,
+    ) -> Option<Arc<Pass>> {
+        let mut state = self.state.lock();
+        if descriptor >= self.limits.descriptors || state.health >= HEALTH_SLOTS {
+            return None;
+        }
+        let pass = self.new_pass(&mut state, address, Instant::now());
+        state.add_for_health(Arc::clone(&pass));
+        self.show(&state);
+        Some(pass)
+    }
+
+    fn new_pass(
+        self: &Arc<Self>,
+        state: &mut ConnectionSlots,
+        address: SocketAddr,
+        came: Instant,
+    ) -> Arc<Pass> {
+        let number = state.next;
+        state.next += 1;
+        Arc::new(Pass {
+            number,
+            address,
+            gate: Arc::clone(self),
+            came,
+            spoke: AtomicBool::new(false),
+            checking: AtomicU32::new(0),
+            is_in: AtomicBool::new(false),
+            is_verified: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            waker: AtomicWaker::new(),
+        })
     }
 
     /// Gives a connection a slot, and returns whether another connection was closed for it.
@@ -136,6 +187,15 @@ impl Gate {
         address: SocketAddr,
         descriptor: u64,
     ) -> Result<(Arc<Pass>, bool), Refused> {
+        self.enter_at(address, descriptor, Instant::now())
+    }
+
+    fn enter_at(
+        self: &Arc<Self>,
+        address: SocketAddr,
+        descriptor: u64,
+        now: Instant,
+    ) -> Result<(Arc<Pass>, bool), Refused> {
         let site = site_of(address.ip());
         let mut state = self.state.lock();
         if descriptor >= self.limits.descriptors {
@@ -145,10 +205,9 @@ impl Gate {
         if self.limits.per_site.is_some_and(|max| unknown >= max) {
             return Err(self.refuse(Closed::PerAddress));
         }
-        let is_full =
-            state.pending >= self.limits.pending || state.passes.len() >= self.limits.connections;
+        let is_full = self.limits.is_full(&state);
         if is_full {
-            let victim = state.victim(site, self.limits.pending);
+            let victim = state.victim(site, self.limits.pending, now);
             let number = victim.map_err(|refused| match refused {
                 Refused::For(why) => self.refuse(why),
                 Refused::Later => refused,
@@ -158,20 +217,7 @@ impl Gate {
                 self.count(Closed::Pending);
             }
         }
-        let number = state.next;
-        state.next += 1;
-        let pass = Arc::new(Pass {
-            number,
-            address,
-            gate: Arc::clone(self),
-            came: Instant::now(),
-            spoke: AtomicBool::new(false),
-            checking: AtomicU32::new(0),
-            is_in: AtomicBool::new(false),
-            is_verified: AtomicBool::new(false),
-            is_closed: AtomicBool::new(false),
-            waker: AtomicWaker::new(),
-        });
+        let pass = self.new_pass(&mut state, address, now);
         state.add(Arc::clone(&pass), site);
         self.show(&state);
         Ok((pass, is_full))
@@ -206,7 +252,7 @@ impl Gate {
             .iter()
             .filter(|(_, (_, place))| match place {
                 SlotOwner::Verified { identity, .. } => !authority.still_admits(identity),
-                SlotOwner::Pending | SlotOwner::Anonymous => false,
+                SlotOwner::Pending | SlotOwner::Health | SlotOwner::Anonymous => false,
             })
             .map(|(number, _)| *number)
             .collect();

@@ -59,13 +59,50 @@ fn one_that_has_spoken_outlives_those_that_have_not_and_one_that_is_checked_both
     spoken.spoke();
     checked.spoke();
     let checking = checked.begin_check();
-    let silent: Vec<_> = (0..10).map(|_| enter(&gate, 1)).collect();
+    let second = Duration::from_secs(1);
+    let silent: Vec<_> = (1..=10)
+        .map(|n| gate.enter_at(from(1), 9, spoken.came + n * second))
+        .map(|entered| entered.expect("there is a place").0)
+        .collect();
     assert!(is_open(&spoken) && is_open(&checked));
     assert_eq!(silent.iter().filter(|pass| is_open(pass)).count(), 2);
     silent.iter().for_each(|pass| pass.spoke());
-    let next = enter(&gate, 1);
+    let next = gate.enter_at(from(1), 9, spoken.came + 11 * second);
+    let (next, _) = next.expect("there is a place");
     assert!(!is_open(&spoken) && is_open(&checked) && is_open(&next));
     drop(checking);
+}
+
+#[test]
+fn a_new_request_outlives_the_unfinished_requests_that_came_before() {
+    let gate = gate(100, 4, |_| {});
+    let unfinished: Vec<_> = (0..4).map(|_| enter(&gate, 1)).collect();
+    unfinished.iter().for_each(|pass| pass.spoke());
+    let probe = enter(&gate, 1);
+    let next: Vec<_> = (0..3).map(|_| enter(&gate, 1)).collect();
+    assert!(is_open(&probe) && next.iter().all(|pass| is_open(pass)));
+    assert!(
+        !unfinished.iter().any(|pass| is_open(pass)),
+        "the oldest go first"
+    );
+}
+
+#[test]
+fn a_health_probe_has_a_slot_when_all_others_are_taken() {
+    let gate = gate(4, 4, |limits| limits.per_user = 4);
+    let users: Vec<_> = (0..4).map(|_| enter(&gate, 1)).collect();
+    for pass in &users {
+        pass.let_in(&user("ann"), None, true)
+            .expect("within the limit");
+    }
+    assert!(gate.is_full());
+    let probes: Vec<_> = (0..9)
+        .filter_map(|_| gate.enter_for_health(from(2), 9))
+        .collect();
+    assert_eq!(probes.len(), HEALTH_SLOTS);
+    assert!(users.iter().chain(&probes).all(|pass| is_open(pass)));
+    probes[0].leave();
+    assert!(gate.enter_for_health(from(2), 9).is_some());
 }
 
 #[test]

@@ -21,6 +21,8 @@ use tonic::transport::server::Connected;
 
 use super::gate::{Gate, Pass, Refused};
 use super::guarded_socket::GuardedSocket;
+use super::health::{self, Looks};
+use crate::auth::ListenerKind;
 use crate::metrics::Closed;
 use crate::transport::certificates::TlsContext;
 
@@ -73,6 +75,7 @@ impl Incoming {
             ready: sender,
             told_at: None,
             closings: 0,
+            looks: Looks::default(),
         };
         tokio::spawn(acceptor.accept());
         Ok(Self { ready })
@@ -92,6 +95,7 @@ struct Acceptor {
     told_at: Option<Instant>,
     /// Connections in a row that replaced others.
     closings: u32,
+    looks: Looks,
 }
 
 impl Acceptor {
@@ -117,11 +121,54 @@ impl Acceptor {
                 tracing::debug!(%error, "a connection closed before it was set up");
                 continue;
             }
+            let Some(stream) = self.look_for_health(stream, address) else {
+                continue;
+            };
             let Some(pass) = self.place_for(&stream, address).await else {
                 continue;
             };
             self.open(GuardedSocket::new(stream, pass)).await;
         }
+    }
+
+    /// When all slots are taken, looks beside the other connections whether this one brings a health probe. Returns the
+    /// connection if nobody can look: over TLS the request is not visible yet, and Flight has no probes.
+    fn look_for_health(
+        &self,
+        stream: TcpStream,
+        address: std::net::SocketAddr,
+    ) -> Option<TcpStream> {
+        let has_probes = self.gate.kind() == ListenerKind::Admin && self.tls.is_none();
+        if !has_probes || !self.gate.is_full() {
+            return Some(stream);
+        }
+        let Some(look) = self.looks.begin() else {
+            return Some(stream);
+        };
+        let (gate, ready) = (Arc::clone(&self.gate), self.ready.clone());
+        tokio::spawn(async move {
+            let number = descriptor_of(&stream);
+            let is_probe = health::is_asked(&stream).await;
+            let own = is_probe.then(|| gate.enter_for_health(address, number));
+            let mut pass = own.flatten();
+            while pass.is_none() {
+                pass = match gate.enter(address, number) {
+                    Ok((pass, _)) => Some(pass),
+                    Err(Refused::For(_)) => return,
+                    Err(Refused::Later) => {
+                        tokio::time::sleep(ROOM).await;
+                        None
+                    }
+                };
+            }
+            drop(look);
+            if let Some(pass) = pass {
+                let socket = GuardedSocket::new(stream, Arc::clone(&pass));
+                // An error means that the receiver is gone.
+                let _ = ready.send(Conn::new(pass, socket)).await;
+            }
+        });
+        None
     }
 
     /// Waits for a slot; `None` if the connection is refused.
@@ -130,7 +177,7 @@ impl Acceptor {
         stream: &TcpStream,
         address: std::net::SocketAddr,
     ) -> Option<Arc<Pass>> {
-        let number = u64::try_from(stream.as_raw_fd()).unwrap_or(u64::MAX);
+        let number = descriptor_of(stream);
         loop {
             match self.gate.enter(address, number) {
                 Ok((pass, closed)) => {
@@ -199,6 +246,10 @@ impl Acceptor {
             );
         }
     }
+}
+
+fn descriptor_of(stream: &TcpStream) -> u64 {
+    u64::try_from(stream.as_raw_fd()).unwrap_or(u64::MAX)
 }
 
 impl Stream for Incoming {

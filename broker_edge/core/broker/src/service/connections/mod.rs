@@ -2,5 +2,6 @@
 
 pub mod gate;
 pub mod guarded_socket;
+pub mod health;
 pub mod incoming;
 pub mod slots;

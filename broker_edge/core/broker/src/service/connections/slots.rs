@@ -10,8 +10,8 @@ use crate::auth::Identity;
 use crate::metrics::Closed;
 use crate::words::words;
 
-/// When no address holds more than the others, a connection is closed for another only after this time: the first if it
-/// has sent nothing, the second if it has sent something.
+/// A connection that has sent nothing is closed before those that have, but only after the first time. When no address
+/// holds more than the others, one that has sent something is closed for another only after the second.
 const SILENT_GRACE: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -22,6 +22,8 @@ pub struct ConnectionSlots {
     /// The pending connections of each site, in order of arrival.
     pub sites: BTreeMap<IpAddr, BTreeSet<u64>>,
     pub pending: usize,
+    /// Health probes in slots of their own.
+    pub health: usize,
     /// Connections of each site without a verified user: pending and anonymous ones.
     pub unknown: HashMap<IpAddr, usize>,
     pub users: HashMap<Arc<str>, usize>,
@@ -34,6 +36,7 @@ pub struct ConnectionSlots {
 #[derive(Clone)]
 pub enum SlotOwner {
     Pending,
+    Health,
     Anonymous,
     Verified {
         identity: Arc<Identity>,
@@ -73,6 +76,12 @@ impl ConnectionSlots {
         self.passes.insert(pass.number, (pass, SlotOwner::Pending));
     }
 
+    /// Adds a health probe, which counts against no address.
+    pub fn add_for_health(&mut self, pass: Arc<Pass>) {
+        self.health += 1;
+        self.passes.insert(pass.number, (pass, SlotOwner::Health));
+    }
+
     /// Removes a connection from every count.
     pub fn remove(&mut self, number: u64) -> Option<Arc<Pass>> {
         let (pass, place) = self.passes.remove(&number)?;
@@ -91,6 +100,10 @@ impl ConnectionSlots {
             }
             return;
         }
+        if matches!(place, SlotOwner::Health) {
+            self.health -= 1;
+            return;
+        }
         lower(&mut self.unknown, &site);
         if matches!(place, SlotOwner::Anonymous) {
             self.anonymous -= 1;
@@ -104,9 +117,8 @@ impl ConnectionSlots {
     }
 
     /// The pending connection to close for a new one from `site`.
-    pub fn victim(&self, site: IpAddr, pending_max: usize) -> Result<u64, Refused> {
+    pub fn victim(&self, site: IpAddr, pending_max: usize, now: Instant) -> Result<u64, Refused> {
         let own = self.sites.get(&site).map_or(0, BTreeSet::len);
-        let now = Instant::now();
         let age = |pass: &Pass| now.saturating_duration_since(pass.came);
         let most = self.sites.iter().max_by_key(|(_, numbers)| numbers.len());
         let from = if own >= (pending_max / 2).max(1) {
@@ -117,7 +129,10 @@ impl ConnectionSlots {
         };
         if let Some(numbers) = from.and_then(|site| self.sites.get(&site)) {
             let found = self
-                .oldest(numbers.iter(), |pass| !pass.has_spoken())
+                // A request that has just come has not had the time to be read.
+                .oldest(numbers.iter(), |pass| {
+                    !pass.has_spoken() && age(pass) >= SILENT_GRACE
+                })
                 .or_else(|| self.oldest(numbers.iter(), |pass| !pass.is_checking()));
             return match found {
                 Some(number) => Ok(number),

@@ -37,6 +37,9 @@ pub const ACTIONS: [(&str, &str); 9] = [
     ("gap", "records a gap that a reader found"),
 ];
 
+/// What the audit logs under the name of the caller: an operator did it, or the owner of a group.
+pub const OF_OPERATORS: [&str; 2] = ["backup", "remove_group"];
+
 /// The longest reason or log id in a gap report.
 const GAP_TEXT_BYTES_MAX: usize = 4_096;
 

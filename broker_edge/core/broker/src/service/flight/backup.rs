@@ -10,6 +10,7 @@ use headwater_log::Seams;
 use headwater_log::tools::{ToolError, Work};
 use serde_json::{Value, json};
 
+use crate::broker::private::create_dir;
 use crate::service::error::Refusal;
 use crate::service::request;
 use crate::service::shared::Shared;
@@ -62,7 +63,7 @@ fn place(shared: &Shared, dir: &Path, name: &str) -> Result<PathBuf, Refusal> {
     let failed = |what: &str, path: &Path, error: &std::io::Error| {
         Refusal::internal(format!("cannot {what} {}: {error}", path.display()))
     };
-    std::fs::create_dir_all(dir).map_err(|error| failed("make", dir, &error))?;
+    create_dir(dir).map_err(|error| failed("make", dir, &error))?;
     let real = |path: &Path| {
         path.canonicalize()
             .map_err(|error| failed("find", path, &error))

@@ -19,19 +19,20 @@ use headwater_log::Partition;
 use serde_json::json;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::audit::{Interface, Refused};
+use crate::audit::{self, Interface, Operated, Refused};
 use crate::auth::Access;
 use crate::clock::now_us;
 use crate::filter::Filters;
 use crate::service::arrow::columns::SCHEMA;
 use crate::service::callers::caller::Caller;
 use crate::service::callers::shares::Work;
+use crate::service::connections::gate::Pass;
 use crate::service::error::Refusal;
 use crate::service::ingest::put;
 use crate::service::records::{offsets, read};
 use crate::service::request;
 use crate::service::shared::Shared;
-use actions::{ACTIONS, act};
+use actions::{ACTIONS, OF_OPERATORS, act};
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 type Answer<T> = Result<Response<T>, Status>;
@@ -161,9 +162,23 @@ impl FlightService for Flight {
 
     async fn do_action(&self, request: Request<Action>) -> Answer<Self::DoActionStream> {
         let caller = caller_of(&request).map_err(|refusal| self.refuse(refusal))?;
-        let answers = act(&self.shared, caller.clone(), &request.into_inner())
-            .await
-            .map_err(|refusal| self.refuse_caller(&caller, "action", refusal))?;
+        let address = request.extensions().get::<Arc<Pass>>();
+        let address = address.map(|pass| pass.address.ip());
+        let action = request.into_inner();
+        let answers = act(&self.shared, caller.clone(), &action).await;
+        if OF_OPERATORS.contains(&action.r#type.as_str()) {
+            let body = String::from_utf8_lossy(&action.body);
+            audit::operated(&Operated {
+                door: Interface::Flight.name(),
+                act: &format!("{} {body}", action.r#type),
+                result: answers
+                    .as_ref()
+                    .map_or_else(|refusal| refusal.message(), |_| "ok"),
+                user: caller.user().map(|user| &**user),
+                address,
+            });
+        }
+        let answers = answers.map_err(|refusal| self.refuse_caller(&caller, "action", refusal))?;
         let results = answers
             .into_iter()
             .map(|answer| Ok(arrow_flight::Result::new(answer.to_string())));

@@ -4,7 +4,6 @@ mod credentials;
 mod flight;
 mod floods;
 mod refusal_time;
-
 mod rights;
 mod shares;
 

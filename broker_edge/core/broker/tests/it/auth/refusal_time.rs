@@ -50,7 +50,9 @@ impl Times {
             .collect();
         let (least, most) = (medians.values().min(), medians.values().max());
         assert!(
-            least.zip(most).is_some_and(|(least, most)| *most < 3 * *least),
+            least
+                .zip(most)
+                .is_some_and(|(least, most)| *most < 3 * *least),
             "{listener}: {medians:?}"
         );
     }
@@ -75,7 +77,10 @@ fn an_mqtt_refusal_takes_as_long_for_every_name_and_kind_of_hash() {
     let admitted = started.elapsed();
     let started = Instant::now();
     assert_eq!(connect(&broker, "q", "quick", "pw-wrong").1, 0x86);
-    assert!(admitted * 3 < started.elapsed(), "who is let in does not wait");
+    assert!(
+        admitted * 3 < started.elapsed(),
+        "who is let in does not wait"
+    );
     broker.shutdown();
 }
 

@@ -4,4 +4,5 @@ mod admin;
 mod browser;
 mod clients;
 mod figures;
+mod slow_requests;
 mod talk;

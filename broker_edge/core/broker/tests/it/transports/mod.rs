@@ -3,6 +3,7 @@
 mod doors;
 mod limits;
 mod refusals;
+mod revoked;
 mod tls;
 mod websocket;
 mod wires;

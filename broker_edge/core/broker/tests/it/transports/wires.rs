@@ -35,6 +35,10 @@ impl Authority {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.key_usages = vec![
+            rcgen::KeyUsagePurpose::KeyCertSign,
+            rcgen::KeyUsagePurpose::CrlSign,
+        ];
         let key = KeyPair::generate().expect("a key");
         Self(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
     }
@@ -47,19 +51,56 @@ impl Authority {
         self.sign_until(common_name, uri, None)
     }
 
+    /// A certificate with this serial number, by which it can be revoked.
+    pub fn sign_numbered(&self, common_name: &str, serial: u64) -> Identity {
+        self.sign_with(common_name, |params| {
+            params.serial_number = Some(serial.into());
+        })
+    }
+
+    /// A revocation list in PEM that is valid until the beginning of a year.
+    pub fn revoke(&self, serials: &[u64], until_year: i32) -> String {
+        let revoked = serials.iter().map(|serial| rcgen::RevokedCertParams {
+            serial_number: (*serial).into(),
+            revocation_time: rcgen::date_time_ymd(2001, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = rcgen::CertificateRevocationListParams {
+            this_update: rcgen::date_time_ymd(2000, 1, 1),
+            next_update: rcgen::date_time_ymd(until_year, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: rcgen::KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&self.0).expect("a list");
+        list.pem().expect("PEM")
+    }
+
     pub fn sign_until(&self, common_name: &str, uri: Option<&str>, year: Option<i32>) -> Identity {
+        self.sign_with(common_name, |params| {
+            if let Some(uri) = uri {
+                let uri = uri.try_into().expect("ASCII");
+                params.subject_alt_names.push(SanType::URI(uri));
+            }
+            if let Some(year) = year {
+                params.not_after = rcgen::date_time_ymd(year, 1, 1);
+            }
+        })
+    }
+
+    fn sign_with(
+        &self,
+        common_name: &str,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Identity {
         let names = vec!["localhost".to_owned()];
         let mut params = CertificateParams::new(names).expect("a name");
         params
             .distinguished_name
             .push(DnType::CommonName, common_name);
-        if let Some(uri) = uri {
-            let uri = uri.try_into().expect("ASCII");
-            params.subject_alt_names.push(SanType::URI(uri));
-        }
-        if let Some(year) = year {
-            params.not_after = rcgen::date_time_ymd(year, 1, 1);
-        }
+        change(&mut params);
         let key = KeyPair::generate().expect("a key");
         let cert = params.signed_by(&key, &self.0).expect("a certificate");
         Identity {
