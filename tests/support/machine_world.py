@@ -93,10 +93,17 @@ class Tables:
     def loaded(self, now_us: int) -> EngineState:
         """The state of an engine that starts now."""
         targets = {id_: {d: in_past(t, now_us) for d, t in rows.items()} for id_, rows in self.targets.items()}
-        copied = frozenset(t.key for rows in targets.values() for t in rows.values() if t.copies)
+        all_ = [target for rows in targets.values() for target in rows.values()]
+        copied = frozenset(target.key for target in all_ if target.copies)
+        giving_way = frozenset(target.key for target in all_ if target.gives_way is not None)
         states = {id_: row_in_past(row, now_us) for id_, row in self.states.items()}
         return EngineState(
-            actions=states, targets=targets, said=frozenset(self.events), facts=dict(self.facts), copied=copied
+            actions=states,
+            targets=targets,
+            said=frozenset(self.events),
+            facts=dict(self.facts),
+            copied=copied,
+            giving_way=giving_way,
         )
 
 
