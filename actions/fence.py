@@ -22,6 +22,9 @@ _CLAIMS_MAX = 10
 
 Current = Callable[[str], DeltaTable]
 """The table of this name at its newest version."""
+Claimed = Callable[[str, DeltaTable, int], bool]
+"""Puts the number into this version of the table of this name. False after any other commit: its writer may be an
+engine."""
 
 
 class Fence:
@@ -33,29 +36,30 @@ class Fence:
         self._checked: dict[str, int] = {}
         """By table: the newest version that is known to have our number."""
 
-    def claim(self, current: Current) -> None:
-        """Puts a new number into all tables. Raises EngineFencedError if another engine does so at the same time and
-        wins, TableStoreError if the first table changes all the time."""
-        number = self._claim_first(current)
+    def claim(self, current: Current, claimed: Claimed | None = None) -> None:
+        """Puts a new number into all tables by `claimed` (default: `numbered`). Raises EngineFencedError if another
+        engine does so at the same time and wins, TableStoreError if the first table changes all the time."""
+        claimed = claimed or numbered
+        number = self._claim_first(current, claimed)
         self._number = number
         for name in self._names[1:]:
             for _ in range(_CLAIMS_MAX):
                 table = current(name)
                 if (table.transaction_version(ENGINE) or 0) > number:
                     raise self._fenced()
-                if _claimed(table, number):
+                if claimed(name, table, number):
                     break
             else:
                 raise TableStoreError(f"the table {name} under {self._root} changes all the time: try again later")
         for name in self._names:
             self.require(current(name), name)
 
-    def _claim_first(self, current: Current) -> int:
+    def _claim_first(self, current: Current, claimed: Claimed) -> int:
         for _ in range(_CLAIMS_MAX):
             tables = [current(name) for name in self._names]
             # Above every table, because a kill may have left the numbers apart.
             number = max(table.transaction_version(ENGINE) or 0 for table in tables) + 1
-            if _claimed(tables[0], number):
+            if claimed(self._names[0], tables[0], number):
                 return number
         raise TableStoreError(f"many engines start at once on the tables under {self._root}: start only one")
 
@@ -82,11 +86,16 @@ class Fence:
         return EngineFencedError(f"a newer engine has taken over the tables under {self._root}; this one stops")
 
 
-def _claimed(table: DeltaTable, number: int) -> bool:
-    """Whether the commit was made. False after any other commit: its writer may be an engine."""
+def numbered(name: str, table: DeltaTable, number: int) -> bool:
+    """`Claimed` by a commit without rows."""
     properties = CommitProperties(app_transactions=[Transaction(ENGINE, number)], max_commit_retries=0)
     try:
         table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
     except CommitFailedError:
         return False
     return True
+
+
+def number_of(table: DeltaTable) -> int:
+    """The number of the engine that claimed this version of the table; 0 if none has."""
+    return int(table.transaction_version(ENGINE) or 0)

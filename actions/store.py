@@ -46,7 +46,7 @@ from actions.rows import (
     targets_table,
 )
 from actions.table_store import NOTHING, Loaded, News, Versions
-from actions.table_writer import ARCHIVES, NO_MARKS, WRITTEN, TableWriter
+from actions.table_writer import ARCHIVES, INPUTS, NO_MARKS, WRITTEN, TableWriter
 from broker_edge.errors import SetupError, TableStoreError
 from sinks.rows import now_us, rows_of
 from sinks.sql_text import near
@@ -113,7 +113,7 @@ class DeltalakeStore:
             self._journal.recover()
 
     def _marks(self) -> Versions:
-        return Versions(**{name: self._writer.mark(name) for name in ("actions", "requests", "reports")})
+        return Versions(**{name: self._writer.mark(name) for name in INPUTS})
 
     def running(self) -> frozenset[str]:
         tables = {name: self._current(name) for name in ("action_state", "action_targets")}

@@ -7,15 +7,16 @@ engine.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
-from actions.fence import Fence
+from actions.fence import ENGINE, Fence, number_of, numbered
 from broker_edge.errors import TableStoreError
 from broker_edge.sync import sync_file_system
 from sinks.conflicts import committed
@@ -29,13 +30,19 @@ from sinks.tables import (
     TABLES,
 )
 
+log = logging.getLogger(__name__)
+
 ARCHIVES: Final = (ACTION_EVENTS_ARCHIVE, ACTION_TARGETS_ARCHIVE, ACTION_REQUESTS_ARCHIVE, QUARANTINE_ARCHIVE)
 WRITTEN: Final = (
-    *("action_targets", "action_state", "device_state", "action_events", "quarantine", "action_requests"),
-    *(table.name for table in (*ARCHIVES, ACTION_JOURNAL)),
+    *("action_targets", ACTION_JOURNAL.name),
+    *("action_state", "device_state", "action_events", "quarantine", "action_requests"),
+    *(table.name for table in ARCHIVES),
 )
-"""The first one decides which engine is the newest."""
+"""The first one decides which engine is the newest. The journal is claimed before `action_state`, so a start that was
+cut short does not look like an engine that has no journal."""
 NO_MARKS: Final[Mapping[str, int]] = {}
+INPUTS: Final = ("actions", "requests", "reports")
+"""Marks: up to which version these tables have been read."""
 _MARKED = ("device_state", "action_targets", "action_state", "action_journal")
 _APP = "headwater-actions"
 _PRUNE_BY_MAX = 100
@@ -57,8 +64,31 @@ class TableWriter:
         """By table and mark: its value."""
 
     def claim(self) -> None:
-        self._fence.claim(self.current)
+        self._fence.claim(self.current, self._claimed)
         self._recorded.clear()
+
+    def _claimed(self, name: str, table: DeltaTable, number: int) -> bool:
+        """`actions.fence.Claimed`. If an older release, which has no journal, has gone on after an engine was killed,
+        the changes in the journal are dropped: they are older than what it wrote. It has read from the marks of the
+        other tables on, and these count from now on, in the same commit."""
+        if name != ACTION_JOURNAL.name or number_of(self.current("action_state")) <= number_of(table):
+            return numbered(name, table, number)
+        if not table.file_uris():
+            return numbered(name, table, number)
+        tables = [self.current(one) for one in _MARKED if one != name]
+        marks = {mark: max(mark_of(one, mark) for one in tables) for mark in INPUTS}
+        transactions = [Transaction(f"{_APP}:{mark}", version) for mark, version in marks.items()]
+        transactions.append(Transaction(ENGINE, number))
+        try:
+            table.delete(commit_properties=CommitProperties(app_transactions=transactions, max_commit_retries=0))
+        except CommitFailedError:
+            return False
+        log.warning(
+            "an older release has written to the tables under %s while %s had changes: it has decided them itself, and "
+            "they are dropped",
+            *(self._root, name),
+        )
+        return True
 
     def mark(self, name: str) -> int:
         """The highest value of a mark in the tables that have marks, as they were last read; -1 if none has it."""
