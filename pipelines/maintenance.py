@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from sinks.folder import TableFolder
 from sinks.probe import require_safe_commits
 from sinks.table import Table
 from sinks.tables import BESIDE_SILVER, TABLES
+from sinks.tables.create import own_properties
 from sinks.torn_commits import repair_table
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,9 @@ def tend(table: Table, policy: MaintenanceSettings) -> Tended:
     name = _name(table)
     files = compacted = removed = 0
     try:
-        committed(lambda: _set_properties(table.delta(), policy), f"setting properties of {name}")
+        wanted = properties(policy)
+        own = {key: value for key, value in own_properties(name).items() if key in wanted}
+        committed(lambda: _set_properties(table.delta(), wanted | own), f"setting properties of {name}")
         files = len(table.delta().file_uris())
         if files >= SMALL_FILES_MIN:
             compacted = committed(lambda: _compact(table, policy), f"compaction of {name}")
@@ -129,7 +132,8 @@ def tend(table: Table, policy: MaintenanceSettings) -> Tended:
             sync_file_system(folder)
         # Full: also removes files that a writer left when it died before its commit. Only old ones, because a file of a
         # commit in progress looks the same.
-        removed = len(found.vacuum(retention_hours=policy.retention_hours, dry_run=False, full=True))
+        hours = None if own else policy.retention_hours  # None: as the property of the table says.
+        removed = len(found.vacuum(retention_hours=hours, dry_run=False, full=True))
         found.create_checkpoint()
         if folder is not None:
             sync_file_system(folder)
@@ -172,11 +176,11 @@ def _compact(table: Table, policy: MaintenanceSettings) -> int:
     return int(metrics["numFilesRemoved"])
 
 
-def _set_properties(table: DeltaTable, policy: MaintenanceSettings) -> None:
+def _set_properties(table: DeltaTable, wanted: Mapping[str, str]) -> None:
     """Sets only properties that differ, normally once in a table's life, because a change of properties makes a
     concurrent write fail."""
     known = table.metadata().configuration
-    missing = {key: value for key, value in properties(policy).items() if known.get(key) != value}
+    missing = {key: value for key, value in wanted.items() if known.get(key) != value}
     if missing:
         table.alter.set_table_properties(missing)
 

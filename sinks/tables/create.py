@@ -79,7 +79,12 @@ _SCHEMA_NAME = re.compile(r"\w+(\.\w+)?")
 
 def properties_of(table: FieldTable) -> Mapping[str, str]:
     """The Delta properties with which a table is created."""
-    return {**PROPERTIES, **_OWN_PROPERTIES.get(table.name, {})}
+    return {**PROPERTIES, **own_properties(table.name)}
+
+
+def own_properties(name: str) -> Mapping[str, str]:
+    """Those in which the table of this name differs from the others."""
+    return _OWN_PROPERTIES.get(name, {})
 
 
 def uri_of(root: Path | str, name: str) -> str:

@@ -13,7 +13,9 @@ from deltalake import DeltaTable, write_deltalake
 from broker_edge.errors import JobFailedError
 from pipelines.maintenance import SMALL_FILES_MIN, main, tables_of, tend, tend_all, tend_until
 from pipelines.settings import MaintenanceSettings, Settings
+from sinks.rows import arrow_of
 from sinks.table import Table
+from sinks.tables import ACTION_JOURNAL, create_by_path
 
 WEEK = MaintenanceSettings()
 DAY_S = 24 * 3600
@@ -90,3 +92,33 @@ def test_the_command_ends_with_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     schemas = Path(__file__).parents[2] / "conf" / "schemas"
     monkeypatch.chdir(tmp_path)
     assert main(["--once", "--root", str(tmp_path / "tables"), "--schemas", str(schemas)]) == 0
+
+
+def test_the_journal_keeps_its_short_log_and_its_files_go_after_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the policy of the other tables, the small files and commits of a long rollout would stay for days."""
+    create_by_path(tmp_path, tables=(ACTION_JOURNAL,))
+    path = str(tmp_path / ACTION_JOURNAL.name)
+    write_deltalake(path, arrow_of([{"number": 1, "table_name": "action_targets"}], ACTION_JOURNAL), mode="append")
+    DeltaTable(path).delete()
+    before, hours = DeltaTable(path).metadata().configuration, list[int | None]()
+    real = DeltaTable.vacuum
+
+    def vacuum(table: DeltaTable, *, retention_hours: int | None, dry_run: bool, full: bool) -> list[str]:
+        hours.append(retention_hours)
+        return real(table, retention_hours=retention_hours, dry_run=dry_run, full=full)
+
+    monkeypatch.setattr(DeltaTable, "vacuum", vacuum)
+    assert tend(Table.at(path), MaintenanceSettings()).problem is None
+    assert DeltaTable(path).metadata().configuration == before
+    assert before["delta.deletedFileRetentionDuration"] == "interval 1 hours"
+    assert hours == [None], "as the property says"
+
+
+def test_the_journal_gets_back_the_properties_that_maintenance_once_replaced(tmp_path: Path) -> None:
+    create_by_path(tmp_path, tables=(ACTION_JOURNAL,))
+    path = str(tmp_path / ACTION_JOURNAL.name)
+    DeltaTable(path).alter.set_table_properties({"delta.logRetentionDuration": "interval 30 days"})
+    assert tend(Table.at(path), MaintenanceSettings()).problem is None
+    assert DeltaTable(path).metadata().configuration["delta.logRetentionDuration"] == "interval 1 days"
