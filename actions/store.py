@@ -220,6 +220,7 @@ class DeltalakeStore:
                 fresh = self._not_quarantined(decision.quarantine)
                 if fresh:
                     self._writer.append("quarantine", quarantine_table(fresh, quarantined_us=now_us()))
+                    self._writer.sync()
             self._commit_rows(decision, settled, new, is_repeatable=is_repeatable)
 
     def _commit_rows(self, decision: Decision, settled: Versions, new: frozenset[str], *, is_repeatable: bool) -> None:
@@ -231,6 +232,9 @@ class DeltalakeStore:
         if direct.device_updates:
             self._writer.merge("device_state", device_states_table(direct.device_updates))
             self._journal.count_devices()
+            if direct.target_updates or direct.state_updates or gathered:
+                # Nothing reads these reports again once a later commit has its mark.
+                self._writer.sync()
         if direct.target_updates:
             marks = NO_MARKS if gathered else by_targets
             self._put("action_targets", targets_table, direct.target_updates, marks, new)

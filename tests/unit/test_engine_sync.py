@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from support.engine_world import EngineWorld, PretendedLog
 
-from actions import table_writer
+from actions import journal, table_writer
 from actions.job import ActionJob
 from actions.store import DeltalakeStore
 from broker_edge import Place, Row
@@ -82,3 +82,22 @@ def test_control_without_sync_a_version_counts_when_it_is_read(tmp_path: Path, m
     notes.world.action()
     assert "sync" not in notes.turn()
     assert notes.mark("action_state", "actions") == 1
+
+
+@pytest.mark.parametrize("large", [0, 1_000], ids=["through the journal", "directly"])
+def test_what_devices_said_is_on_disk_before_a_mark_says_that_it_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    """A power cut may keep a later commit to another table and lose an earlier one."""
+    notes = Notes(tmp_path, monkeypatch, is_synced=True)
+    monkeypatch.setattr(journal, "LARGE", large)
+    notes.world.action("a1")
+    notes.turn()
+    monkeypatch.setattr(table_writer.TableWriter, "_committed", notes._noted("", table_writer.TableWriter._committed))
+    monkeypatch.setattr(journal, "_PART", 0)
+    notes.world.status("d1", "ACCEPTED")
+    done = notes.turn()
+    assert "device_state" in done
+    first = next(number for number, name in enumerate(done) if name in ("action_targets", "action_journal"))
+    assert done.index("device_state") < first
+    assert "sync" in done[done.index("device_state") : first]
