@@ -235,9 +235,12 @@ class MachinePromises:
         world, id_ = self._world, publish.action_id
         if any(one.kind == "retry" and one.action_id == id_ for one in world.tables.requests):
             return
-        for action in world.tables.actions:
+        ids = [action.action_id for action in world.tables.actions]
+        for action in world.tables.actions[
+            ids.index(id_) + 1 :
+        ]:  # Not by their times: somebody may set the clock back.
             newer, row = world.state.actions.get(action.action_id), world.state.actions[id_]
-            if newer is None or not action.ota.supersede or action.action_id == id_:
+            if newer is None or not action.ota.supersede:
                 continue
             target = world.state.targets.get(action.action_id, {}).get(publish.device_id)
             is_newer = (newer.started_us, action.action_id) > (row.started_us, id_)
