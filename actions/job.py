@@ -434,6 +434,7 @@ class ActionJob:
             if id_ not in old:
                 old -= {needed for row in rows for needed in row.rollout.depends_on}
         old -= {action_id for action_id, _ in state.copied}
+        old -= self._superseding()
         if not old:
             return
         for id_ in old:
@@ -447,6 +448,18 @@ class ActionJob:
         )
         self._known -= old
         self._looked = {id_: ids for id_, ids in self._looked.items() if id_ not in old}
+
+    def _superseding(self) -> set[str]:
+        """Updates that have taken devices from an update which may still get new ones: a device that joins it later
+        must not get the older image."""
+        begun = {
+            id_: (row.started_us, action)
+            for id_, rows in self._definitions.items()
+            for action in rows
+            if action.is_ota and (row := self._state.actions.get(id_)) is not None
+        }
+        joined = [at for id_, (at, one) in begun.items() if one.rollout.dynamic and not self._is_over(id_)]
+        return {id_ for id_, (at, one) in begun.items() if one.ota.supersede and joined and at >= min(joined)}
 
     # -- effects -----------------------------------------------------------------------------------------------------
 

@@ -121,7 +121,15 @@ class DeltalakeStore:
         sql = f"SELECT s.action_id FROM action_state s LEFT JOIN ({newest}) t ON s.action_id = t.action_id"
         rows = self._select(tables, f"{sql} WHERE s.ended_at IS NULL OR t.updated_at > s.updated_at")
         copied = self._query("action_targets", "SELECT DISTINCT action_id FROM action_targets WHERE copies IS NOT NULL")
-        return frozenset(row["action_id"] for row in (*rows, *copied))
+        return frozenset(row["action_id"] for row in (*rows, *copied)) | self._superseding()
+
+    def _superseding(self) -> frozenset[str]:
+        """Updates that have taken devices from an update which may still get new ones."""
+        tables = {name: self._current(name) for name in ("action_state", "actions")}
+        begun = "FROM action_state s JOIN actions a ON a.action_id = s.action_id WHERE a.type = 'ota'"
+        first = f"SELECT min(s.started_at) {begun} AND a.membership = 'dynamic' AND s.ended_at IS NULL"
+        sql = f"SELECT s.action_id {begun} AND a.supersede AND s.phase = 'ENDED' AND s.started_at >= ({first})"
+        return frozenset(row["action_id"] for row in self._select(tables, sql))
 
     def load(self, action_ids: Collection[str]) -> Loaded:
         self._settle_for(action_ids)

@@ -62,8 +62,8 @@ class TableStore(Protocol):
         """Takes over as the engine of these tables: later commits of an earlier engine fail."""
 
     def running(self) -> frozenset[str]:
-        """The ids of actions that are not over, whose row is older than one of their targets, or that have copies of
-        commands in old logs."""
+        """The ids of actions that are not over, whose row is older than one of their targets, that have copies of
+        commands in old logs, or that supersede an update which may still get new devices."""
 
     def load(self, action_ids: Collection[str]) -> Loaded:
         """Everything that is stored about these actions."""

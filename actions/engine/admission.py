@@ -232,10 +232,13 @@ def _take_back(work: Work) -> None:
 
 def take_in(work: Work, action: Action, selected: frozenset[str]) -> None:
     returning = set()
+    newer = _newer_updates(work, action)
     for device_id in sorted(selected):
         target = work.target(action.action_id, device_id)
         if target is None:
-            work.put(None, _new(work, action, device_id, placed_later(action, device_id)))
+            new = _new(work, action, device_id, placed_later(action, device_id))
+            by = next((one for one in newer if _has_taken(work.target(one, device_id))), None)
+            work.put(None, new if by is None else skipped(new, f"superseded by {by}", work.now_us))
         elif target.state is TargetState.REMOVED and not _was_cancelled(work, target):
             reason = f"attempt {target.attempt} ended {target.state}; the device is selected again"
             again = next_attempt(target, pause_s=0, reason=reason, now_us=work.now_us, first=work.logs.first)
@@ -244,6 +247,27 @@ def take_in(work: Work, action: Action, selected: frozenset[str]) -> None:
             returning.add(device_id)
     others = work.returning.get(action.action_id, frozenset()) - selected
     work.returning[action.action_id] = others | returning
+
+
+def _newer_updates(work: Work, action: Action) -> list[str]:
+    """The updates that take devices from this one, which may be new to it but have theirs already."""
+    row = work.row(action.action_id)
+    if not action.is_ota or row is None:
+        return []
+    found = []
+    for other in work.actions.values():
+        newer = work.row(other.action_id) if other.is_ota and other.ota.supersede else None
+        if newer is not None and (newer.started_us, newer.action_id) > (row.started_us, row.action_id):
+            found.append(other.action_id)
+    return found
+
+
+def _has_taken(target: Target | None) -> bool:
+    """Whether the newer update is on its way to the device, or there. One that still waits cancels the older one when
+    it is sent."""
+    if target is None or target.sent_us is None or target.unsent:
+        return False
+    return not target.final or target.state is TargetState.SUCCEEDED
 
 
 def _was_cancelled(work: Work, target: Target) -> bool:

@@ -236,9 +236,8 @@ class MachinePromises:
         if any(one.kind == "retry" and one.action_id == id_ for one in world.tables.requests):
             return
         ids = [action.action_id for action in world.tables.actions]
-        for action in world.tables.actions[
-            ids.index(id_) + 1 :
-        ]:  # Not by their times: somebody may set the clock back.
+        # Not by their times: somebody may set the clock back.
+        for action in world.tables.actions[ids.index(id_) + 1 :]:
             newer, row = world.state.actions.get(action.action_id), world.state.actions[id_]
             if newer is None or not action.ota.supersede:
                 continue

@@ -145,6 +145,18 @@ def superseded_while_it_was_away(fleet: Fleet, id_: str) -> None:
     fleet.live(4)
 
 
+def joins_an_update_that_was_superseded(fleet: Fleet, id_: str) -> None:
+    """A device has the newer update, and then matches an older dynamic one for the first time."""
+    fleet.set_device(id_, Device(id_, "default"))
+    fleet.insert(kind="2", selector=4, is_dynamic=True)
+    fleet.live(0)
+    fleet.insert(kind="3", supersede=True)
+    for _ in range(3):
+        fleet.live(4)
+    fleet.set_device(id_, Device(id_, "default", labels={"in": "yes"}))
+    fleet.live(4)
+
+
 STORIES: Mapping[str, Callable[[Fleet, str], None]] = {
     one.__name__: one
     for one in (
@@ -160,5 +172,6 @@ STORIES: Mapping[str, Callable[[Fleet, str], None]] = {
         slow_update,
         cancelled_after_it_left,
         superseded_while_it_was_away,
+        joins_an_update_that_was_superseded,
     )
 }

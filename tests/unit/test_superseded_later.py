@@ -1,0 +1,99 @@
+"""A device that joins an older dynamic update when it has the newer one already does not get the older image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.engine_world import EngineWorld
+
+from actions.engine import Limits
+from actions.fleet_desk import FleetDesk
+from actions.job import ActionJob
+from actions.store import DeltalakeStore
+from sinks import tables
+
+FIRMWARE = {"name": "fw", "sha256": "ab" * 32, "size_bytes": 3, "tenant": "default"}
+
+
+def engine(world: EngineWorld) -> ActionJob:
+    store, limits = DeltalakeStore(world.root), Limits(allow_unsigned=True)
+    return ActionJob(store, world.log, limits=limits, clock_us=lambda: world.now_us)
+
+
+def updated(root: Path) -> tuple[EngineWorld, ActionJob]:
+    """d1 is in the older update, d1 and d2 have the newer one."""
+    world = EngineWorld(root)
+    world.insert(tables.DEVICES, {"device_id": "d1", "labels": {"in": "yes"}}, {"device_id": "d2"})
+    world.insert(tables.ARTIFACTS, {**FIRMWARE, "version": "2"}, {**FIRMWARE, "version": "3"})
+    ota = {"type": "ota", "artifact_name": "fw", "name": None, "percentage": None}
+    world.action("old", **ota, artifact_version="2", labels={"in": "yes"}, membership="dynamic")
+    job = engine(world)
+    job.turn()
+    assert world.log.keys == ["old/d1/1"]
+    world.passes(1)
+    world.action("new", **ota, artifact_version="3", device_ids=["d1", "d2"], supersede=True)
+    job.turn()
+    world.status("d1", "CANCELLED", action_id="old")
+    for _ in range(3):
+        world.passes(1)
+        job.turn()
+    for device_id in ("d1", "d2"):
+        world.status(device_id, "SUCCEEDED", action_id="new")
+        world.online(device_id, "3")
+    job.turn()
+    assert (world.states("old"), world.states("new")) == ({"CANCELLED"}, {"SUCCEEDED"})
+    return world, job
+
+
+def joins(world: EngineWorld) -> None:
+    world.table("devices").update(updates={"labels": "map(make_array('in'), make_array('yes'))"})
+
+
+@pytest.mark.parametrize("how", ["at once", "after it is forgotten", "after a restart"])
+def test_a_device_that_has_the_newer_update_is_skipped(tmp_path: Path, how: str) -> None:
+    world, job = updated(tmp_path)
+    if how != "at once":
+        world.passes(700)
+        job.turn()
+    if how == "after a restart":
+        job.close()
+        job = engine(world)
+    joins(world)
+    job.turn()
+    job.turn()
+    assert "old/d2/1" not in world.log.keys
+    (row,) = [row for row in FleetDesk(world.root).targets("old") if row["device_id"] == "d2"]
+    assert (row["state"], row["message"]) == ("SKIPPED", "superseded by new")
+
+
+def test_a_device_without_the_newer_update_gets_the_older_one(tmp_path: Path) -> None:
+    world, job = updated(tmp_path)
+    world.insert(tables.DEVICES, {"device_id": "d3", "labels": {"in": "yes"}})
+    job.turn()
+    assert "old/d3/1" in world.log.keys
+
+
+def test_updates_are_forgotten_once_no_older_one_gets_devices(tmp_path: Path) -> None:
+    world, job = updated(tmp_path)
+    assert "new" in DeltalakeStore(world.root).running()
+    FleetDesk(world.root).cancel("old")
+    job.turn()
+    world.passes(700)
+    job.turn()
+    assert job.state.actions == {}
+    assert DeltalakeStore(world.root).running() == frozenset()
+
+
+def test_a_device_that_the_newer_update_is_on_its_way_to_is_skipped(tmp_path: Path) -> None:
+    world, job = updated(tmp_path)
+    world.insert(tables.DEVICES, {"device_id": "d3"})
+    ota = {"type": "ota", "artifact_name": "fw", "name": None, "percentage": None}
+    world.action("newer", **ota, artifact_version="3", device_ids=["d3"], supersede=True)
+    job.turn()
+    assert world.states("newer") == {"QUEUED"}
+    joins(world)
+    for _ in range(3):
+        world.passes(1)
+        job.turn()
+    assert "old/d3/1" not in world.log.keys
