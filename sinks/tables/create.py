@@ -40,7 +40,7 @@ _OWN_PROPERTIES: Mapping[str, Mapping[str, str]] = {
     # A commit each second: statistics only of the columns by which rows are looked for, and fewer checkpoints.
     ACTION_EVENTS.name: {
         "delta.dataSkippingStatsColumns": "action_id,log_id,partition,offset,recorded_at",
-        "delta.checkpointInterval": "500",
+        "delta.checkpointInterval": "1000",
     },
     # Its rows live for minutes and are read only as a whole: no change data, no statistics, a short log.
     ACTION_JOURNAL.name: {
