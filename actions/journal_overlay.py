@@ -5,12 +5,14 @@ The journal is opened first. What the engine merges after that is in the table, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import TableNotFoundError
 
 from actions.journal import unmerged
 from sinks.rows import arrow_of
@@ -28,11 +30,13 @@ class FreshTable:
 
     def __init__(self, root: Path | str, name: str, options: Mapping[str, str] | None = None) -> None:
         opened = dict(options) if options else None
-        self._name, self._journal = name, None
+        self._name = name
+        self._journal: DeltaTable | None = None
         self._folder: TemporaryDirectory[str] | None = None
-        uri = uri_of(root, ACTION_JOURNAL.name)
-        if name in _BEHIND and DeltaTable.is_deltatable(uri, storage_options=opened):
-            self._journal = DeltaTable(uri, storage_options=opened)
+        if name in _BEHIND:
+            # Tables of an older version have none.
+            with contextlib.suppress(TableNotFoundError):
+                self._journal = DeltaTable(uri_of(root, ACTION_JOURNAL.name), storage_options=opened)
         self._table = DeltaTable(uri_of(root, name), storage_options=opened)
 
     def select(self, sql: str) -> pa.Table:

@@ -22,7 +22,7 @@ from support.poison import SEED, junk, mutated
 from support.sparkplug_bytes import reading
 
 from pipelines.settings import Settings
-from pipelines.silver import batch, job, split
+from pipelines.silver import batch, job, new_columns, split
 from pipelines.silver.job import start_silver
 from pipelines.silver.schema import MessageSchema
 from pipelines.spark.errors import own_error
@@ -326,7 +326,7 @@ def test_a_field_that_spark_takes_for_another_column_is_rescued_and_a_batch_stuc
     world.run()
     world.bronze.append([{"seq": 2, **DOUBLES}, {"seq": 3}])
     with monkeypatch.context() as before:
-        for module in (batch, split, once):
+        for module in (batch, new_columns, once):
             before.setattr(module, "folded", str.lower)
         before.setattr(batch, "_without_doubles", lambda plan: plan)
         for _ in range(2):

@@ -126,7 +126,10 @@ class History:
             assert now.attempt >= was.attempt
             if was.state in TERMINAL and now.attempt == was.attempt and now != was:
                 late = was.state is S.TIMED_OUT and now.state is S.SUCCEEDED and now.late
-                assert late, f"{was.state} became {now.state}"
+                # A cancel is noted at a device that has left: it gets no other attempt when it comes back.
+                kept_away = now == replace(was, message=now.message, updated_us=now.updated_us)
+                kept_away = kept_away and (now.message or "").endswith("it had been cancelled before")
+                assert late or kept_away, f"{was} became {now}"
         for target in targets.values():
             assert not (target.final and target.outbox), "a record is owed to a target that has ended"
         limit = self.rollout.max_in_flight

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.engine import Engine, action_of, devices_of
 
+from actions.columns import reports_in
 from actions.engine import Selector
-from actions.rows import report_of
 from actions.status_rows import Parsed, parse
 from actions.uplink_status import TOPIC, UplinkTopic
 from broker_edge.device.wording import OwnWords, Said, UplinkWords
@@ -114,8 +115,11 @@ def test_a_record_that_speaks_of_two_actions_moves_both() -> None:
     engine.actions += [action_of(id_, selector=Selector(device_ids=("d1",))) for id_ in ("a1", "a2")]
     engine.tick()
     events = parsed([RESPONSE, {**RESPONSE, "id": "a2", "state": "Failed", "errors": ["no power", "no net"]}]).events
-    rows = arrow_of(events, ACTION_EVENTS).to_pylist()
-    reports = [report_of({**row, "at": 1, "recorded_at": engine.now_us}) for row in rows]
+    rows = [{**row, "at": 1, "recorded_at": engine.now_us} for row in events]
+    feed = arrow_of(rows, ACTION_EVENTS)
+    feed = feed.append_column("_commit_version", pa.array([1] * feed.num_rows, pa.int64()))
+    feed = feed.append_column("_change_type", pa.array(["insert"] * feed.num_rows))
+    reports = list(reports_in([feed], str))
     engine.tick(*reports)
     assert engine.target().state == "SUCCEEDED"
     failed = engine.target(action_id="a2")
