@@ -69,11 +69,11 @@ def test_an_engine_killed_at_random_moments_moves_each_row_once(tmp_path: Path) 
     for _ in range(KILLS):
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
-            parts = moments.randint(1, 8)
+            parts = moments.randint(1, 3)
             while parts and process.stdout.readline() == b"a part\n":
                 parts -= 1
             # Which step of the next parts the kill meets is random.
-            time.sleep(moments.uniform(0, 0.2))
+            time.sleep(moments.uniform(0, 0.05))
             process.kill()
         for name, key in KEYS.items():
             both = keys(world, name, key) | keys(world, f"{name}_archive", key)
