@@ -45,7 +45,7 @@ class Fence:
         for name in self._names[1:]:
             for _ in range(_CLAIMS_MAX):
                 table = current(name)
-                if (table.transaction_version(ENGINE) or 0) > number:
+                if number_of(table) > number:
                     raise self._fenced()
                 if claimed(name, table, number):
                     break
@@ -58,7 +58,7 @@ class Fence:
         for _ in range(_CLAIMS_MAX):
             tables = [current(name) for name in self._names]
             # Above every table, because a kill may have left the numbers apart.
-            number = max(table.transaction_version(ENGINE) or 0 for table in tables) + 1
+            number = max(map(number_of, tables)) + 1
             if claimed(self._names[0], tables[0], number):
                 return number
         raise TableStoreError(f"many engines start at once on the tables under {self._root}: start only one")

@@ -1,6 +1,7 @@
 """Reads `action_targets`, `action_state` and `device_state` together with their changes in `action_journal`.
 
-The journal is opened first. What the engine merges after that is in the table, and the mark in it says so.
+The journal is opened before the table. If the engine merges rows in between, the table has them, and the mark in the
+table excludes them from the journal.
 """
 
 from __future__ import annotations

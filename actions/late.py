@@ -1,4 +1,4 @@
-"""Late reports: what of an action that is over has to be in memory to judge them. Opens no table.
+"""Late reports: which rows of an ended action must be in memory to judge them. Opens no table.
 
 Such a report can only concern its own target, so a few targets are enough, however many the action has. Of the others,
 the row of the action says how many are in each state.

@@ -112,5 +112,5 @@ def _pairs(asked: Mapping[str, Collection[str]]) -> Iterator[str]:
 
 
 def is_much(asked: int, targets: int) -> bool:
-    """Whether reading all targets of an action takes less time than looking up so many of them."""
+    """Whether reading all targets of an action is faster than looking up this number of them."""
     return asked > ASKED_MAX and asked * _SHARE >= targets

@@ -102,7 +102,7 @@ class PlanStore:
         try:
             return json.dumps(_merged(json.loads(text), json.loads(newer)))
         except (ValueError, KeyError, TypeError, AttributeError):
-            return text  # The main file is not a plan, and says so; or the older version wrote it again.
+            return text  # The main file is no plan, which its reader reports; or the older version wrote it again.
 
     def _ids(self) -> list[int]:
         stems = [name.removesuffix(".json") for name in self._folder.names() if name.endswith(".json")]

@@ -69,7 +69,7 @@ def stored(world: EngineWorld) -> dict[str, int]:
 
 
 def seen(world: EngineWorld) -> dict[str, int]:
-    """The states that people see, who ask `headwater actions show`."""
+    """The states that `headwater actions show` prints."""
     return counted(FleetDesk(world.root).targets("a1"))
 
 

@@ -56,7 +56,7 @@ fn parse(text: &str) -> Result<EnvFilter, String> {
 /// Starts logging.
 ///
 /// # Errors
-/// The level in the environment is none.
+/// The log level in the environment is not a level.
 pub fn start(format: LogFormat) -> Result<(), String> {
     let filter = parse(&level_of_environment()?)?;
     let (filter, handle) = reload::Layer::new(filter);
