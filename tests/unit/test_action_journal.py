@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.engine_world import SECOND, EngineWorld
+from support.journal_world import DEVICES, JOURNAL, KilledError, engine, large_world, tell
 
 from actions import journal as journal_
 from actions.fleet_desk import FleetDesk
@@ -21,26 +22,10 @@ from broker_edge.errors import EngineFencedError, TableStoreError
 from sinks import tables
 from sinks.rows import rows_of
 
-DEVICES = 20
-JOURNAL = "action_journal"
-
-
-class KilledError(Exception):
-    pass
-
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineWorld:
-    monkeypatch.setattr(journal_, "LARGE", DEVICES - 1)
-    world = EngineWorld(tmp_path)
-    world.devices(*(f"d{number:02}" for number in range(DEVICES)))
-    world.action()
-    return world
-
-
-def engine(world: EngineWorld) -> ActionJob:
-    store = DeltalakeStore(world.root, steady_s=lambda: world.now_us / SECOND)
-    return ActionJob(store, world.log, pace=Pace(device_state_s=3600), clock_us=lambda: world.now_us)
+    return large_world(tmp_path, monkeypatch)
 
 
 def begun(world: EngineWorld) -> ActionJob:
@@ -50,12 +35,6 @@ def begun(world: EngineWorld) -> ActionJob:
     job._store.settle(now=True)
     assert (stored(world), world.rows(JOURNAL)) == ({"QUEUED": DEVICES}, [])
     return job
-
-
-def tell(world: EngineWorld, job: ActionJob, device_id: str, state: str) -> None:
-    world.passes(0.01)
-    world.status(device_id, state)
-    job.turn()
 
 
 def counted(rows: list[dict[str, Any]]) -> dict[str, int]:

@@ -5,41 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.engine_world import SECOND, EngineWorld
+from support.engine_world import EngineWorld
+from support.journal_world import JOURNAL, KilledError, engine, large_world, tell
 
 from actions import journal as journal_
 from actions import table_writer
-from actions.job import ActionJob, Pace
 from actions.journal import Journal
-from actions.store import DeltalakeStore
 from actions.table_writer import TableWriter
-
-DEVICES = 20
-JOURNAL = "action_journal"
-
-
-class KilledError(Exception):
-    pass
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineWorld:
-    monkeypatch.setattr(journal_, "LARGE", DEVICES - 1)
-    world = EngineWorld(tmp_path)
-    world.devices(*(f"d{number:02}" for number in range(DEVICES)))
-    world.action()
-    return world
-
-
-def engine(world: EngineWorld) -> ActionJob:
-    store = DeltalakeStore(world.root, steady_s=lambda: world.now_us / SECOND)
-    return ActionJob(store, world.log, pace=Pace(device_state_s=3600), clock_us=lambda: world.now_us)
-
-
-def tell(world: EngineWorld, job: ActionJob, device_id: str, state: str) -> None:
-    world.passes(0.01)
-    world.status(device_id, state)
-    job.turn()
+    return large_world(tmp_path, monkeypatch)
 
 
 def of_older_release(patch: pytest.MonkeyPatch) -> None:
