@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .model import DeviceState, Report
-from .replacing import replace
+from .replacing import maker
 
 ONLINE = "ONLINE"
 """The status of a device after a start, without an action."""
@@ -20,20 +20,24 @@ def with_report(known: DeviceState | None, report: Report, now_us: int) -> Devic
         return None
     about_action = report.state != ONLINE
     before = known or DeviceState(report.device_id, report.tenant, 0, "", 0, 0)
-    return replace(
-        before,
-        last_seen_us=_seen_us(report),
-        log_id=report.log_id,
-        partition=report.partition,
-        offset=report.offset,
-        boot=report.boot if report.boot is not None else before.boot,
-        version=report.version if report.version is not None else before.version,
-        product=report.product if report.product is not None else before.product,
-        hardware=report.hardware if report.hardware is not None else before.hardware,
-        last_action_id=report.action_id if about_action else before.last_action_id,
-        last_status=report.state if about_action else before.last_status,
-        updated_us=now_us,
+    return _made(
+        before.device_id,
+        before.tenant,
+        _seen_us(report),
+        report.log_id,
+        report.partition,
+        report.offset,
+        report.boot if report.boot is not None else before.boot,
+        report.version if report.version is not None else before.version,
+        report.product if report.product is not None else before.product,
+        report.hardware if report.hardware is not None else before.hardware,
+        report.action_id if about_action else before.last_action_id,
+        report.state if about_action else before.last_status,
+        now_us,
     )
+
+
+_made = maker(DeviceState)
 
 
 def _newer(known: DeviceState, report: Report) -> bool:

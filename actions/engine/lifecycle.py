@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from .action import Action, shortened
 from .model import ERRORS, LATE_US, SECOND_US, DeviceState, Place, Publish, Report, Target, TargetState
-from .replacing import replace
+from .replacing import replace, replace_by
 from .routes import without_route
 
 S = TargetState
@@ -364,14 +364,14 @@ def _advanced(
     target: Target, state: TargetState, at_us: int, marks: Mapping[str, Any] = MappingProxyType({})
 ) -> Target:
     """The target at `state` or a later one, with the times of implied states, and `marks` set. Never goes back."""
-    times = _implied_times(target, _RANK[state], at_us)
-    if target.state is S.CANCELLING:
-        return replace(target, **times, **marks) if times or marks else target
-    if _RANK[state] <= _RANK[target.state] and not times:
-        return replace(target, **marks) if marks else target
-    higher = state if _RANK[state] > _RANK[target.state] else target.state
-    # The device has the command, or the log does, so it is no longer owed. A force record may still be owed.
-    return replace(target, state=higher, outbox=_still_owed(target), **times, **marks)
+    changes = _implied_times(target, _RANK[state], at_us)
+    before = target.state
+    if before is not S.CANCELLING and (changes or _RANK[state] > _RANK[before]):
+        changes["state"] = state if _RANK[state] > _RANK[before] else before
+        # The device has the command, or the log does, so it is no longer owed. A force record may still be owed.
+        changes["outbox"] = _still_owed(target)
+    changes.update(marks)
+    return replace_by(target, changes) if changes else target
 
 
 def _still_owed(target: Target) -> Literal["force"] | None:

@@ -18,6 +18,11 @@ T = TypeVar("T")
 def replace(value: T, **changes: Any) -> T:
     """A copy of the value with these fields changed. Like `dataclasses.replace`, it raises TypeError for a name that is
     no field."""
+    return replace_by(value, changes)
+
+
+def replace_by(value: T, changes: Mapping[str, Any]) -> T:
+    """`replace` with the changes as a mapping, which is not copied."""
     kind: Any = type(value)
     return _copier(kind, tuple(changes))(value, changes)  # type: ignore[no-any-return]
 
