@@ -202,6 +202,10 @@ docs: setup ## conf/broker.yaml, its schema and docs/reference from the declarat
 deny: $(CACHE)/tools/.stamp ## licences, sources and duplicates of the crates (broker_edge/core/deny.toml)
 	$(CACHE)/tools/bin/cargo-deny --locked --manifest-path $(CORE)/Cargo.toml check -D warnings -D unmatched-skip licenses bans sources
 
+.PHONY: sbom
+sbom: $(CACHE)/tools/.stamp ## the bill of materials (CycloneDX) of crates, Python packages and jars, in dist/
+	@PYTHONPATH=$(CACHE)/tools $(PY) -m supply.sbom $(ARGS)
+
 .PHONY: lock
 lock: $(VENV)/.stamp ## requirements.lock and supply/tools.lock with the digests of the package index (ARGS=--check)
 	$(PY) tests/support/lock.py $(ARGS)
