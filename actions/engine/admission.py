@@ -232,7 +232,7 @@ def _take_back(work: Work) -> None:
 
 def take_in(work: Work, action: Action, selected: frozenset[str]) -> None:
     returning = set()
-    newer = _newer_updates(work, action)
+    newer = newer_updates(work, action)
     for device_id in sorted(selected):
         target = work.target(action.action_id, device_id)
         if target is None:
@@ -249,7 +249,7 @@ def take_in(work: Work, action: Action, selected: frozenset[str]) -> None:
     work.returning[action.action_id] = others | returning
 
 
-def _newer_updates(work: Work, action: Action) -> list[str]:
+def newer_updates(work: Work, action: Action) -> list[str]:
     """The updates that take devices from this one, which may be new to it but have theirs already."""
     row = work.row(action.action_id)
     if not action.is_ota or row is None:

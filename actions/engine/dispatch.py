@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from .action import Action
-from .admission import kept_away
+from .admission import kept_away, newer_updates
 from .giving_way import awaited, can_give_way, gives_way_to
 from .lifecycle import cancelled, owing, skipped
 from .model import ActionState, Target
@@ -75,6 +75,8 @@ class _Round:
         )
         self._priorities = {action.action_id: action.rollout.priority for action, _ in self._otas}
         self._takes_left: int | None = None
+        self._newer: dict[str, list[str]] = {}
+        """By action, once it is asked for: the updates by which it is superseded."""
 
     def send(self) -> None:
         for action, row in self._actions:
@@ -142,6 +144,9 @@ class _Round:
         found = verdict(target, action, row, self._around)
         if isinstance(found, str):
             self._work.put(target, skipped(target, found, self._work.now_us))
+        elif found is Verdict.SEND and (newer := self._came_late(target, action)) is not None:
+            self._work.put(target, superseded(target, newer, self._work.now_us))
+            return False
         elif found is Verdict.CLOSED:
             turns_.wait_for_window(target)
         if found is not Verdict.SEND or not self._send(target, action, row):
@@ -149,6 +154,17 @@ class _Round:
         if action.is_ota:
             self._installing[target.device_id] = action.action_id
         return True
+
+    def _came_late(self, target: Target, action: Action) -> str | None:
+        """The newer update that the device turned out to have since this target waits. A later retry still counts."""
+        id_ = action.action_id
+        if id_ not in self._newer:
+            self._newer[id_] = newer_updates(self._work, action)
+        for newer in self._newer[id_]:
+            there = self._work.target(newer, target.device_id)
+            if there is not None and there.late and there.sent_us is not None and there.since_us >= target.since_us:
+                return newer
+        return None
 
     def _is_full(self) -> bool:
         """Whether the only log there is has no room."""
@@ -194,7 +210,7 @@ class _Round:
             if found is None or other.action_id == action.action_id:
                 continue
             if older:
-                after = kept_away(cancelled(found, f"superseded by {action.action_id}", work.now_us), work.now_us)
+                after = superseded(found, action.action_id, work.now_us)
                 work.put(found, after)
                 found = after
             free = free and not under_way(found)
@@ -221,3 +237,7 @@ class _Round:
         if self._takes_left is not None:
             self._takes_left -= 1
         return True
+
+
+def superseded(target: Target, by: str, now_us: int) -> Target:
+    return kept_away(cancelled(target, f"superseded by {by}", now_us), now_us)

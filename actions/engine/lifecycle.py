@@ -136,6 +136,7 @@ def settled_by_earlier(
         report_offset=report.offset,
         copies=copies,
         retry_us=None,
+        since_us=now_us,
         updated_us=now_us,
     )
 
@@ -146,9 +147,8 @@ def runs_it_already(target: Target, action: Action, fact: DeviceState | None, no
     if not again or fact is None or fact.version != action.target_version:
         return target
     message = f"it runs version {fact.version} after an attempt that had been given up"
-    return finished(
-        target, S.SUCCEEDED, fact.last_seen_us, late=True, message=message, retry_us=None, updated_us=now_us
-    )
+    times = {"since_us": now_us, "updated_us": now_us}
+    return finished(target, S.SUCCEEDED, fact.last_seen_us, late=True, message=message, retry_us=None, **times)
 
 
 def with_receipt(target: Target, report: Report, now_us: int) -> Target:

@@ -222,11 +222,13 @@ class MachinePromises:
 
     def _is_called_off(self, publish: Publish) -> bool:
         """Whether a cancel of this device, or of all of them, has been answered, and nobody has asked for a retry."""
-        is_off = False
-        for one in sorted(self._world.tables.requests, key=lambda row: (row.at_us, row.request_id)):
-            answer = self._world.tables.events.get(f"engine/{one.action_id}/request/{one.request_id}")
-            is_about = one.action_id == publish.action_id and one.device_id in (None, publish.device_id)
-            if is_about and answer is not None and answer.state == "DONE" and one.kind in ("cancel", "retry"):
+        id_, is_off = publish.action_id, False
+        requests = {f"engine/{id_}/request/{one.request_id}": one for one in self._world.tables.requests}
+        # In the order of the answers. Not by their times: somebody may set the clock back.
+        for answer in self._world.tables.events.values():
+            one = requests.get(answer.event_id)
+            is_about = one is not None and one.action_id == id_ and one.device_id in (None, publish.device_id)
+            if is_about and answer.state == "DONE" and one.kind in ("cancel", "retry"):
                 is_off = one.kind == "cancel"
         return is_off
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.engine import Engine, action_of, devices_of
 from support.engine_world import EngineWorld
 
-from actions.engine import Limits
+from actions.engine import Artifact, Device, Limits, Ota, Rollout, Selector, TargetState, Timeouts
 from actions.fleet_desk import FleetDesk
 from actions.job import ActionJob
 from actions.store import DeltalakeStore
@@ -97,3 +98,41 @@ def test_a_device_that_the_newer_update_is_on_its_way_to_is_skipped(tmp_path: Pa
         world.passes(1)
         job.turn()
     assert "old/d3/1" not in world.log.keys
+
+
+def timed_out() -> Engine:
+    """The newer update has timed out on d1, which now joins the older one. That waits for its window."""
+    images = [Artifact("fw", version, "default", "ab" * 32, 3) for version in ("2", "3")]
+    engine = Engine(devices=devices_of("d1", "d2"), artifacts={one.key: one for one in images}, broker_up=True)
+    engine.limits = Limits(allow_unsigned=True)
+    window = Rollout(membership="dynamic", not_before_us=engine.now_us + 5_000 * 1_000_000)
+    labelled = Selector(labels={"in": "yes"})
+    engine.actions.append(action_of("old", type="ota", ota=Ota("fw", "2"), selector=labelled, rollout=window))
+    engine.tick()
+    newer = {"type": "ota", "ota": Ota("fw", "3", supersede=True), "selector": Selector(device_ids=("d1",))}
+    engine.actions.append(action_of("new", **newer, timeouts=Timeouts(in_progress_s=100, step_s=100)))
+    engine.tick()
+    engine.tick(engine.report("IN_PROGRESS", 1, action_id="new"))
+    engine.tick(after_s=200)
+    assert engine.target(action_id="new").state is TargetState.TIMED_OUT
+    engine.devices = {**engine.devices, "d1": Device("d1", "default", labels={"in": "yes"})}
+    return engine
+
+
+def test_a_newer_update_that_came_late_keeps_the_older_one_away() -> None:
+    engine = timed_out()
+    engine.tick(engine.report("SUCCEEDED", 2, action_id="new", version="3"))
+    for _ in range(3):
+        engine.tick(after_s=3_000)
+    old = engine.target(action_id="old")
+    assert (old.state, old.message) == (TargetState.CANCELLED, "superseded by new")
+    assert engine.published == ["new/d1/1"]
+
+
+def test_a_retry_by_a_user_sends_the_older_update_after_all() -> None:
+    engine = timed_out()
+    engine.tick(engine.report("SUCCEEDED", 2, action_id="new", version="3"))
+    engine.tick(after_s=9_000)
+    engine.ask("retry", action_id="old", device_id="d1")
+    engine.tick()
+    assert engine.published == ["new/d1/1", "old/d1/2"]
