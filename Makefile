@@ -206,6 +206,10 @@ deny: $(CACHE)/tools/.stamp ## licences, sources and duplicates of the crates (b
 sbom: $(CACHE)/tools/.stamp ## the bill of materials (CycloneDX) of crates, Python packages and jars, in dist/
 	@PYTHONPATH=$(CACHE)/tools $(PY) -m supply.sbom $(ARGS)
 
+.PHONY: audit
+audit: $(VENV)/.stamp ## known advisories against what is shipped, from OSV or a folder (AUDIT_DB=FOLDER)
+	@$(PY) -m supply.audit $(ARGS)
+
 .PHONY: lock
 lock: $(VENV)/.stamp ## requirements.lock and supply/tools.lock with the digests of the package index (ARGS=--check)
 	$(PY) tests/support/lock.py $(ARGS)
