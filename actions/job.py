@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 from actions.collector import freeze_if_many, paused_collector
 from actions.engine import (
-    STEP_US,
     Action,
     ActionState,
     Artifacts,
@@ -30,18 +29,19 @@ from actions.engine import (
     Report,
     Request,
     apply,
-    in_past,
     moved_clock,
     record_places,
     rests_until_us,
-    row_in_past,
     tick,
 )
+from actions.heard import Heard, system_us
 from actions.late import asked_for, with_some, without_some
+from actions.memory import forgettable, forgotten, is_over, with_all
 from actions.outbound import Outbound, Publisher
 from actions.reading import Reader, Readings
 from actions.stock import Depot, Stock
 from actions.table_store import Loaded, News, TableStore, Versions
+from actions.unsettled import Unsettled
 from sinks.rows import now_us
 
 log = logging.getLogger(__name__)
@@ -56,8 +56,6 @@ _GLANCE_S = 0.02
 """Interval between two quick looks for changed tables, where a look costs little."""
 _ARCHIVE_S, _ARCHIVE_NEXT_S = 3600.0, 1.0
 """Intervals between two looks for old events, and between two parts of them."""
-_HOLD_US = 600 * 1_000_000
-"""How long nothing times out after the clock was set ahead: somebody may set it back."""
 _KNOWN_FREE = 10_000
 """Maximum number of remembered ids of actions that do not exist in any table."""
 
@@ -98,11 +96,6 @@ class ActionJob:
         self._limits = limits or Limits()
         self._pace = pace or Pace()
         self._clock_us = clock_us
-        self._steady_us = steady_us or (_steady_us if clock_us is now_us else clock_us)
-        self._clocks: tuple[int, int] | None = None
-        """What both clocks showed at the last turn."""
-        self._held: tuple[int, int] | None = None
-        """After the clock was set ahead: the time before that, and when the hold ends, by the steady clock."""
         self._stop = threading.Event()
         self._wake = threading.Event()
         chosen = tuple(publishers) if isinstance(publishers, Sequence) else (publishers,)
@@ -110,10 +103,7 @@ class ActionJob:
         self._stock = None if depots is None or len(chosen) == 1 else Stock(depots, wake=self._wake.set)
         self._wanted: frozenset[tuple[str, str, str, str]] = frozenset()
         self._readings = None if readers is None else Readings(readers, wake=self._wake.set, clock_us=clock_us)
-        self._read_us: Mapping[str, int] = {}
-        """By log: all reports in it up to this time have been read, by both jobs."""
-        self._reading_us: Mapping[str, int] = {}
-        """The same of the status job, before the last look at the tables."""
+        self._heard = Heard(steady_us or (system_us if clock_us is now_us else clock_us), self._readings)
         self._logs = Logs(self._outbound.brokers())
         self._state = EngineState()
         self._known: set[str] = set()
@@ -124,17 +114,10 @@ class ActionJob:
         self._requests: dict[str, Request] = {}
         self._devices: Mapping[str, Device] = {}
         self._artifacts: Artifacts = {}
-        self._request_versions: dict[str, int] = {}
-        self._report_versions: dict[tuple[str, int, int], int] = {}
+        self._unsettled = Unsettled()
         self._read = Versions()
-        self._heard_us = 0
-        """All reports up to this time have been read."""
-        self._heard_next: tuple[int, int, Mapping[str, int]] | None = None
-        """Once reports up to this version have been read, all reports up to this time have been, and in the logs up to
-        these times."""
         self._facts: dict[str, DeviceState] = {}
         """Decided but not written yet. The reports behind them do not count as settled until then."""
-        self._facts_version: int | None = None
         self._facts_from = 0.0
         self._archive_from = 0.0
         self._rest: tuple[int, int] | None = None
@@ -172,7 +155,7 @@ class ActionJob:
     def _archive(self) -> None:
         """Moves a part of the old events, unless somebody has just set the clock ahead, or events are still unread."""
         is_time = time.monotonic() >= self._archive_from
-        if self._pace.keep_s is None or not is_time or self._held is not None or self._heard_next is not None:
+        if self._pace.keep_s is None or not is_time or self._heard.is_held or self._heard.is_behind:
             return
         # What is in memory may be written again, and open actions depend on it.
         loaded = self._state.actions.keys() | self._definitions.keys()
@@ -190,7 +173,7 @@ class ActionJob:
     def run_through(self) -> None:
         """Runs turns until everything that existed at the first check has been read. Raises HeadwaterError if no broker
         answers."""
-        while not self._heard_us and not self._stop.is_set():
+        while not self._heard.us and not self._stop.is_set():
             self.turn()
         is_stopped = self._stop.is_set()
         try:
@@ -216,7 +199,7 @@ class ActionJob:
         self._look_at_brokers()
         now_us = self._clock_us()
         self._note_clock(now_us)
-        self._note_heard(news, now_us)
+        self._heard.note(news, now_us)
         if news.empty and self._rest is not None and self._rest[0] <= now_us < self._rest[1]:
             decision = self._nothing()
             self._commit(decision)
@@ -235,9 +218,9 @@ class ActionJob:
             now_us,
             artifacts=self._artifacts,
             limits=self._limits,
-            heard_us=self._heard_us if self._held is None else min(self._heard_us, self._held[0]),
+            heard_us=self._heard.us,
             logs=self._logs,
-            read_us=None if self._readings is None else self._read_us,
+            read_us=self._heard.of_logs,
         )
         self._settle(decision)
         self._commit(decision)
@@ -245,7 +228,7 @@ class ActionJob:
         self._wanted, self._rest = decision.wanted, None
         if self._readings is not None:
             self._readings.look(decision.unread, self._logs.brokers)
-        if not decision.writes and not decision.publishes and self._heard_us == now_us and self._held is None:
+        if not decision.writes and not decision.publishes and self._heard.us == now_us and not self._heard.is_held:
             self._rest = (now_us, rests_until_us(self._state, actions, requests, now_us, self._limits))
         if decision.publishes:
             self._publish(decision.publishes)
@@ -260,9 +243,7 @@ class ActionJob:
 
     @paused_collector()
     def _news(self) -> News:
-        # In this order: what the status job had written before this look is in what the look finds.
-        if self._readings is not None:
-            self._reading_us = self._readings.known()
+        self._heard.look()
         return self._store.news()
 
     def _nothing(self) -> Decision:
@@ -283,34 +264,10 @@ class ActionJob:
 
     def _note_clock(self, now_us: int) -> None:
         """Notices that somebody has set the clock, and moves the times that are measured by it."""
-        steady_us = self._steady_us()
-        before, self._clocks = self._clocks, (now_us, steady_us)
-        if self._held is not None and steady_us >= self._held[1]:
-            self._held = None
-        by_us = 0 if before is None else (now_us - before[0]) - (steady_us - before[1])
-        if abs(by_us) <= STEP_US:
-            return
-        what = "ahead" if by_us > 0 else "back"
-        log.warning("the clock was set %s by %d s: timeouts do not count this time", what, abs(by_us) // 1_000_000)
-        self._commit(moved_clock(self._state, by_us, now_us))
-        self._held = (now_us - by_us, steady_us + _HOLD_US) if by_us > 0 else None
-        self._heard_us, self._heard_next, self._rest = min(self._heard_us, now_us), None, None
-        self._read_us = self._reading_us = {}
-        if self._readings is not None:
-            self._readings.forget()
-
-    def _note_heard(self, news: News, now_us: int) -> None:
-        """Updates `heard_us` and `read_us`. Reports are read in parts, and a target may only time out after its earlier
-        reports were read."""
-        reached = news.read.reports
-        if reached >= news.newest_reports:
-            self._heard_us, self._read_us, self._heard_next = now_us, self._reading_us, None
-            return
-        if self._heard_next is not None and reached >= self._heard_next[0]:
-            _, self._heard_us, self._read_us = self._heard_next
-            self._heard_next = None
-        if self._heard_next is None:
-            self._heard_next = (news.newest_reports, now_us, self._reading_us)
+        by_us = self._heard.step_us(now_us)
+        if by_us:
+            self._commit(moved_clock(self._state, by_us, now_us))
+            self._rest = None
 
     def _take(self, news: News) -> list[Report]:
         """Stores the news for the next tick, after loading the stored state of their actions."""
@@ -325,11 +282,12 @@ class ActionJob:
             rows = self._definitions.setdefault(action.action_id, [])
             # A loaded row arrives again with its version if its insert had not been settled; the version is needed.
             rows[:] = [row for row in rows if row.digest != action.digest or row.commit_version > 0] + [action]
-        for request, version in news.requests.items():
-            if self._requests.setdefault(request.request_id, request) is request:
-                self._request_versions[request.request_id] = version
-        for report, version in news.reports.items():
-            self._report_versions.setdefault(report.place, version)
+        new: dict[str, Request] = {}
+        for request in news.requests:
+            if request.request_id not in self._requests:
+                new.setdefault(request.request_id, request)
+        self._requests |= new
+        self._unsettled.take(news, new)
         if news.devices is not None:
             self._devices = news.devices
         if news.artifacts is not None:
@@ -342,15 +300,11 @@ class ActionJob:
         while wanted:
             self._load_these(wanted)
             # An ended action waits for nothing, so a chain of actions is not followed to its beginning.
-            wanted = self._needed(id_ for id_ in self._definitions if not self._is_over(id_)) - self._known
+            wanted = self._needed(id_ for id_ in self._definitions if not is_over(self._state, id_)) - self._known
 
     def _needed(self, action_ids: Iterable[str]) -> set[str]:
         """The actions on which these actions depend."""
         return {id_ for one in action_ids for row in self._definitions.get(one, ()) for id_ in row.rollout.depends_on}
-
-    def _is_over(self, action_id: str) -> bool:
-        row = self._state.actions.get(action_id)
-        return row is not None and row.phase.over
 
     def _load_late(self, reports: Iterable[Report]) -> None:
         """Loads what these reports need: of an action that is over only their targets."""
@@ -373,14 +327,7 @@ class ActionJob:
         for id_, row in started.items():
             if not row.phase.over and id_ not in self._definitions:
                 log.error("the row of action %s is no longer in the table actions: nothing more is sent for it", id_)
-        now_us = self._clock_us()
-        targets = tuple(in_past(target, now_us) for target in loaded.targets)
-        states = tuple(row_in_past(row, now_us) for row in loaded.states)
-        decision = Decision(target_updates=targets, state_updates=states, waiting=self._state.waiting)
-        state = apply(self._state, decision)
-        before = self._state
-        said = state.said | loaded.said
-        self._state = replace(state, said=said, devices=before.devices, logs=before.logs, moving=before.moving)
+        self._state = with_all(self._state, loaded, self._clock_us())
 
     def _define(self, loaded: Loaded) -> Mapping[str, ActionState]:
         """Keeps the loaded definitions; returns the loaded rows by id."""
@@ -394,10 +341,7 @@ class ActionJob:
 
     def _settle(self, decision: Decision) -> None:
         """Drops the requests that this decision handles, and the versions of reports that no longer wait."""
-        waiting = {report.place for report in decision.waiting}
-        if decision.device_updates and self._facts_version is None and self._report_versions:
-            self._facts_version = min(self._report_versions.values())
-        self._report_versions = {p: v for p, v in self._report_versions.items() if p in waiting}
+        self._unsettled.decided(decision)
         done = {id_ for row in self._state.actions.values() for id_ in row.requests_done}
         done |= {id_ for row in decision.state_updates for id_ in row.requests_done}
         done |= {event.request_id for event in decision.events if event.request_id is not None}
@@ -405,61 +349,29 @@ class ActionJob:
             answer = f"engine/{request.action_id}/request/{request_id}"
             if request_id in done or answer in self._state.said:
                 del self._requests[request_id]
-                self._request_versions.pop(request_id, None)
+                self._unsettled.answered(request_id)
 
     def _settled(self, decision: Decision) -> Versions:
-        """The versions up to which a restart need not read again: below the oldest undecided request or report, and
-        below the oldest action that is neither started nor in `decision`."""
+        """The versions up to which a restart need not read again. An action that is neither started nor in `decision`
+        must be read again, too."""
         started = self._state.actions.keys() | {row.action_id for row in decision.state_updates}
-        held = [rows for id_, rows in self._definitions.items() if id_ not in started]
-        actions = min((row.commit_version - 1 for rows in held for row in rows), default=self._read.actions)
-        requests = min((version - 1 for version in self._request_versions.values()), default=self._read.requests)
-        versions = [
-            *self._report_versions.values(),
-            *([self._facts_version] if self._facts_version is not None else []),
-        ]
-        reports = min((version - 1 for version in versions), default=self._read.reports)
-        return Versions(actions=min(actions, self._read.actions), requests=requests, reports=reports)
+        held = [row for id_, rows in self._definitions.items() if id_ not in started for row in rows]
+        return self._unsettled.settled(self._read, (row.commit_version for row in held))
 
     def _forget(self) -> None:
         """Forgets actions that ended a while ago; they are loaded again from the tables if news about them arrives."""
-        before_us = self._clock_us() - _KEEP_ENDED_US
-        state = self._state
-        there = state.actions.keys() | self._definitions.keys()
+        there = self._state.actions.keys() | self._definitions.keys()
         if len(self._known) > len(there) + _KNOWN_FREE:
             # Devices may report on any number of actions that do not exist.
             self._known &= there
-        old = {id_ for id_, row in state.actions.items() if row.ended_us is not None and row.updated_us < before_us}
-        for id_, rows in self._definitions.items():
-            if id_ not in old:
-                old -= {needed for row in rows for needed in row.rollout.depends_on}
-        old -= {action_id for action_id, _ in state.copied}
-        old -= self._superseding()
+        old = forgettable(self._state, self._definitions, self._clock_us() - _KEEP_ENDED_US)
         if not old:
             return
         for id_ in old:
             self._definitions.pop(id_, None)
-        self._state = replace(
-            state,
-            actions={id_: row for id_, row in state.actions.items() if id_ not in old},
-            targets={id_: rows for id_, rows in state.targets.items() if id_ not in old},
-            unloaded={id_: counts for id_, counts in state.unloaded.items() if id_ not in old},
-            said=frozenset(event_id for event_id in state.said if _action_of(event_id) not in old),
-        )
+        self._state = forgotten(self._state, old)
         self._known -= old
         self._looked = {id_: ids for id_, ids in self._looked.items() if id_ not in old}
-
-    def _superseding(self) -> set[str]:
-        """Updates that have taken devices from an update which may still get new ones: a device that joins it later
-        must not get the older image."""
-        begun = {
-            id_: (row.started_us, action)
-            for id_, rows in self._definitions.items()
-            for action in rows
-            if action.is_ota and (row := self._state.actions.get(id_)) is not None
-        }
-        joined = [at for id_, (at, one) in begun.items() if one.rollout.dynamic and not self._is_over(id_)]
-        return {id_ for id_, (at, one) in begun.items() if one.ota.supersede and joined and at >= min(joined)}
 
     # -- effects -----------------------------------------------------------------------------------------------------
 
@@ -471,7 +383,7 @@ class ActionJob:
         written = replace(decision, device_updates=tuple(self._facts.values()) if due else ())
         if due:
             self._facts_from = time.monotonic() + self._pace.device_state_s
-            self._facts_version = None
+            self._unsettled.facts_written()
         if written.writes:
             state = self._state
             ids = {row.action_id for row in decision.state_updates}
@@ -493,12 +405,3 @@ class ActionJob:
             # After a kill the same records are published again, and the brokers say the same places.
             placed = record_places(self._state, sent.places, self._clock_us(), refused=sent.refused)
             self._commit(placed, is_repeatable=not sent.refused)
-
-
-def _steady_us() -> int:
-    return time.monotonic_ns() // 1_000
-
-
-def _action_of(event_id: str) -> str:
-    """The action in the id of an event of the engine. An id written by somebody else matches no action."""
-    return event_id.split("/", 2)[1] if event_id.count("/") >= 2 else ""

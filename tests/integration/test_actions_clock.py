@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from support.engine_world import SECOND, START_US, EngineWorld
 
-from actions import job as job_module
-from actions import reading
+from actions import heard, reading
 from actions.job import ActionJob
 from actions.reading import Extent
 
 DAY_S = 86_400
-HOLD_S = job_module._HOLD_US // SECOND
+HOLD_S = heard._HOLD_US // SECOND
 LIMIT_S = 50
 WAIT_S = 30.0
 
