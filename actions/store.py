@@ -222,13 +222,14 @@ class DeltalakeStore:
             # If a power cut took a version back, another one would get its number.
             settled = Versions(*map(min, astuple(settled), astuple(self._durable)))
         with self._told("written"):
+            fresh = self._not_quarantined(decision.quarantine) if decision.quarantine else ()
             if decision.events:
                 self._writer.append("action_events", events_table(decision.events, recorded_us=now_us()))
-            if decision.quarantine:
-                fresh = self._not_quarantined(decision.quarantine)
-                if fresh:
-                    self._writer.append("quarantine", quarantine_table(fresh, quarantined_us=now_us()))
-                    self._writer.sync()
+            if fresh:
+                self._writer.append("quarantine", quarantine_table(fresh, quarantined_us=now_us()))
+            if decision.events or fresh:
+                # What the rows below settle is not decided, and so not said, a second time.
+                self._writer.sync()
             self._commit_rows(decision, settled, new, is_repeatable=is_repeatable)
 
     def _commit_rows(self, decision: Decision, settled: Versions, new: frozenset[str], *, is_repeatable: bool) -> None:

@@ -101,3 +101,22 @@ def test_what_devices_said_is_on_disk_before_a_mark_says_that_it_was_read(
     first = next(number for number, name in enumerate(done) if name in ("action_targets", "action_journal"))
     assert done.index("device_state") < first
     assert "sync" in done[done.index("device_state") : first]
+
+
+@pytest.mark.parametrize("said", ["action_events", "quarantine"])
+def test_what_the_engine_says_is_on_disk_before_the_rows_that_settle_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    """Else a power cut may leave an ending without its event, and nothing says it again."""
+    notes = Notes(tmp_path, monkeypatch, is_synced=True)
+    notes.world.action("a1", timeout_queued_s=60)
+    notes.turn()
+    monkeypatch.setattr(table_writer.TableWriter, "_committed", notes._noted("", table_writer.TableWriter._committed))
+    if said == "quarantine":
+        notes.world.status("d1", "EXPLODED")
+        notes.world.status("d1", "ACCEPTED")
+    else:
+        notes.world.passes(100)
+    done = notes.turn()
+    assert done.index(said) < done.index("action_targets")
+    assert "sync" in done[done.index(said) : done.index("action_targets")]
