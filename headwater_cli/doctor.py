@@ -1,6 +1,7 @@
 """`headwater doctor`: checks this machine and a broker, one line per check with what to do. It changes nothing.
 
-A broker with users or TLS is checked as other commands reach it: with the same options and variables.
+A broker with users or TLS is checked as other commands reach it: with the same options and variables. `--security`
+checks what strangers can do instead, from outside and, with `--config`, on the box.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
+from broker_edge.admin import DEFAULT_ADMIN
 from broker_edge.broker import native
 from broker_edge.credentials import Credentials
 from headwater_cli._mqtt import Mqtt
 from headwater_cli._options import DEFAULT_MQTT, DEFAULT_SERVER, JsonOption, MqttOption, ServerOption, connect
 from headwater_cli._output import put_json, put_rows, say
+from headwater_cli._security import examine
+from headwater_cli.clients import AdminOption
 
 _PROBE_S = 3.0
 
@@ -34,8 +39,24 @@ class Check:
     detail: str
 
 
-def doctor(server: ServerOption = DEFAULT_SERVER, mqtt: MqttOption = DEFAULT_MQTT, json: JsonOption = False) -> None:
+def doctor(
+    server: ServerOption = DEFAULT_SERVER,
+    mqtt: MqttOption = DEFAULT_MQTT,
+    admin: AdminOption = DEFAULT_ADMIN,
+    security: Annotated[
+        bool, typer.Option("--security", help="What strangers can do; exit 0 nothing to do, 1 warnings, 2 failures.")
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="With --security, on its box: the settings of the broker."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
     """Check Python, the native module, Java and jars for Spark, and whether a broker lets us in; exit 1 if not."""
+    if config is not None and not security:
+        raise typer.BadParameter("--config belongs to --security")
+    if security:
+        raise typer.Exit(examine(server=server, mqtt=mqtt, admin=admin, config=config, json=json))
     checks = [
         Check("python", "ok", f"{platform.python_version()} at {sys.executable}"),
         _checked("native module", _native),

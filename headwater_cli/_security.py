@@ -1,0 +1,71 @@
+"""`headwater doctor --security`: collects the checks of a broker and shows them."""
+
+from __future__ import annotations
+
+import json as json_module
+from dataclasses import asdict
+from pathlib import Path
+
+from broker_edge.broker import native
+from broker_edge.credentials import Credentials
+from broker_edge.errors import ConfigError
+from broker_edge.security import Check, Door, box, doors_of_addresses, doors_of_settings, operated, outside, worst
+from broker_edge.tls import TlsReferences
+from headwater_cli._output import put_json, put_rows, say
+
+_CODES = {"ok": 0, "warn": 1, "fail": 2}
+_OPERATOR = "version, audit log and refusals: give --user and --password-from (or --token-from) of an operator"
+_BOX = "files, users, rights and settings: run it on the box with --config FILE"
+
+
+def examine(*, server: str, mqtt: str, admin: str, config: Path | None, json: bool) -> int:
+    """Prints one line for each check and returns the exit code. With `config` the listeners are those of the settings,
+    whatever addresses other commands use."""
+    doors, checks, unchecked = _doors(server, mqtt, admin, config), [], []
+    credentials, tls = Credentials.from_environment(), _tls(config)
+    checks += outside(doors, TlsReferences(ca=tls.ca))
+    of_admin = next((door for door in doors if door.listener == "admin"), None)
+    if credentials.is_anonymous or of_admin is None:
+        unchecked.append(_OPERATOR)
+    else:
+        checks += operated(of_admin, credentials, tls, version=native().version())
+    if config is None:
+        unchecked.append(_BOX)
+    else:
+        checks += box(_settings(config), config.absolute().parent)
+    _show(checks, unchecked, json=json)
+    return _CODES[worst(checks)]
+
+
+def _tls(config: Path | None) -> TlsReferences:
+    """As the options say; on the box the authority that `headwater init` has written beside the settings is known."""
+    given = TlsReferences.from_environment()
+    beside = None if config is None else config.absolute().parent / "tls" / "ca.pem"
+    if given.ca is None and beside is not None and beside.is_file():
+        return TlsReferences(ca=f"file:{beside}", cert=given.cert, key=given.key)
+    return given
+
+
+def _doors(server: str, mqtt: str, admin: str, config: Path | None) -> list[Door]:
+    return doors_of_addresses(mqtt, server, admin) if config is None else doors_of_settings(_settings(config))
+
+
+def _settings(config: Path) -> dict[str, object]:
+    core = native()
+    try:
+        found: dict[str, object] = json_module.loads(core.check_config(config_path=str(config)))
+    except core.ConfigError as error:
+        raise ConfigError(str(error)) from error
+    return found
+
+
+def _show(checks: list[Check], unchecked: list[str], *, json: bool) -> None:
+    if json:
+        put_json({"state": worst(checks), "checks": [asdict(check) for check in checks], "not_checked": unchecked})
+    else:
+        rows = [(c.state, c.name, c.where, f"{c.found}: {c.remedy}" if c.remedy else c.found) for c in checks]
+        put_rows(("state", "check", "where", "what, and what to do"), rows)
+        for what in unchecked:
+            say(f"not checked: {what}")
+    counts = {state: sum(check.state == state for check in checks) for state in ("fail", "warn", "ok")}
+    say(f"headwater: {counts['fail']} failures, {counts['warn']} warnings, {counts['ok']} checks are fine")
