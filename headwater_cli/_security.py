@@ -6,11 +6,23 @@ import json as json_module
 from dataclasses import asdict
 from pathlib import Path
 
+from broker_edge.admin import DEFAULT_ADMIN
 from broker_edge.broker import native
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError
-from broker_edge.security import Check, Door, box, doors_of_addresses, doors_of_settings, operated, outside, worst
+from broker_edge.security import (
+    Check,
+    Door,
+    box,
+    doors_of_addresses,
+    doors_of_settings,
+    neighbours,
+    operated,
+    outside,
+    worst,
+)
 from broker_edge.tls import TlsReferences
+from headwater_cli._options import DEFAULT_MQTT, DEFAULT_SERVER
 from headwater_cli._output import put_json, put_rows, say
 
 _CODES = {"ok": 0, "warn": 1, "fail": 2}
@@ -18,10 +30,16 @@ _OPERATOR = "version, audit log and refusals: give --user and --password-from (o
 _BOX = "files, users, rights and settings: run it on the box with --config FILE"
 
 
-def examine(*, server: str, mqtt: str, admin: str, config: Path | None, json: bool) -> int:
-    """Prints one line for each check and returns the exit code. With `config` the listeners are those of the settings,
-    whatever addresses other commands use."""
-    doors, checks, unchecked = _doors(server, mqtt, admin, config), [], []
+def examine(*, server: str, mqtt: str, admin: str, config: Path | None, settings: list[str], json: bool) -> int:
+    """Prints one line for each check and returns the exit code. On the box, with `config` or `settings`, the listeners
+    are those of the settings, whatever addresses other commands use."""
+    on_box = _settings(config, settings) if config is not None or settings else None
+    if on_box is None:
+        doors = _named(server, mqtt, admin)
+        doors += neighbours(doors)
+    else:
+        doors = doors_of_settings(on_box)
+    checks, unchecked = [], []
     credentials, tls = Credentials.from_environment(), _tls(config)
     checks += outside(doors, TlsReferences(ca=tls.ca))
     of_admin = next((door for door in doors if door.listener == "admin"), None)
@@ -29,10 +47,10 @@ def examine(*, server: str, mqtt: str, admin: str, config: Path | None, json: bo
         unchecked.append(_OPERATOR)
     else:
         checks += operated(of_admin, credentials, tls, version=native().version())
-    if config is None:
+    if on_box is None:
         unchecked.append(_BOX)
     else:
-        checks += box(_settings(config), config.absolute().parent)
+        checks += box(on_box, None if config is None else config.absolute().parent)
     _show(checks, unchecked, json=json)
     return _CODES[worst(checks)]
 
@@ -46,16 +64,20 @@ def _tls(config: Path | None) -> TlsReferences:
     return given
 
 
-def _doors(server: str, mqtt: str, admin: str, config: Path | None) -> list[Door]:
-    return doors_of_addresses(mqtt, server, admin) if config is None else doors_of_settings(_settings(config))
+def _named(server: str, mqtt: str, admin: str) -> list[Door]:
+    """The doors at the addresses that somebody gave, or at the defaults if nobody gave any."""
+    doors = doors_of_addresses(mqtt, server, admin)
+    usual = doors_of_addresses(DEFAULT_MQTT, DEFAULT_SERVER, DEFAULT_ADMIN)
+    return [door for door in doors if door not in usual] or doors
 
 
-def _settings(config: Path) -> dict[str, object]:
+def _settings(config: Path | None, settings: list[str]) -> dict[str, object]:
     core = native()
     try:
-        found: dict[str, object] = json_module.loads(core.check_config(config_path=str(config)))
+        text = core.check_config(config_path=None if config is None else str(config), overrides=settings)
     except core.ConfigError as error:
         raise ConfigError(str(error)) from error
+    found: dict[str, object] = json_module.loads(text)
     return found
 
 

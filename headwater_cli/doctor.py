@@ -50,13 +50,18 @@ def doctor(
         Path | None,
         typer.Option("--config", metavar="FILE", help="With --security, on its box: the settings of the broker."),
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="One setting, as it was given to the broker; repeatable."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Check Python, the native module, Java and jars for Spark, and whether a broker lets us in; exit 1 if not."""
-    if config is not None and not security:
-        raise typer.BadParameter("--config belongs to --security")
+    if (config is not None or settings) and not security:
+        raise typer.BadParameter("--config and --set belong to --security")
     if security:
-        raise typer.Exit(examine(server=server, mqtt=mqtt, admin=admin, config=config, json=json))
+        code = examine(server=server, mqtt=mqtt, admin=admin, config=config, settings=settings or [], json=json)
+        raise typer.Exit(code)
     checks = [
         Check("python", "ok", f"{platform.python_version()} at {sys.executable}"),
         _checked("native module", _native),

@@ -9,6 +9,16 @@ from broker_edge.security.box import box
 from broker_edge.security.check import Check, worst
 from broker_edge.security.doors import Door, doors_of_addresses, doors_of_settings
 from broker_edge.security.operated import operated
-from broker_edge.security.outside import outside
+from broker_edge.security.outside import neighbours, outside
 
-__all__ = ["Check", "Door", "box", "doors_of_addresses", "doors_of_settings", "operated", "outside", "worst"]
+__all__ = [
+    "Check",
+    "Door",
+    "box",
+    "doors_of_addresses",
+    "doors_of_settings",
+    "neighbours",
+    "operated",
+    "outside",
+    "worst",
+]

@@ -14,6 +14,8 @@ from broker_edge.flight import is_tls, parse_server
 from broker_edge.mqtt_address import parse_mqtt
 
 _TLS = frozenset({"mqtts", "wss"})
+USUAL: Mapping[str, int] = {"mqtt": 1883, "mqtts": 8883, "ws": 8083, "wss": 8084, "flight": 8815, "admin": 8080}
+"""The ports of listeners in docs and examples."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,15 @@ def _wants_certificate(link: ssl.SSLSocket) -> bool:
     return False
 
 
+def speaks_tls(door: Door, timeout_s: float) -> bool:
+    """Whether a handshake succeeds."""
+    try:
+        with _shaken(door, unchecked(), timeout_s):
+            return True
+    except OSError:
+        return False
+
+
 def wants_certificate(door: Door, timeout_s: float) -> bool:
     """Whether a client without a certificate is sent away; False also where nothing answers."""
     try:

@@ -26,27 +26,42 @@ def modes(settings: Mapping[str, Any], folder: Path | None) -> Iterator[Check]:
 
 def _too_open(settings: Mapping[str, Any], folder: Path | None) -> Iterator[Check]:
     data = Path(settings["data_dir"])
+    rights, secrets = dict(_rights(settings)), dict(_secrets(settings))
+    for path, what in {data: "data_dir", **secrets, **rights}.items():
+        if isinstance(seen := _seen(path), str):
+            remedy = "run it as the user and in the working folder of the broker, after its start"
+            yield Check("warn", "file modes", f"{what} {path}", f"not looked at ({seen})", remedy)
     if (mode := _mode(data)) is not None and mode & _OF_OTHERS:
         found = f"mode {mode:03o}: other users of this machine may read records and sessions"
         yield Check("fail", "file modes", f"data_dir {data}", found, f"chmod -R go= {data}")
-    named = dict(_secrets(settings))
-    beside = {path: "beside the settings" for path in _keys_below(folder) if path not in named}
-    for path, what in (named | beside).items():
+    beside = {path: "beside the settings" for path in _keys_below(folder) if path not in secrets}
+    for path, what in (secrets | beside).items():
         if (mode := _mode(path)) is not None and mode & _OF_STRANGERS:
             found = f"mode {mode:03o}: other users of this machine may use it"
             yield Check("fail", "file modes", f"{what} {path}", found, f"chmod 600 {path}")
-    for path, what in _rights(settings):
+    for parent in sorted({path.parent for path in (*secrets, *rights)}):
+        seen = _seen(parent)
+        if isinstance(seen, int) and seen & stat.S_IWOTH and not seen & stat.S_ISVTX:
+            found = f"mode {seen & 0o777:03o}: everybody on this machine may replace the files in it"
+            yield Check("fail", "file modes", f"folder {parent}", found, f"chmod o-w {parent}")
+    for path, what in rights.items():
         if (mode := _mode(path)) is not None and mode & _TO_WRITE:
             found = f"mode {mode:03o}: other users of this machine may give themselves rights"
             yield Check("fail", "file modes", f"{what} {path}", found, f"chmod go-w {path}")
 
 
 def _mode(path: Path) -> int | None:
-    """None for a file that is not there: the broker refuses to start without it."""
+    """None for what cannot be looked at."""
+    found = _seen(path)
+    return found & 0o777 if isinstance(found, int) else None
+
+
+def _seen(path: Path) -> int | str:
+    """The mode with its special bits, or why there is none."""
     try:
-        return stat.S_IMODE(path.stat().st_mode) & 0o777
-    except OSError:
-        return None
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _secrets(settings: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
@@ -58,7 +73,7 @@ def _secrets(settings: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _rights(settings: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Files that may be read, and decide who gets in."""
+    """Files that others may read, and that decide who gets in."""
     for key, file in (
         ("auth.acl_file", settings["auth"]["acl_file"]),
         ("auth.token.keys_file", settings["auth"]["token"]["keys_file"]),

@@ -6,13 +6,14 @@ Refused attempts count in the metrics and the audit log of the broker, as those 
 from __future__ import annotations
 
 import http.client
-from collections.abc import Iterator, Sequence
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 
 from pyarrow import flight
 
 from broker_edge.security.check import Check, severe
-from broker_edge.security.doors import Door
-from broker_edge.security.handshake import handshakes, wants_certificate
+from broker_edge.security.doors import USUAL, Door
+from broker_edge.security.handshake import handshakes, speaks_tls, wants_certificate
 from broker_edge.security.stranger import unchecked, visit
 from broker_edge.tls import NO_TLS, TlsReferences
 
@@ -33,6 +34,28 @@ def outside(doors: Sequence[Door], tls: TlsReferences = NO_TLS, *, timeout_s: fl
     for door in doors:
         found += _at(door, tls, timeout_s)
     return found
+
+
+def neighbours(doors: Sequence[Door], *, ports: Mapping[str, int] = USUAL, timeout_s: float = 1.0) -> list[Door]:
+    """Listeners at the usual ports of the same hosts that nobody named. Only of other machines: on this one such a port
+    may belong to another broker, which its own settings describe."""
+    known = {(door.host, door.port) for door in doors}
+    found = []
+    for host in dict.fromkeys(door.host for door in doors if door.is_beyond and door.is_named):
+        for name, port in ports.items():
+            if (host, port) not in known and _answers(host, port, timeout_s):
+                door = Door(name, host, port, has_tls=True, is_beyond=True)
+                has_tls = name in ("mqtts", "wss") or speaks_tls(door, timeout_s)
+                found.append(Door(name, host, port, has_tls=has_tls, is_beyond=True))
+    return found
+
+
+def _answers(host: str, port: int, timeout_s: float) -> bool:
+    try:
+        socket.create_connection((host, port), timeout_s).close()
+    except OSError:
+        return False
+    return True
 
 
 def _at(door: Door, tls: TlsReferences, timeout_s: float) -> Iterator[Check]:

@@ -24,7 +24,7 @@ from support.tls_files import Files, new_authority, sign
 
 from broker_edge import Client, Credentials, Row
 from broker_edge.admin import Admin
-from broker_edge.security import Door, operated, outside
+from broker_edge.security import Door, neighbours, operated, outside
 from broker_edge.security.handshake import handshakes
 from broker_edge.tls import TlsReferences
 from broker_edge.torture.process import BrokerProcess
@@ -394,11 +394,34 @@ def test_a_password_is_never_sent_without_tls_to_another_machine(
         assert not any(b"Authorization" in one for one in heard)
 
 
+def test_a_listener_that_nobody_named_is_found_at_its_usual_port(
+    start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = sign(new_authority(tmp_path, "ca"), "broker", names="DNS:edge.example", days=60)
+    broker = start_broker(settings=_tls(files, "mqtts", "flight"))
+    real = socket.getaddrinfo
+    local = lambda host, *more, **rest: real("127.0.0.1" if host == "edge.example" else host, *more, **rest)  # noqa: E731
+    monkeypatch.setattr(socket, "getaddrinfo", local)
+    ports = {name: port_of(broker, name) for name in ("mqtt", "mqtts", "flight", "admin")} | {"ws": free_port()}
+    named = Door("mqtts", "edge.example", ports["mqtts"], has_tls=True, is_beyond=True)
+    found = neighbours([named], ports=ports)
+    assert [(one.listener, one.has_tls) for one in found] == [("mqtt", False), ("flight", True), ("admin", False)]
+    assert all(one.is_beyond for one in found)
+    told = outside([found[0], found[2]])
+    assert [one.where for one in told if (one.state, one.name) == ("fail", "plain text")] == [
+        f"mqtt edge.example:{ports['mqtt']}", f"admin edge.example:{ports['admin']}"
+    ]  # fmt: skip
+    # On this machine the ports may be those of another broker.
+    assert neighbours([Door("mqtts", "localhost", 1, has_tls=True, is_beyond=False)], ports=ports) == []
+
+
 def test_what_is_away_or_something_else_is_a_warning(tmp_path: Path) -> None:
     words = ["--mqtt", "127.0.0.1:1", "--server", "grpc://127.0.0.1:1", "--admin", "http://127.0.0.1:1"]
     code, told = checked(*words)
     assert code == 1
     assert [(one["state"], one["name"]) for one in told["checks"]] == [("warn", "listener")] * 3
+    # What nobody gave an address of is not asked where another address was given.
+    assert [one["where"] for one in checked("--mqtt", "127.0.0.1:1")[1]["checks"]] == ["mqtt 127.0.0.1:1"]
     with serving(lambda link: link.sendall(b"220 mail\r\n")) as port:
         door = Door("mqtt", "127.0.0.1", port, has_tls=False, is_beyond=True)
         assert [(one.state, one.name) for one in outside([door], timeout_s=1.0)] == [("warn", "listener")]
@@ -406,8 +429,13 @@ def test_what_is_away_or_something_else_is_a_warning(tmp_path: Path) -> None:
 
 def test_settings_belong_to_the_security_checks_and_have_to_be_valid(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("listenrs: {}\n")
-    without: Ended = headwater("doctor", "--config", str(tmp_path / "bad.yaml"))
-    assert (without.code, "--security" in without.err) == (2, True)
+    for option in ("--config=x.yaml", "--set=data_dir=x"):
+        without: Ended = headwater("doctor", option)
+        assert (without.code, "--security" in without.err) == (2, True)
+    given, told = checked("--set", "auth.open_metrics=true", "--set", "listeners.mqtt.bind=127.0.0.1:1")
+    assert given == 1
+    assert of(told, "listener", "mqtt 127.0.0.1:1")
+    assert of(told, "metrics", "auth.open_metrics")
     invalid = headwater("doctor", "--security", "--config", str(tmp_path / "bad.yaml"))
     assert (invalid.code, "listenrs" in invalid.err) == (5, True)
 

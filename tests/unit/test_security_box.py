@@ -134,12 +134,13 @@ CASES: list[tuple[str, Callable[[Folder], object], str, str, str]] = [
     ("authority", _mode("ca.pem", 0o646), "fail", "file modes", "listeners.mqtts.tls.client_ca"),
     ("key beside", lambda f: f.write("tls/ca.key", "", 0o644), "fail", "file modes", "beside the settings"),
     ("password beside", lambda f: f.write("secrets/a.password", "", 0o644), "fail", "file modes", "a.password"),
+    ("folder", lambda f: f.path.chmod(0o777), "fail", "file modes", "everybody on this machine may replace the files"),
+    ("no data", lambda f: (f.path / "data").rmdir(), "warn", "file modes", "not looked at (No such file"),
+    ("no key", lambda f: (f.path / "broker.key").unlink(), "warn", "file modes", "not looked at (No such file"),
     ("$7$", _file("users", "root:$7$101$c2FsdA==$aGFzaA==\njobs:x"), "fail", "passwords", "PBKDF2 ($7$) with less"),
     ("$6$", _file("users", "root:$6$c2FsdHNhbHRzYWx0$aGFzaA==\njobs:x"), "fail", "passwords", "SHA-512 ($6$)"),
     ("argon2id", _file("users", "root:$argon2id$v=19$m=4096,t=1,p=1$a$b\njobs:x"), "fail", "passwords", "argon2id"),
-    ("no users file", _with(auth__password_file="/nowhere"), "fail", "passwords", "cannot be read (No such file"),
     ("no acl", lambda f: f.set.pop("auth.acl_file"), "fail", "rights", "may read and write every topic"),
-    ("no acl file", _with(auth__acl_file="/nowhere"), "fail", "rights", "cannot be read (No such file"),
     ("anonymous", _with(auth__allow_anonymous="true"), "fail", "anonymous clients", "without credentials are let in"),
     ("metrics", _with(auth__open_metrics="true"), "warn", "metrics", "/metrics needs no credentials"),
     ("client ids", _with(auth__client_ids="any"), "warn", "client ids", "every client id is believed"),
@@ -212,6 +213,12 @@ def test_each_fault_is_found_alone_with_what_to_do(
     [check] = [check for check in folder.checks() if check.state != "ok"]
     assert says in f"{check.where}: {check.found}"
     assert check.remedy
+
+
+@pytest.mark.parametrize(("key", "name"), [("auth.password_file", "passwords"), ("auth.acl_file", "rights")])
+def test_a_file_that_cannot_be_read_is_a_failure(folder: Folder, key: str, name: str) -> None:
+    folder.set[key] = "/nowhere/file"
+    assert ("fail", name) in {(state, name) for state, name, _ in folder.bad()}
 
 
 def test_what_only_this_machine_reaches_is_a_warning(folder: Folder) -> None:
