@@ -2,7 +2,8 @@
 
 The server is asked as OSV documents it (https://google.github.io/osv.dev/post-v1-querybatch/); the format of a record
 is https://ossf.github.io/osv-schema/. One source serves crates, Python packages and jars, because OSV has the
-advisories of RustSec, PyPA and GitHub. Nothing here decides what to do about a finding.
+advisories of RustSec, PyPA and GitHub; cargo-audit and pip-audit know no jars, and need a source each. Nothing here
+decides what to do about a finding.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, Protocol
 from packaging.version import InvalidVersion, Version
 from semver import Version as SemVer
 
+from supply.rustsec import as_record, is_met
 from supply.shipped import ECOSYSTEMS, Part
 
 TIMEOUT_S = 30
@@ -133,7 +135,8 @@ def _chunks(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
 
 
 class Folder:
-    """Records below a folder: `*.json`, and `*.zip` of them as OSV exports each ecosystem (`all.zip`)."""
+    """Records below a folder: `*.json`, `*.zip` of them as OSV exports each ecosystem (`all.zip`), and RustSec's
+    `RUSTSEC-*.md`."""
 
     def __init__(self, path: Path) -> None:
         self._records: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -144,8 +147,8 @@ class Folder:
             self._take(place, text)
         if not self._known:
             raise SourceError(
-                f"{path} has no record of OSV: put OSV's all.zip of crates.io, PyPI and Maven there, or a checkout of "
-                "the branch `osv` of RustSec's advisory-db"
+                f"{path} has no advisory: put OSV's all.zip of crates.io, PyPI and Maven there, or a checkout of "
+                "RustSec's advisory-db"
             )
 
     def unknown(self) -> frozenset[str]:
@@ -158,19 +161,21 @@ class Folder:
                 try:
                     if any(_concerns(one, part) for one in _affected(record, part)):
                         found.append(_finding(part, record))
-                except (AttributeError, KeyError, TypeError) as error:
-                    raise SourceError(f"{record['id']} is not a record of OSV: fetch it again") from error
+                except (AttributeError, KeyError, TypeError, ValueError) as error:
+                    raise SourceError(f"{record['id']} is not an advisory that can be read ({error})") from error
         return found
 
     def _take(self, place: str, text: bytes) -> None:
         try:
-            record = json.loads(text)
+            record = as_record(text.decode()) if place.endswith(".md") else json.loads(text)
             if record.get("withdrawn"):
                 return
-            names = {(one["package"]["ecosystem"], _plain(one["package"]["name"])) for one in record["affected"]}
+            # A record may also be about a repository, which is no package.
+            packages = [one["package"] for one in record.get("affected", []) if "package" in one]
+            names = {(one["ecosystem"], _plain(one["name"])) for one in packages}
             str(record["id"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SourceError(f"{place} is not a record of OSV ({type(error).__name__}): remove it") from error
+            raise SourceError(f"{place} is not an advisory ({type(error).__name__}): remove it") from error
         for ecosystem, name in names:
             self._known.add(ecosystem)
             self._records.setdefault((ecosystem, name), []).append(record)
@@ -179,7 +184,8 @@ class Folder:
 def _texts(folder: Path) -> Iterator[tuple[str, bytes]]:
     for path in sorted(folder.rglob("*")):
         try:
-            if path.suffix == ".json" and path.stat().st_size <= RECORD_BYTES_MAX:
+            is_record = path.suffix == ".json" or (path.suffix == ".md" and path.name.startswith("RUSTSEC-"))
+            if is_record and path.stat().st_size <= RECORD_BYTES_MAX:
                 yield str(path), path.read_bytes()
             elif path.suffix == ".zip":
                 with zipfile.ZipFile(path) as archive:
@@ -208,6 +214,8 @@ def _concerns(affected: Mapping[str, Any], part: Part) -> bool:
     """Whether the version is listed, or lies in a range. A version that cannot be compared counts as affected."""
     if part.version in affected.get("versions", ()):
         return True
+    if "unaffected" in affected:
+        return not is_met(part.version, [*affected["fixed"], *affected["unaffected"]])
     ranges = [one for one in affected.get("ranges", ()) if one.get("type") in ("SEMVER", "ECOSYSTEM")]
     if not ranges:
         return False
@@ -261,6 +269,7 @@ def _finding(part: Part, record: Mapping[str, Any]) -> Finding:
         for event in span.get("events", ())
         if "fixed" in event
     }
+    fixed |= {one for affected in _affected(record, part) for one in affected.get("fixed", ())}
     summary = str(record.get("summary") or record.get("details") or "").strip().partition("\n")[0]
     aliases = frozenset(map(str, record.get("aliases", ())))
     return Finding(part, str(record.get("id", "?")), aliases, summary[:200], tuple(sorted(fixed)))

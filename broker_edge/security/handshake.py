@@ -30,7 +30,11 @@ def handshakes(door: Door, tls: TlsReferences, *, timeout_s: float) -> Iterator[
     except OSError as error:
         yield Check("fail", "TLS", door.where, f"no handshake ({error})", "check the listener's tls.cert and tls.key")
         return
-    certificate = x509.load_der_x509_certificate(der or b"")
+    try:
+        certificate = x509.load_der_x509_certificate(der or b"")
+    except ValueError:
+        yield Check("fail", "certificate", door.where, "it cannot be read", "make a new one (headwater init)")
+        return
     yield Check("ok", "TLS", door.where, f"it speaks {version}")
     yield ends(door.where, certificate, datetime.now(UTC))
     key = certificate.public_key()

@@ -261,6 +261,12 @@ def test_a_folder_with_records_is_read_without_a_network(
     assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == ["PYSEC-1", "GHSA-1"]
 
 
+def test_a_record_about_a_repository_is_passed_over(tmp_path: Path, ignored: Path) -> None:
+    of_git = {"ranges": [{"type": "GIT", "repo": "https://example.com/ring", "events": [{"introduced": "0"}]}]}
+    folder = _folder(tmp_path / "db", OLD, {"id": "GIT-1", "affected": [of_git]}, {"id": "NONE-1"})
+    assert audit("--db", folder, "--ignored", ignored, found=PARTS[:1]) == CLEAN
+
+
 def test_parts_of_which_a_folder_has_no_record_are_named(
     tmp_path: Path, ignored: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -272,9 +278,11 @@ def test_parts_of_which_a_folder_has_no_record_are_named(
 @pytest.mark.parametrize(
     ("name", "body", "says"),
     [
-        ("RUSTSEC-1.md", b"```toml\n[advisory]\n```", "branch `osv`"),
-        ("a.json", b"{", "a.json is not a record of OSV"),
-        ("a.json", b'{"affected": 7}', "a.json is not a record of OSV"),
+        ("README.md", b"no advisory", "put OSV's all.zip"),
+        ("RUSTSEC-1.md", b"no TOML", "RUSTSEC-1.md is not an advisory"),
+        ("RUSTSEC-1.md", b"```toml\n[advisory]\n```", "RUSTSEC-1.md is not an advisory"),
+        ("a.json", b"{", "a.json is not an advisory"),
+        ("a.json", b'{"affected": 7}', "a.json is not an advisory"),
         ("all.zip", b"PK", "all.zip cannot be read"),
     ],
 )
@@ -312,6 +320,76 @@ def test_ranges_are_read_as_the_schema_says(
     ecosystem = {"cargo": "crates.io", "pypi": "PyPI", "maven": "Maven"}[part.kind]
     folder = _folder(tmp_path / "db", record("X-1", ecosystem, part.name, *events))
     assert audit("--db", folder, "--ignored", ignored, found=[part]) == (FOUND if is_affected else CLEAN)
+
+
+RUSTSEC = """```toml
+[advisory]
+id = "RUSTSEC-2026-0001"
+package = "ring"
+date = "2026-01-01"
+aliases = ["CVE-2026-1"]
+
+[versions]
+patched = {patched}
+unaffected = {unaffected}
+```
+
+# A title
+
+Text.
+"""
+
+
+@pytest.mark.parametrize(
+    ("patched", "unaffected", "is_affected"),
+    [
+        ([], [], True),
+        ([">= 0.17.14"], [], False),
+        ([">= 0.17.15"], [], True),
+        ([">= 0.17.15"], ["< 0.17.0"], True),
+        ([">= 0.18"], ["<= 0.17"], False),
+        ([">= 0.18"], ["<= 0.16"], True),
+        (["^0.17.12"], [], False),
+        (["^0.16.20", ">= 0.18.0"], [], True),
+        (["0.17.14"], [], False),
+        (["~0.17"], [], False),
+        (["~0.17.15"], [], True),
+        (["=0.17.14"], [], False),
+        (["> 0.17"], [], True),
+        (["> 0.16"], [], False),
+        ([">= 0.17.3, < 0.17.14"], [], True),
+        ([">= 0.17.3, < 0.17.15"], [], False),
+        (["*"], [], False),
+    ],
+)
+def test_the_main_branch_of_rustsec_is_read(
+    tmp_path: Path, ignored: Path, patched: list[str], unaffected: list[str], is_affected: bool
+) -> None:
+    folder = tmp_path / "db" / "crates" / "ring"
+    folder.mkdir(parents=True)
+    text = RUSTSEC.format(patched=json.dumps(patched), unaffected=json.dumps(unaffected))
+    (folder / "RUSTSEC-2026-0001.md").write_text(text)
+    code = audit("--db", tmp_path / "db", "--ignored", ignored, found=PARTS[:1])
+    assert code == (FOUND if is_affected else CLEAN)
+
+
+def test_an_advisory_of_rustsec_has_title_alias_and_fix(
+    tmp_path: Path, ignored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "db" / "RUSTSEC-2026-0001.md"
+    path.parent.mkdir()
+    path.write_text(RUSTSEC.format(patched='[">= 1"]', unaffected="[]"))
+    assert audit("--db", path.parent, "--ignored", ignored, found=PARTS[:1]) == FOUND
+    line = "RUSTSEC-2026-0001\tcrates.io\tring\t0.17.14\tA title\tfixed in >= 1\n"
+    assert capsys.readouterr().out == line
+    ignored.write_text('[[ignore]]\nid = "CVE-2026-1"\nreason = "not called"\nuntil = 2027-01-01\n')
+    assert audit("--db", path.parent, "--ignored", ignored, found=PARTS[:1]) == CLEAN
+    path.write_text(path.read_text().replace("aliases", 'withdrawn = "2026-02-01"\naliases'))
+    # It was the only one, so nothing is known of crates.
+    assert audit("--db", path.parent, "--ignored", ignored, found=PARTS[:1]) == UNCHECKED
+    path.write_text(RUSTSEC.format(patched='["when it is done"]', unaffected="[]"))
+    assert audit("--db", path.parent, "--ignored", ignored, found=PARTS[:1]) == UNCHECKED
+    assert "`when it is done` is not a requirement of Cargo" in capsys.readouterr().err
 
 
 def test_what_an_advisory_says_to_a_terminal_is_shown_and_not_done(
