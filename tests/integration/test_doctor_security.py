@@ -6,26 +6,22 @@ import base64
 import http.client
 import json
 import re
-import socket
 import ssl
-import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.doors import port_of
 from support.ports import free_port
 from support.programs import Ended, StartBroker, headwater, headwaterd, run
-from support.tls_files import Files, new_authority, sign
+from support.tls_files import new_authority, sign
 
 from broker_edge import Client, Credentials, Row
 from broker_edge.admin import Admin
-from broker_edge.security import Door, neighbours, operated, outside
-from broker_edge.security.handshake import handshakes
+from broker_edge.security import Door, operated
 from broker_edge.tls import TlsReferences
 from broker_edge.torture.process import BrokerProcess
 
@@ -78,11 +74,6 @@ def _flat(tree: dict[str, Any], above: str = "") -> dict[str, str]:
     for key, value in tree.items():
         found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": str(value)}
     return found
-
-
-def port_of(broker: BrokerProcess, name: str) -> int:
-    known = {"mqtt": lambda: broker.mqtt, "flight": lambda: broker.flight, "admin": lambda: broker.admin}
-    return known.get(name, lambda: broker.listener(name))()[1]
 
 
 def test_a_broker_of_init_has_nothing_to_do_on_the_box_and_from_outside(safe: tuple[Path, BrokerProcess]) -> None:
@@ -275,156 +266,13 @@ def _yaml(settings: dict[str, str]) -> str:
     return json.dumps(tree)
 
 
-def test_a_certificate_for_another_name_is_found_where_the_name_is_known(
-    start_broker: StartBroker, tmp_path: Path
-) -> None:
-    files = sign(new_authority(tmp_path, "ca"), "broker", names="DNS:edge.example")
-    broker = start_broker(settings=_tls(files, "mqtts", "flight", "admin"))
-    door = Door("mqtts", "127.0.0.1", broker.listener("mqtts")[1], has_tls=True, is_beyond=False, is_named=True)
-    tls = TlsReferences(ca=f"file:{files.ca}")
-    assert [one.found for one in outside([door], tls) if one.name == "chain"] == ["the certificate is for another name"]
-    unnamed = Door("mqtts", "127.0.0.1", door.port, has_tls=True, is_beyond=False, is_named=False)
-    assert [one.state for one in outside([unnamed], tls) if one.name == "chain"] == ["ok"]
-    assert [one.state for one in outside([unnamed]) if one.name == "chain"] == ["warn"]
-
-
-def _tls(files: Files, *names: str) -> dict[str, str]:
-    found = {f"listeners.{name}.bind": "127.0.0.1:0" for name in names}
-    found |= {f"listeners.{name}.tls.cert": str(files.cert) for name in names}
-    return found | {f"listeners.{name}.tls.key": str(files.key) for name in names}
-
-
-def test_a_listener_that_wants_certificates_says_so(start_broker: StartBroker, tmp_path: Path) -> None:
-    files = sign(new_authority(tmp_path, "ca"), "broker", days=60)
-    names = ("mqtts", "wss", "flight", "admin")
-    settings = _tls(files, *names)
-    for name in names:
-        settings[f"listeners.{name}.tls.client_ca"] = str(files.ca)
-        settings[f"listeners.{name}.tls.client_auth"] = "required"
-    broker = start_broker(settings=settings)
-    doors = [Door(name, "localhost", port_of(broker, name), has_tls=True, is_beyond=True) for name in names]
-    found = outside(doors, TlsReferences(ca=f"file:{files.ca}"))
-    assert [one for one in found if one.state != "ok"] == []
-    assert [one.found for one in found if one.name == "client certificates"] == ["clients need a certificate"] * 4
-    assert len([one for one in found if one.name == "stranger"]) == 4
-
-
-# Other servers
-
-
-@contextmanager
-def serving(answer: Callable[[socket.socket], None]) -> Iterator[int]:
-    """A server on loopback that lets `answer` have each connection."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(0.1)
-        ended = threading.Event()
-
-        def serve() -> None:
-            while not ended.is_set():
-                try:
-                    link, _ = listener.accept()
-                except TimeoutError:
-                    continue
-                with link:
-                    link.settimeout(10)
-                    try:
-                        answer(link)
-                    except OSError:
-                        continue
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            ended.set()
-            thread.join()
-
-
-@pytest.mark.parametrize("oldest", ["TLSv1", "TLSv1_2"])
-def test_old_versions_of_tls_are_found(tmp_path: Path, oldest: str) -> None:
-    files = sign(new_authority(tmp_path, "ca"), "broker")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files.cert, files.key)
-    context.set_ciphers("ALL:@SECLEVEL=0")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        context.minimum_version = ssl.TLSVersion[oldest]
-
-    def answer(link: socket.socket) -> None:
-        with context.wrap_socket(link, server_side=True) as tls:
-            tls.recv(1024)
-
-    with serving(answer) as port:
-        door = Door("admin", "localhost", port, has_tls=True, is_beyond=True)
-        found = {one.name: one.state for one in handshakes(door, TlsReferences(ca=f"file:{files.ca}"), timeout_s=5.0)}
-    expected = "fail" if oldest == "TLSv1" else "ok"
-    assert (found["TLS 1.0"], found["TLS 1.1"], found["chain"]) == (expected, expected, "ok")
-
-
-def test_a_password_is_never_sent_without_tls_to_another_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "pw").write_text("secret-pw\n")
-    credentials = Credentials(user="root", password=f"file:{tmp_path / 'pw'}")
-    heard: list[bytes] = []
-
-    def answer(link: socket.socket) -> None:
-        heard.append(link.recv(4096))
-        link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-
-    real = socket.getaddrinfo
-    local = lambda host, *more, **rest: real("127.0.0.1" if host == "edge.example" else host, *more, **rest)  # noqa: E731
-    monkeypatch.setattr(socket, "getaddrinfo", local)
-    with serving(answer) as port:
-        far = Door("admin", "edge.example", port, has_tls=False, is_beyond=True)
-        [one] = operated(far, credentials, TlsReferences(), version="0.1.0")
-        assert (one.state, one.found) == ("warn", "the credentials were not sent, because this listener has no TLS")
-        assert heard == []
-        # The control: on this machine they are sent.
-        near = Door("admin", "localhost", port, has_tls=False, is_beyond=False)
-        operated(near, credentials, TlsReferences(), version="0.1.0")
-        assert b"Authorization: Basic" in heard[0]
-        # And a stranger has none to send, whatever the environment holds.
-        monkeypatch.setenv("HEADWATER_USER", "root")
-        monkeypatch.setenv("HEADWATER_PASSWORD_FROM", f"file:{tmp_path / 'pw'}")
-        del heard[:]
-        outside([far], timeout_s=2.0)
-        assert heard
-        assert not any(b"Authorization" in one for one in heard)
-
-
-def test_a_listener_that_nobody_named_is_found_at_its_usual_port(
-    start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = sign(new_authority(tmp_path, "ca"), "broker", names="DNS:edge.example", days=60)
-    broker = start_broker(settings=_tls(files, "mqtts", "flight"))
-    real = socket.getaddrinfo
-    local = lambda host, *more, **rest: real("127.0.0.1" if host == "edge.example" else host, *more, **rest)  # noqa: E731
-    monkeypatch.setattr(socket, "getaddrinfo", local)
-    ports = {name: port_of(broker, name) for name in ("mqtt", "mqtts", "flight", "admin")} | {"ws": free_port()}
-    named = Door("mqtts", "edge.example", ports["mqtts"], has_tls=True, is_beyond=True)
-    found = neighbours([named], ports=ports)
-    assert [(one.listener, one.has_tls) for one in found] == [("mqtt", False), ("flight", True), ("admin", False)]
-    assert all(one.is_beyond for one in found)
-    told = outside([found[0], found[2]])
-    assert [one.where for one in told if (one.state, one.name) == ("fail", "plain text")] == [
-        f"mqtt edge.example:{ports['mqtt']}", f"admin edge.example:{ports['admin']}"
-    ]  # fmt: skip
-    # On this machine the ports may be those of another broker.
-    assert neighbours([Door("mqtts", "localhost", 1, has_tls=True, is_beyond=False)], ports=ports) == []
-
-
-def test_what_is_away_or_something_else_is_a_warning(tmp_path: Path) -> None:
+def test_what_is_away_is_a_warning() -> None:
     words = ["--mqtt", "127.0.0.1:1", "--server", "grpc://127.0.0.1:1", "--admin", "http://127.0.0.1:1"]
     code, told = checked(*words)
     assert code == 1
     assert [(one["state"], one["name"]) for one in told["checks"]] == [("warn", "listener")] * 3
     # What nobody gave an address of is not asked where another address was given.
     assert [one["where"] for one in checked("--mqtt", "127.0.0.1:1")[1]["checks"]] == ["mqtt 127.0.0.1:1"]
-    with serving(lambda link: link.sendall(b"220 mail\r\n")) as port:
-        door = Door("mqtt", "127.0.0.1", port, has_tls=False, is_beyond=True)
-        assert [(one.state, one.name) for one in outside([door], timeout_s=1.0)] == [("warn", "listener")]
 
 
 def test_settings_belong_to_the_security_checks_and_have_to_be_valid(tmp_path: Path) -> None:

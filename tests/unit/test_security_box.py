@@ -215,10 +215,27 @@ def test_each_fault_is_found_alone_with_what_to_do(
     assert check.remedy
 
 
-@pytest.mark.parametrize(("key", "name"), [("auth.password_file", "passwords"), ("auth.acl_file", "rights")])
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("auth.password_file", "passwords"),
+        ("auth.acl_file", "rights"),
+        ("auth.token.keys_file", "tokens"),
+        ("listeners.mqtts.tls.cert", "certificate"),
+        ("listeners.mqtts.tls.crl", "revocation"),
+    ],
+)
 def test_a_file_that_cannot_be_read_is_a_failure(folder: Folder, key: str, name: str) -> None:
     folder.set[key] = "/nowhere/file"
     assert ("fail", name) in {(state, name) for state, name, _ in folder.bad()}
+
+
+def test_a_file_that_is_too_large_is_not_read(folder: Folder) -> None:
+    with (folder.path / "acl").open("ab") as file:
+        file.truncate((64 << 20) + 1)
+    assert [found.rpartition(": ")[2] for _, name, found in folder.bad() if name == "rights"] == [
+        "it is larger than 64 MiB"
+    ]
 
 
 def test_what_only_this_machine_reaches_is_a_warning(folder: Folder) -> None:
