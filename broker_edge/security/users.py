@@ -35,6 +35,8 @@ class _Section:
 
     line: int
     is_operator: bool = False
+    every_client_id: int | None = None
+    """The line `client-id *`."""
     topics: list[tuple[int, str, str]] = field(default_factory=list)
     """Line, access and filter."""
 
@@ -129,6 +131,8 @@ def _acl(text: str) -> _Acl:
             section = acl.users.setdefault(rest, _Section(number))
         elif word == "operator":
             section.is_operator = True
+        elif word == "client-id" and rest == "*":
+            section.every_client_id = number
         elif word in ("topic", "pattern") and rest:
             access, topic = [*rest.split(None, 1), ""][:2]
             rule = (number, access, topic) if topic else (number, "readwrite", access)
@@ -149,7 +153,12 @@ def _of_strangers(path: Path, acl: _Acl, is_beyond: bool) -> Iterator[Check]:
 
 
 def _wide(path: Path, acl: _Acl, operators: set[str]) -> Iterator[Check]:
+    of_devices = any(access != "deny" and "%c" in topic for _, access, topic in acl.patterns)
     for name, section in acl.users.items():
+        if of_devices and section.every_client_id is not None and name not in operators:
+            found = f"`{name}` may act as every device, because it may use any client id"
+            where = f"{path}, line {section.every_client_id}"
+            yield Check("warn", "rights", where, found, "name the client ids of this user, for example north-*")
         for number, access, topic in section.topics:
             if name not in operators and topic in _ALL and access in ("write", "readwrite"):
                 found = f"`{name}` is no operator and may {access} every topic, also commands of devices"

@@ -152,6 +152,13 @@ CASES: list[tuple[str, Callable[[Folder], object], str, str, str]] = [
         "line 7: `jobs` is no operator and may readwrite every",
     ),
     ("write", _file("acl", _ACL + "topic\twrite\t#\n"), "warn", "rights", "`jobs` is no operator and may write every"),
+    (
+        "every device",
+        _file("acl", _ACL + "client-id *\npattern write devices/%c/telemetry\n"),
+        "warn",
+        "rights",
+        "line 7: `jobs` may act as every device",
+    ),
     ("pattern", _file("acl", _ACL + "pattern read #\n"), "fail", "rights", "every user may read every topic"),
     (
         "strangers write",
@@ -247,6 +254,14 @@ def test_what_only_this_machine_reaches_is_a_warning(folder: Folder) -> None:
 def test_users_of_tokens_and_certificates_are_not_taken_for_unknown(folder: Folder) -> None:
     folder.write("acl", _ACL + "user eve\ntopic read a\n")
     folder.set["auth.certificate.user"] = "common_name"
+    assert folder.bad() == []
+
+
+def test_a_gateway_with_named_client_ids_is_fine(folder: Folder) -> None:
+    folder.write("acl", _ACL + "client-id north-*\npattern write devices/%c/telemetry\n")
+    assert folder.bad() == []
+    # Without a pattern for devices a client id gives nothing.
+    folder.write("acl", _ACL + "client-id *\n")
     assert folder.bad() == []
 
 
