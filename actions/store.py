@@ -21,7 +21,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from actions.archive import Archive, ArchiveWriter, EventArchive
 from actions.archive_ended import QuarantineArchive, RequestArchive, TargetArchive
-from actions.columns import INSERT, device_states_in, reports_in, targets_in
+from actions.columns import device_states_in, reports_in
 from actions.device_table import ReadDevices
 from actions.engine import (
     Action,
@@ -45,12 +45,12 @@ from actions.rows import (
     states_table,
     targets_table,
 )
+from actions.table_reader import DeviceRows, TableReader
 from actions.table_store import NOTHING, Loaded, News, Versions
 from actions.table_writer import ARCHIVES, INPUTS, NO_MARKS, WRITTEN, TableWriter
 from broker_edge.errors import SetupError, TableStoreError
-from sinks.rows import now_us, rows_of
+from sinks.rows import now_us
 from sinks.sql_text import near
-from sinks.table_query import Take, queried, streamed
 from sinks.tables import ACTION_JOURNAL, QUARANTINE_ARCHIVE, SELECTORS, TABLES, create_by_path, update_by_path, uri_of
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,6 @@ T = TypeVar("T")
 _REPORTS_MAX = 100_000
 """Approximate number of rows of `action_events` per read: while the engine was down, devices may have reported more
 than fits into memory. The next read continues."""
-_VERSIONS_AT_ONCE_MAX = 8
 _LATER = (*ARCHIVES, ACTION_JOURNAL)
 _OPTIONAL = (*(table.name for table in _LATER), SELECTORS.name)
 """Tables that older versions did not have."""
@@ -97,8 +96,9 @@ class DeltalakeStore:
         self._writer.sync()
         self._artifacts_version = -1
         self._devices = ReadDevices()
+        self._reader = TableReader(root, self._writer.current, self._devices.same_id)
         self._journal = Journal(self._writer, steady_s=steady_s)
-        self._loading = Loading(self._streamed, self._targets)
+        self._loading = Loading(self._reader.streamed, self._reader.targets)
         tables = ArchiveWriter(self._writer)
         self._archive = EventArchive(tables)
         of_ended = (TargetArchive(tables), RequestArchive(tables), QuarantineArchive(tables))
@@ -119,8 +119,10 @@ class DeltalakeStore:
         tables = {name: self._current(name) for name in ("action_state", "action_targets")}
         newest = "SELECT action_id, max(updated_at) AS updated_at FROM action_targets GROUP BY action_id"
         sql = f"SELECT s.action_id FROM action_state s LEFT JOIN ({newest}) t ON s.action_id = t.action_id"
-        rows = self._select(tables, f"{sql} WHERE s.ended_at IS NULL OR t.updated_at > s.updated_at")
-        copied = self._query("action_targets", "SELECT DISTINCT action_id FROM action_targets WHERE copies IS NOT NULL")
+        rows = self._reader.select(tables, f"{sql} WHERE s.ended_at IS NULL OR t.updated_at > s.updated_at")
+        copied = self._reader.query(
+            "action_targets", "SELECT DISTINCT action_id FROM action_targets WHERE copies IS NOT NULL"
+        )
         return frozenset(row["action_id"] for row in (*rows, *copied)) | self._superseding()
 
     def _superseding(self) -> frozenset[str]:
@@ -129,7 +131,7 @@ class DeltalakeStore:
         begun = "FROM action_state s JOIN actions a ON a.action_id = s.action_id WHERE a.type = 'ota'"
         first = f"SELECT min(s.started_at) {begun} AND a.membership = 'dynamic' AND s.ended_at IS NULL"
         sql = f"SELECT s.action_id {begun} AND a.supersede AND s.phase = 'ENDED' AND s.started_at >= ({first})"
-        return frozenset(row["action_id"] for row in self._select(tables, sql))
+        return frozenset(row["action_id"] for row in self._reader.select(tables, sql))
 
     def load(self, action_ids: Collection[str]) -> Loaded:
         self._settle_for(action_ids)
@@ -166,14 +168,14 @@ class DeltalakeStore:
         known = {(action.action_id, action.digest) for action in found}
         lost = {row.action_id for row in started if not row.phase.over and (row.action_id, row.digest) not in known}
         if lost:
-            rows, _ = self._changes("actions", -1)
+            rows, _ = self._reader.changes("actions", -1)
             found += [action_of(row, commit_version=0) for row in rows if row["action_id"] in lost]
         return tuple(found)
 
     def facts(self) -> Mapping[str, DeviceState]:
         # Before everything that is loaded, so that ids of devices are there once.
-        self._devices.read(self._current("devices"), _DeviceRows(self))
-        found = self._values("device_state", device_states_in, where="log_id IS NOT NULL")
+        self._devices.read(self._current("devices"), DeviceRows(self._reader))
+        found = self._reader.values("device_state", device_states_in, where="log_id IS NOT NULL")
         return {fact.device_id: fact for fact in found}
 
     def news(self) -> News:
@@ -182,12 +184,12 @@ class DeltalakeStore:
             # Now, and not in `commit`, because a command does not wait for it here.
             self._writer.sync()
             self._durable = read
-        actions, actions_read = self._changes("actions", read.actions)
+        actions, actions_read = self._reader.changes("actions", read.actions)
         for row in actions:
             if not row["action_id"]:
                 log.warning("ignoring a row of the table actions without action_id: %s", row["name"])
-        requests, requests_read = self._changes("action_requests", read.requests)
-        events, events_read = self._feeds("action_events", read.reports, rows_max=_REPORTS_MAX)
+        requests, requests_read = self._reader.changes("action_requests", read.requests)
+        events, events_read = self._reader.feeds("action_events", read.reports, rows_max=_REPORTS_MAX)
         self._read = Versions(actions_read, requests_read, events_read)
         return News(
             actions=tuple(action_of(row, commit_version=row["_commit_version"]) for row in actions if row["action_id"]),
@@ -299,110 +301,17 @@ class DeltalakeStore:
     def _current(self, name: str) -> DeltaTable:
         return self._writer.current(name)
 
-    def _query(self, name: str, sql: str) -> list[dict[str, Any]]:
-        return self._select({name: self._current(name)}, sql)
-
-    def _select(self, tables: Mapping[str, DeltaTable], sql: str) -> list[dict[str, Any]]:
-        return list(self._rows(tables, sql))
-
-    def _streamed(self, name: str, sql: str) -> Iterator[dict[str, Any]]:
-        """The rows one after another: a million of them as dictionaries need gigabytes."""
-        return self._rows({name: self._current(name)}, sql)
-
-    def _rows(self, tables: Mapping[str, DeltaTable], sql: str) -> Iterator[dict[str, Any]]:
-        try:
-            yield from rows_of(queried(tables, sql))
-        except (MemoryError, ImportError, GeneratorExit):
-            raise
-        except Exception as error:  # A missing or unreachable file does not raise DeltaError here.
-            raise self._unreadable(tables, error) from error
-
-    def _values(
-        self, name: str, read: Callable[[pa.RecordBatch, Callable[[str], str]], Iterator[T]], *, where: str
-    ) -> list[T]:
-        def take(batches: Iterable[pa.RecordBatch]) -> list[T]:
-            return [value for batch in batches for value in read(batch, self._devices.same_id)]
-
-        return self._in_batches(name, f"SELECT * FROM {name} WHERE {where}", take)
-
-    def _targets(self, name: str, where: str) -> list[Target]:
-        return self._values(name, targets_in, where=where)
-
-    def _table(self, name: str, sql: str) -> pa.Table:
-        tables = {name: self._current(name)}
-        try:
-            return queried(tables, sql)
-        except (MemoryError, ImportError):
-            raise
-        except Exception as error:
-            raise self._unreadable(tables, error) from error
-
-    def _in_batches(self, name: str, sql: str, take: Take[T]) -> T:
-        tables = {name: self._current(name)}
-        try:
-            return streamed(tables, sql, take)
-        except (MemoryError, ImportError):
-            raise
-        except Exception as error:
-            raise self._unreadable(tables, error) from error
-
-    def _unreadable(self, tables: Iterable[str], error: Exception) -> TableStoreError:
-        names = " and ".join(tables)
-        return TableStoreError(f"the table {names} under {self._root} cannot be read: {error}")
-
-    def _changes(self, name: str, after: int) -> tuple[list[dict[str, Any]], int]:
-        """The rows inserted after version `after`, in the order of their commits, and the newest version."""
-        feeds, version = self._feeds(name, after)
-        rows = [row for feed in feeds for row in rows_of(feed) if row["_change_type"] == INSERT]
-        return sorted(rows, key=lambda row: row["_commit_version"]), version
-
-    def _feeds(self, name: str, after: int, *, rows_max: int | None = None) -> tuple[list[pa.Table], int]:
-        """The changes after version `after`, and the version that they reach: the newest, or the one at which
-        there are about `rows_max` rows."""
-        table = self._current(name)
-        version = table.version()
-        if version <= after:
-            return [], after
-        # Version 0 creates the table and has no rows.
-        start = max(after + 1, 1)
-        if start > version:
-            return [], version
-        try:
-            feeds, count = [], 0
-            end, at_once = start - 1, 1 if rows_max is not None else version
-            while end < version and (rows_max is None or count < rows_max):
-                first, end = end + 1, min(end + at_once, version)
-                feed = pa.table(table.load_cdf(starting_version=first, ending_version=end).read_all())
-                feeds.append(feed)
-                count += feed.column("_change_type").to_pylist().count(INSERT)
-                is_little = rows_max is not None and feed.num_rows < rows_max // _VERSIONS_AT_ONCE_MAX
-                at_once = min(2 * at_once, _VERSIONS_AT_ONCE_MAX) if is_little else at_once
-            version = end
-        except (MemoryError, ImportError):
-            raise
-        except Exception:  # A missing file raises no specific class.
-            # The log of those versions is gone, or a VACUUM removed their files. The remaining rows have no commit
-            # order. Started actions are recognized by their digest, and applied reports are dropped as repeats.
-            log.warning("cannot read the history of %s from version %d on: reading the whole table", name, start)
-            rows = self._table(name, f"SELECT * FROM {name}")
-            for stamp, value in (
-                ("_commit_version", version),
-                ("_commit_timestamp", now_us()),
-                ("_change_type", INSERT),
-            ):
-                rows = rows.append_column(stamp, pa.array([value] * rows.num_rows))
-            feeds = [rows]
-        return feeds, version
-
     def _changed_devices(self) -> Mapping[str, Device] | None:
-        return self._devices.changed(self._current("devices"), _DeviceRows(self))
+        return self._devices.changed(self._current("devices"), DeviceRows(self._reader))
 
     def _changed_artifacts(self) -> Artifacts | None:
         table = self._current("artifacts")
         if table.version() == self._artifacts_version:
             return None
         self._artifacts_version = table.version()
-        found = [artifact_of(row) for row in self._query("artifacts", "SELECT * FROM artifacts ORDER BY created_at")]
+        found = [
+            artifact_of(row) for row in self._reader.query("artifacts", "SELECT * FROM artifacts ORDER BY created_at")
+        ]
         return {artifact.key: artifact for artifact in reversed(found)}  # Of two rows with one name the first counts.
 
     def _not_quarantined(self, entries: Iterable[Quarantined]) -> list[Quarantined]:
@@ -411,7 +320,7 @@ class DeltalakeStore:
         where = near((entry.report.place for entry in found), pipeline="actions")
         tables = ("quarantine", QUARANTINE_ARCHIVE.name)
         asked = ((name, f'SELECT log_id, "partition", "offset" FROM {name} WHERE {where}') for name in tables)
-        known = {(row["log_id"], row["partition"], row["offset"]) for one in asked for row in self._query(*one)}
+        known = {(row["log_id"], row["partition"], row["offset"]) for one in asked for row in self._reader.query(*one)}
         return [entry for entry in found if entry.report.place not in known]
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -431,16 +340,3 @@ class DeltalakeStore:
             self._writer.add(name, table_of(added), NO_MARKS if others else marks)
         if others:
             self._writer.merge(name, table_of(others), marks)
-
-
-class _DeviceRows:
-    """What may be asked of the table `devices` of a store."""
-
-    def __init__(self, store: DeltalakeStore) -> None:
-        self._store = store
-
-    def rows(self, sql: str) -> list[dict[str, Any]]:
-        return self._store._query("devices", sql)
-
-    def streamed(self, sql: str, take: Take[None]) -> None:
-        self._store._in_batches("devices", sql, take)

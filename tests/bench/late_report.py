@@ -22,6 +22,7 @@ from actions.engine import ActionPhase, ActionState, Target, TargetState
 from actions.job import ActionJob
 from actions.rows import states_table, targets_table
 from actions.store import DeltalakeStore
+from actions.table_reader import TableReader
 from actions.table_store import Loaded
 
 COUNT = [0]
@@ -52,14 +53,14 @@ def measured(job: ActionJob, world: EngineWorld, device_id: str) -> dict[str, An
 
 
 def main(targets: int = 100_000) -> None:
-    read = DeltalakeStore._values
+    read = TableReader.values
 
-    def counted(store: DeltalakeStore, name: str, *arguments: Any, **named: Any) -> list[Any]:
-        found = read(store, name, *arguments, **named)
+    def counted(reader: TableReader, name: str, *arguments: Any, **named: Any) -> list[Any]:
+        found = read(reader, name, *arguments, **named)
         COUNT[0] += len(found)
         return found
 
-    DeltalakeStore._values = counted  # type: ignore[method-assign]
+    TableReader.values = counted  # type: ignore[method-assign]
     with TemporaryDirectory() as folder:
         world = filled(Path(folder), targets)
         job = world.job()

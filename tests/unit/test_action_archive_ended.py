@@ -22,6 +22,7 @@ from actions.export import Export
 from actions.fleet_desk import FleetDesk
 from actions.job import Pace
 from actions.store import DeltalakeStore
+from actions.table_reader import TableReader
 from actions.table_writer import TableWriter
 from broker_edge.errors import EngineFencedError, TableStoreError
 from sinks import tables
@@ -393,14 +394,14 @@ def test_a_late_success_of_an_archived_target_counts_and_reads_one_row(
     job = world.job()
     job.turn()
     read: list[int] = []
-    real = DeltalakeStore._values
+    real = TableReader.values
 
-    def counted(store: DeltalakeStore, *arguments: Any, **named: Any) -> Any:
-        found = real(store, *arguments, **named)
+    def counted(reader: TableReader, *arguments: Any, **named: Any) -> Any:
+        found = real(reader, *arguments, **named)
         read.append(len(found))
         return found
 
-    monkeypatch.setattr(DeltalakeStore, "_values", counted)
+    monkeypatch.setattr(TableReader, "values", counted)
     world.status("d1", "SUCCEEDED")
     world.status("d4", "FAILED")
     job.turn()

@@ -16,6 +16,7 @@ from actions import loading as loading_
 from actions.fleet_desk import FleetDesk
 from actions.job import ActionJob
 from actions.store import DeltalakeStore
+from actions.table_reader import TableReader
 from actions.table_store import Loaded
 
 MANY = 200
@@ -63,15 +64,15 @@ class Counted:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.rows, self.statements = 0, 0
-        real = DeltalakeStore._values
+        real = TableReader.values
 
-        def counted(store: DeltalakeStore, name: str, *arguments: Any, **named: Any) -> list[Any]:
-            found = real(store, name, *arguments, **named)
+        def counted(reader: TableReader, name: str, *arguments: Any, **named: Any) -> list[Any]:
+            found = real(reader, name, *arguments, **named)
             if name.startswith("action_targets"):
                 self.rows, self.statements = self.rows + len(found), self.statements + 1
             return found
 
-        patch.setattr(DeltalakeStore, "_values", counted)
+        patch.setattr(TableReader, "values", counted)
 
 
 def whole(patch: pytest.MonkeyPatch) -> None:
@@ -219,7 +220,7 @@ def test_late_reports_of_many_actions_are_asked_for_in_parts(tmp_path: Path, mon
     parts = list(loading_._pairs(asked))
     assert len(parts) == 5
     assert DeltalakeStore(world.root).load_late(asked).targets == ()
-    assert all(not list(DeltalakeStore(world.root)._streamed("action_targets", _select(part))) for part in parts)
+    assert all(not list(DeltalakeStore(world.root)._reader.streamed("action_targets", _select(part))) for part in parts)
 
 
 def _select(where: str) -> str:

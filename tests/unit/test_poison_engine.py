@@ -17,6 +17,7 @@ from support.engine_world import SECOND, EngineWorld
 from support.poison import SEED, TEXTS
 
 from actions import store as action_store
+from actions import table_reader
 from actions.engine import ActionPhase, ActionState, Limits, Rollout, Selector, Target, TargetState
 from actions.fleet_desk import FleetDesk
 from actions.rows import action_of as action_of_row
@@ -220,14 +221,14 @@ def test_no_statement_names_more_ids_than_the_database_can_bear(
 ) -> None:
     """Devices may report on any number of actions: a statement with 30,000 ids crashed the process at every start."""
     statements: list[str] = []
-    queried = action_store.queried
+    queried = table_reader.queried
 
     def noted(found: Mapping[str, DeltaTable], sql: str) -> Any:
         statements.append(sql)
         assert sql.count("','") + sql.count("', '") < 2_000
         return queried(found, sql)
 
-    monkeypatch.setattr(action_store, "queried", noted)
+    monkeypatch.setattr(table_reader, "queried", noted)
     there = {f"a{number}" for number in range(2_500)}
     world.insert(tables.ACTIONS, *({"action_id": id_, "name": "n"} for id_ in there))
     loaded = DeltalakeStore(world.root).load(there | {f"none-{number}" for number in range(40_000)})
@@ -469,7 +470,7 @@ def test_memory_that_ends_is_not_taken_for_a_history_that_is_gone(
     def full(*_: Any) -> Any:
         raise MemoryError("full")
 
-    monkeypatch.setattr("actions.store.rows_of", full)
+    monkeypatch.setattr("actions.table_reader.rows_of", full)
     with pytest.raises(MemoryError):
         store.news()
 
