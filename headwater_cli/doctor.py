@@ -23,7 +23,6 @@ from broker_edge.credentials import Credentials
 from headwater_cli._mqtt import Mqtt
 from headwater_cli._options import DEFAULT_MQTT, DEFAULT_SERVER, JsonOption, MqttOption, ServerOption, connect
 from headwater_cli._output import put_json, put_rows, say
-from headwater_cli._security import examine
 from headwater_cli.clients import AdminOption
 
 _PROBE_S = 3.0
@@ -60,6 +59,9 @@ def doctor(
     if (config is not None or settings) and not security:
         raise typer.BadParameter("--config and --set belong to --security")
     if security:
+        # Its library for certificates is loaded by this command only.
+        from headwater_cli._security import examine
+
         code = examine(server=server, mqtt=mqtt, admin=admin, config=config, settings=settings or [], json=json)
         raise typer.Exit(code)
     checks = [

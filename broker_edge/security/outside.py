@@ -66,8 +66,11 @@ def _at(door: Door, tls: TlsReferences, timeout_s: float) -> Iterator[Check]:
     asked = {"flight": _flight, "admin": _admin}.get(door.listener, _mqtt)
     checks = list(asked(door, timeout_s))
     is_away = any(check.name == "listener" for check in checks)
-    if not is_away:
-        yield from handshakes(door, tls, timeout_s=timeout_s) if door.has_tls else _in_clear(door)
+    if door.has_tls and not is_away:
+        yield from handshakes(door, tls, timeout_s=timeout_s)
+    # Settings say that there is no TLS, also where the broker does not run yet.
+    if not door.has_tls and (not is_away or not door.is_named):
+        yield from _in_clear(door)
     yield from checks
 
 
@@ -92,11 +95,15 @@ def _mqtt(door: Door, timeout_s: float) -> Iterator[Check]:
     seen = visit(door, list(_READABLE), timeout_s=timeout_s)
     if not seen.reached:
         yield _away(door, seen.why)
-    elif seen.answer is None and not door.has_tls:
+    elif seen.answer is None and not (door.has_tls and wants_certificate(door, timeout_s)):
+        # It may be anything, so this is no refusal.
         found = "it does not answer CONNECT"
-        yield Check("warn", "listener", door.where, found, "is it an MQTT port? If it speaks TLS, write mqtts://")
+        remedy = "is it an MQTT port, and does it speak TLS (mqtts://) or not (mqtt://)?"
+        yield Check("warn", "listener", door.where, found, remedy)
     elif not seen.is_in:
-        yield Check("ok", "stranger", door.where, f"CONNECT without credentials is refused ({seen.answer or seen.why})")
+        yield Check(
+            "ok", "stranger", door.where, f"CONNECT without credentials is refused ({seen.answer or 'no certificate'})"
+        )
     else:
         state = severe(door.is_beyond)
         yield Check(state, "stranger", door.where, "CONNECT without credentials is accepted", _USERS)

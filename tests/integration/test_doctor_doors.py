@@ -128,8 +128,32 @@ def test_something_else_than_the_listener_is_a_warning() -> None:
         for name in ("mqtt", "ws", "flight", "admin"):
             door = Door(name, "127.0.0.1", port, has_tls=False, is_beyond=True)
             assert [(one.state, one.name) for one in outside([door], timeout_s=1.0)] == [("warn", "listener")], name
-        door = Door("admin", "127.0.0.1", port, has_tls=True, is_beyond=True)
+        for name in ("mqtts", "wss", "flight", "admin"):
+            door = Door(name, "127.0.0.1", port, has_tls=True, is_beyond=True)
+            assert [(one.state, one.name) for one in outside([door], timeout_s=1.0)] == [("warn", "listener")], name
+
+
+def test_a_server_behind_tls_that_is_no_broker_has_not_refused_a_stranger(tmp_path: Path) -> None:
+    files = sign(new_authority(tmp_path, "ca"), "broker")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.cert, files.key)
+
+    def answer(link: socket.socket) -> None:
+        with context.wrap_socket(link, server_side=True) as tls:
+            tls.recv(1024)
+            tls.sendall(NOT_HTTP)
+
+    with serving(answer) as port:
+        door = Door("mqtts", "127.0.0.1", port, has_tls=True, is_beyond=True)
         assert [(one.state, one.name) for one in outside([door], timeout_s=1.0)] == [("warn", "listener")]
+
+
+def test_settings_without_tls_are_found_before_the_broker_runs() -> None:
+    door = Door("mqtt", "127.0.0.1", 1, has_tls=False, is_beyond=True, is_named=False)
+    assert [(one.state, one.name) for one in outside([door])] == [("fail", "plain text"), ("warn", "listener")]
+    # Of an address that somebody gave, nothing is known.
+    named = Door("mqtt", "127.0.0.1", 1, has_tls=False, is_beyond=True, is_named=True)
+    assert [(one.state, one.name) for one in outside([named])] == [("warn", "listener")]
 
 
 def test_a_health_probe_that_is_refused_is_a_warning() -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -276,3 +278,8 @@ def test_no_check_repeats_a_stored_password(folder: Folder) -> None:
     assert "`root`" in told
     assert "`jobs`" in told
     assert "c2VjcmV0" not in told
+
+
+def test_other_commands_do_not_load_the_library_for_certificates() -> None:
+    program = "import sys, headwater_cli; sys.exit('cryptography' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
