@@ -123,10 +123,10 @@ def _refused(door: Door, name: str, version: ssl.TLSVersion, timeout_s: float) -
         if error.reason in ("NO_PROTOCOLS_AVAILABLE", "NO_CIPHERS_AVAILABLE"):
             found = f"this machine cannot speak TLS {name}, so it was not tried"
             return Check("warn", check, door.where, found, "run the check on a machine with another OpenSSL")
-    except TimeoutError:
-        found = "no answer in time, so it is not known whether it is refused"
-        return Check("warn", check, door.where, found, "run the check again")
-    except OSError:
+    except (ConnectionResetError, BrokenPipeError):
         # The listener closed the connection, which is a refusal too.
         pass
+    except OSError as error:
+        found = f"no answer ({error}), so it is not known whether it is refused"
+        return Check("warn", check, door.where, found, "run the check again")
     return Check("ok", check, door.where, "refused")

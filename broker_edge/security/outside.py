@@ -24,6 +24,7 @@ _READABLE = {
     "#": "some topics",
 }
 """What a stranger asks for. A filter is granted if it may match something readable."""
+_REFUSED = (401, 403, 421)
 _USERS = "set auth.password_file (headwater init), and auth.allow_anonymous to false"
 _ACL = "remove the lines before the first `user` from the ACL file"
 
@@ -163,8 +164,12 @@ def _admin(door: Door, timeout_s: float) -> Iterator[Check]:
     if status["/api/v1/status"] == 200:
         found = "strangers may inspect and administer the broker"
         yield Check(severe(door.is_beyond), "stranger", door.where, found, _USERS)
-    else:
+    elif status["/api/v1/status"] in _REFUSED:
         yield Check("ok", "stranger", door.where, "/api/v1 is refused without credentials")
+    else:
+        # It may be anything, so this is no refusal.
+        found = f"/api/v1/status answers {status['/api/v1/status']}"
+        yield Check("warn", "listener", door.where, found, "is this the admin address, and is a proxy between?")
 
 
 def _get(door: Door, path: str, timeout_s: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 import warnings
 from pathlib import Path
 
@@ -165,6 +166,41 @@ def test_a_health_probe_that_is_refused_is_a_warning() -> None:
         door = Door("admin", "127.0.0.1", port, has_tls=False, is_beyond=False)
         found = outside([door], timeout_s=5.0)
     assert [(one.name, one.found) for one in found if one.state != "ok"] == [("health", "/healthz answers 403")]
+
+
+def test_an_http_server_that_is_no_broker_has_not_refused_a_stranger() -> None:
+    def answer(link: socket.socket) -> None:
+        link.recv(4096)
+        link.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+    with serving(answer) as port:
+        door = Door("admin", "127.0.0.1", port, has_tls=False, is_beyond=False)
+        found = outside([door], timeout_s=5.0)
+    assert ("warn", "listener") in [(one.state, one.name) for one in found]
+    assert not [one for one in found if one.name == "stranger"]
+
+
+def test_a_server_that_is_gone_has_not_refused_an_old_version(tmp_path: Path) -> None:
+    """It answers the first two handshakes, and no connection after them."""
+    files = sign(new_authority(tmp_path, "ca"), "broker", days=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.cert, files.key)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        door = Door("admin", "localhost", listener.getsockname()[1], has_tls=True, is_beyond=True)
+
+        def serve() -> None:
+            for number in range(2):
+                link, _ = listener.accept()
+                if number == 1:
+                    listener.close()
+                with link, context.wrap_socket(link, server_side=True) as tls:
+                    tls.recv(1024)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        found = {one.name: one.state for one in handshakes(door, TlsReferences(ca=f"file:{files.ca}"), timeout_s=5.0)}
+        thread.join()
+    assert (found["chain"], found["TLS 1.0"], found["TLS 1.1"]) == ("ok", "warn", "warn")
 
 
 def test_a_listener_behind_a_proxy_is_not_taken_for_checked() -> None:
