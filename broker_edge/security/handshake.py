@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from broker_edge.security.stranger import unchecked
 from broker_edge.tls import TlsReferences, ssl_context, tls_reason
 
 _RSA_BITS_MIN = 2048
+_REFUSAL_S = 1.0
 _OLD = (("1.0", ssl.TLSVersion.TLSv1), ("1.1", ssl.TLSVersion.TLSv1_1))
 
 
@@ -26,7 +28,7 @@ def handshakes(door: Door, tls: TlsReferences, *, timeout_s: float) -> Iterator[
     """The checks of one door with TLS. `tls` has the authority of the broker, if the caller knows it."""
     try:
         with _shaken(door, unchecked(), timeout_s) as link:
-            der, version, wants = link.getpeercert(binary_form=True), str(link.version()), _wants_certificate(link)
+            der, version = link.getpeercert(binary_form=True), str(link.version())
     except OSError as error:
         yield Check("fail", "TLS", door.where, f"no handshake ({error})", "check the listener's tls.cert and tls.key")
         return
@@ -44,6 +46,7 @@ def handshakes(door: Door, tls: TlsReferences, *, timeout_s: float) -> Iterator[
     yield _trusted(door, tls, timeout_s)
     for name, old in _OLD:
         yield _refused(door, name, old, timeout_s)
+    wants = wants_certificate(door, timeout_s)
     found = "clients need a certificate" if wants else "clients need no certificate; a password or token counts"
     yield Check("ok", "client certificates", door.where, found)
 
@@ -56,21 +59,6 @@ def _shaken(door: Door, context: ssl.SSLContext, timeout_s: float) -> Iterator[s
             yield link
 
 
-def _wants_certificate(link: ssl.SSLSocket) -> bool:
-    """With TLS 1.3 the refusal follows the handshake, as the first thing that is read. A listener that lets us in waits
-    for us to speak first."""
-    link.settimeout(0.5)
-    try:
-        link.recv(1)
-    except TimeoutError:
-        return False
-    except ssl.SSLError as error:
-        return "certificate required" in str(error).lower().replace("_", " ")
-    except OSError:
-        return False
-    return False
-
-
 def speaks_tls(door: Door, timeout_s: float) -> bool:
     """Whether a handshake succeeds."""
     try:
@@ -81,12 +69,22 @@ def speaks_tls(door: Door, timeout_s: float) -> bool:
 
 
 def wants_certificate(door: Door, timeout_s: float) -> bool:
-    """Whether a client without a certificate is sent away; False also where nothing answers."""
+    """Whether a client without a certificate is sent away; False also where nothing answers.
+
+    With TLS 1.3 the refusal follows the handshake, as the first thing that is read. A listener that lets us in waits
+    for us to speak first, so the wait has an end: several times what the handshake took, on a slow way or a busy
+    machine.
+    """
+    started = time.monotonic()
     try:
         with _shaken(door, unchecked(), timeout_s) as link:
-            return _wants_certificate(link)
-    except OSError:
+            link.settimeout(max(_REFUSAL_S, 4 * (time.monotonic() - started)))
+            link.recv(1)
+    except TimeoutError:
         return False
+    except OSError as error:
+        return "certificate required" in str(error).lower().replace("_", " ")
+    return False
 
 
 def _trusted(door: Door, tls: TlsReferences, timeout_s: float) -> Check:

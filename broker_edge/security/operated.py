@@ -20,7 +20,7 @@ _SILENT = {"off": "nothing", "error": "nothing", "warn": "refusals alone"}
 
 
 def operated(
-    door: Door, credentials: Credentials, tls: TlsReferences, *, version: str, timeout_s: float = 3.0
+    door: Door, credentials: Credentials, tls: TlsReferences, *, version: str, timeout_s: float = 10.0
 ) -> list[Check]:
     """Asks the admin listener with credentials; never over plain text beyond this machine. `version` is ours."""
     return list(_asked(door, credentials, tls, version, timeout_s))

@@ -29,7 +29,7 @@ _USERS = "set auth.password_file (headwater init), and auth.allow_anonymous to f
 _ACL = "remove the lines before the first `user` from the ACL file"
 
 
-def outside(doors: Sequence[Door], tls: TlsReferences = NO_TLS, *, timeout_s: float = 3.0) -> list[Check]:
+def outside(doors: Sequence[Door], tls: TlsReferences = NO_TLS, *, timeout_s: float = 10.0) -> list[Check]:
     """What a stranger gets at each door. `tls.ca` is the authority of the broker; no certificate of ours is shown."""
     found: list[Check] = []
     for door in doors:
