@@ -13,6 +13,7 @@ from typing import Any
 from actions import uplink_status
 from actions.engine.json_fields import (
     ACTION_ID_MAX,
+    FACT_MAX,
     INT32_MAX,
     INT64_MAX,
     TIME_MAX_US,
@@ -27,8 +28,6 @@ from actions.engine.json_fields import (
 )
 
 RECEIPTS = "$receipts"
-_KIND_MAX = 256
-"""Characters of the product and the hardware of a device: the engine keeps them of every device in memory."""
 STATUS_FILTER = "devices/+/status"
 STATUS_BYTES_MAX = 64 * 1024
 DEVICE_ID_BYTES_MAX = 1_024
@@ -123,9 +122,9 @@ def _status(record: Mapping[str, Any]) -> Row:
         "progress": number(body, "progress", 0, 100),
         "message": text(body, "message"),
         "result": json_text(body, "result"),
-        "version": text(body, "version"),
-        "product": text(body, "product", longest=_KIND_MAX),
-        "hardware": text(body, "hardware", longest=_KIND_MAX),
+        "version": text(body, "version", longest=FACT_MAX),
+        "product": text(body, "product", longest=FACT_MAX),
+        "hardware": text(body, "hardware", longest=FACT_MAX),
         "device_time": number(body, "ts", 0, TIME_MAX_US),
     }
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from actions.engine.json_fields import (
     ACTION_ID_MAX,
+    FACT_MAX,
     INT32_MAX,
     INT64_MAX,
     TIME_MAX_US,
@@ -108,7 +109,7 @@ def _said(one: Any) -> dict[str, Any]:
         "seq": number(one, "sequence", 0, INT64_MAX),
         "progress": number(one, "progress", 0, 100),
         "message": _message(one) if state in _FAILURES else None,
-        "version": text(one, "version"),
+        "version": text(one, "version", longest=FACT_MAX),
         # The format has no place for these two.
         "product": None,
         "hardware": None,

@@ -17,6 +17,8 @@ TIME_MAX_US = 253_402_300_799 * 1_000_000
 """The end of the year 9999, the latest timestamp of Spark and Arrow."""
 ACTION_ID_MAX = 256
 """Characters. The engine refuses an action with a longer id, so no valid report can have one."""
+FACT_MAX = 256
+"""Characters of the version, the product and the hardware of a device: the engine keeps them of every device."""
 DEPTH_MAX = 100
 """Far below the depth at which Python's recursion fails, whatever the depth of the caller."""
 DIGITS_MAX = 1_000

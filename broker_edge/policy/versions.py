@@ -13,6 +13,9 @@ from packaging.version import Version as Pep440Version
 
 from broker_edge.policy.signed import PolicyError, text
 
+VERSION_MAX = 256
+"""Characters. Devices choose theirs, and Python refuses to read numbers of some thousand digits."""
+
 
 class VersionOrder(StrEnum):
     PEP440 = "pep440"
@@ -20,6 +23,9 @@ class VersionOrder(StrEnum):
 
     def is_before(self, left: str, right: str) -> bool:
         """Whether `left` is older than `right`. Raises PolicyError for a text that is no version of this order."""
+        for version in (left, right):
+            if len(version) > VERSION_MAX:
+                raise PolicyError(f"a version has {len(version)} characters; the limit is {VERSION_MAX}")
         if self is VersionOrder.PEP440:
             return _pep440(left) < _pep440(right)
         return _semver(left).compare(_semver(right)) < 0

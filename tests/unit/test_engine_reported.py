@@ -71,7 +71,11 @@ def test_comparison_never_holds_for_a_device_that_has_not_reported_the_fact() ->
     assert compiled_reported("not seen < 7d").holds((None, START_US))
 
 
-@pytest.mark.parametrize("version", ["nightly", "1.9.0~3"])
+HOSTILE_VERSIONS = ["9" * 5_000, "1.0.0-" + "9" * 5_000, "1." * 300 + "0", "1.0.0a" + "0" * 60_000]
+"""Python refuses to read a number of more than 4,300 digits."""
+
+
+@pytest.mark.parametrize("version", ["nightly", "1.9.0~3", *HOSTILE_VERSIONS], ids=lambda version: version[:12])
 def test_version_without_an_order_matches_no_comparison(version: str) -> None:
     fact = DeviceState("d1", "default", START_US, "log", 0, 1, version=version)
     assert not compiled_reported("version < 2.0.0 or version >= 2.0.0").holds((fact, START_US))
@@ -133,6 +137,14 @@ def test_dynamic_action_takes_in_a_device_whose_report_fits() -> None:
     assert engine.sent() == ["d1"]
     engine.tick(online(engine, "d2", 3, version="1.5.0"))
     assert sorted(engine.sent()) == ["d1", "d2"]
+
+
+@pytest.mark.parametrize("version", HOSTILE_VERSIONS, ids=lambda version: version[:12])
+def test_a_version_of_thousands_of_digits_stops_no_action_of_others(version: str) -> None:
+    """The table may still have it from an earlier release."""
+    engine = reporting("version < 2.0.0", "d1", "d2", membership="dynamic")
+    engine.tick(online(engine, "d1", 1, version=version), online(engine, "d2", 2, version="1.0.0"))
+    assert engine.sent() == ["d2"]
 
 
 def test_device_that_no_longer_fits_is_removed_before_its_command_is_sent_and_returns_when_it_fits() -> None:
