@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import IO
 
 from broker_edge.authority import KeyPair, new_authority, new_certificate
 from broker_edge.errors import ConfigError
+from broker_edge.own_python import own_environment, own_python
 
 OPERATOR, PIPELINE = "operator", "pipeline"
 PORTS: Mapping[str, int] = {"mqtt": 1883, "mqtts": 8883, "flight": 8815, "admin": 8080}
@@ -260,15 +260,13 @@ def generate_passwords(users: Path, names: Sequence[str]) -> dict[str, str]:
     program = (
         "import sys; from broker_edge.broker import native; sys.exit(native().run(['users', 'generate', sys.argv[1]]))"
     )
-    root = str(Path(__file__).resolve().parents[1])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        [sys.executable, "-c", program, str(users)],
+        own_python("-c", program, str(users)),
         input="".join(f"{name}\n" for name in names),
         capture_output=True,
         text=True,
         timeout=_GENERATE_S,
-        env={**os.environ, "PYTHONPATH": path},
+        env=own_environment(),
         check=False,
     )
     found = dict(_pairs(done.stdout.splitlines()))

@@ -26,6 +26,7 @@ import typer
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError, ConnectError, HeadwaterError, RefusedError
 from broker_edge.mqtt_address import MqttAddress
+from broker_edge.own_python import own_environment, own_python
 from broker_edge.tls import TlsReferences
 from headwater_cli import inventory, selectors
 from headwater_cli._guard import FloorOption, HardwareOption, ProductOption, RootOption, guards_of
@@ -180,8 +181,8 @@ def _spread(count: int) -> dict[str, Any]:
     for start in range(0, count, _PROCESS_MAX):
         part = ["--part", str(min(_PROCESS_MAX, count - start)), "--skip", str(start), "--json"]
         command = "import sys; from headwater_cli import main; sys.exit(main())"
-        words = [sys.executable, "-c", command, *sys.argv[1:], *part]
-        children.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True))
+        words, env = own_python("-c", command, *sys.argv[1:], *part), own_environment()
+        children.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True, env=env))
     _stop_on_term()
     outs: list[str] = []
     try:

@@ -6,9 +6,7 @@ What the devices do is in `broker_edge.device`; this module only talks to their 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from broker_edge.errors import PipelineError
+from broker_edge.own_python import own_environment, own_python
 from pipelines.demo.broker import DemoBroker
 
 EVENT_S = 60.0
@@ -46,14 +45,12 @@ class DeviceProcess:
         if broker.secured is not None:
             # Every process of this machine can read the arguments, so they hold paths only.
             settings |= {"passwords_path": str(broker.secured.device_passwords), "ca": str(broker.secured.ca)}
-        root = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.demo.device_process", json.dumps(settings)],
+            own_python("-m", "pipelines.demo.device_process", json.dumps(settings)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env=own_environment(),
         )
         self._news = threading.Condition()
         self._counts = DeviceCounts()

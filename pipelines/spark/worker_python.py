@@ -57,17 +57,17 @@ def exports() -> str:
 
 def make_python(folder: Path, python_path: str) -> Path:
     """Writes the program into `folder`. Its path is: `python_path`, then the installed versions of the packages that
-    Spark has zipped, then the path that Spark sets."""
+    Spark has zipped, then the path that Spark sets. The current folder is on it only if it is on the path of this
+    process, as in a notebook: a job that is started in a folder of somebody else imports nothing from there."""
     # Not their installation folder itself: if it came first, other packages in it could hide the standard library.
     links = folder / "installed"
     links.mkdir()
     for package in _ZIPPED:
         (links / package.__name__).symlink_to(Path(package.__path__[0]).resolve())
     first = os.pathsep.join([*filter(None, python_path.split(os.pathsep)), str(links)])
+    safe = "" if {"", str(Path.cwd())} & set(sys.path) else "-P "
+    path = f'{shlex.quote(first)}"${{PYTHONPATH:+:$PYTHONPATH}}"'
     program = folder / "python"
-    program.write_text(
-        f"#!/bin/sh\n{exports()}"
-        f'PYTHONPATH={shlex.quote(first)}"${{PYTHONPATH:+:$PYTHONPATH}}" exec {shlex.quote(sys.executable)} "$@"\n'
-    )
+    program.write_text(f'#!/bin/sh\n{exports()}PYTHONPATH={path} exec {shlex.quote(sys.executable)} {safe}"$@"\n')
     program.chmod(0o700)
     return program
