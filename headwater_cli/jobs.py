@@ -44,7 +44,10 @@ def run(
         Path | None, typer.Option(metavar="FILE", help="Settings file (default: the defaults of conf/pipelines.yaml).")
     ] = None,
     available_now: Annotated[bool, typer.Option("--available-now", help="Do the available work, then exit.")] = False,
-    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Post alerts to this URL as JSON.")] = None,
+    webhook: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Post alerts as JSON to this URL, or file:PATH, env:NAME."),
+    ] = None,
     broker: Annotated[
         list[str] | None,
         typer.Option("--server", metavar="ADDRESS", help="A broker, in place of those in the settings; repeatable."),

@@ -20,11 +20,9 @@ from actions.signing import signing
 from actions.stock import BrokerDepot
 from actions.store import DeltalakeStore
 from actions.uplink_status import UplinkTopic
-from broker_edge.credentials import resolve
-from broker_edge.errors import SettingsError
 from broker_edge.moved import old_names
 from pipelines.jobs.kinds import LoopJob
-from pipelines.jobs.posting import is_address, post
+from pipelines.jobs.posting import address_of, post
 from pipelines.jobs.process import StopSignal, run_job
 from pipelines.jobs.runner import run_alone
 from pipelines.settings import ActionsSection, Settings, load_settings
@@ -49,9 +47,7 @@ def announcer_of(settings: Settings, storage_options: Mapping[str, str]) -> Anno
     given = settings.actions
     if given.webhook is None:
         return None
-    url = given.webhook if is_address(given.webhook) else resolve(given.webhook, what="actions.webhook")
-    if not is_address(url):
-        raise SettingsError("actions.webhook refers to a text that is not an http:// or https:// address")
+    url = address_of(given.webhook, what="actions.webhook")
     return Announcer(given.root, partial(post, url), storage_options=storage_options)
 
 

@@ -21,6 +21,7 @@ from rich.console import Console
 from broker_edge.escape import shown_lines
 from pipelines.catalogue import JOB_NAMES, make_job, names_of, needs_spark, refuse_stores, stages
 from pipelines.jobs.alerts import Alert, Webhook
+from pipelines.jobs.posting import address_of
 from pipelines.jobs.process import StopSignal, exit_code, mute_query_traces, run_job
 from pipelines.jobs.progress import JsonLines, LiveTable
 from pipelines.jobs.runner import RunFailedError, Runner
@@ -47,7 +48,8 @@ def run(
     settings = load_settings(config)
     if brokers is not None:
         settings = with_brokers(settings, Namespace(**brokers))
-    url = webhook or settings.jobs.webhook
+    given = webhook or settings.jobs.webhook
+    url = None if given is None else address_of(given, what="jobs.webhook")
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         on_alert: Callable[[Alert], None] = lambda alert: None  # noqa: E731
@@ -85,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     add_broker_options(parser)
     parser.add_argument("--available-now", action="store_true", help="do the available work, then exit")
-    parser.add_argument("--webhook", metavar="URL", help="post alerts to this URL as JSON")
+    parser.add_argument("--webhook", metavar="URL", help="post alerts as JSON to this URL, or file:PATH, env:NAME")
     options = parser.parse_args(arguments)
     codes = []
 

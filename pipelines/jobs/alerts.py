@@ -82,7 +82,7 @@ class Webhook:
 
     def __init__(self, url: str, *, post: Callable[[str, bytes], None] | None = None) -> None:
         if not is_address(url):
-            raise SettingsError(f"jobs.webhook must be an http:// or https:// address, not {url}")
+            raise SettingsError("jobs.webhook must be an http:// or https:// address")
         self._url = url
         self._post = post or posted
         self._waiting: queue.Queue[Alert | None] = queue.Queue(_WAITING_MAX)
@@ -108,4 +108,4 @@ class Webhook:
             try:
                 self._post(self._url, json.dumps(asdict(alert)).encode())
             except (OSError, ValueError) as error:
-                log.warning("alert could not be posted to %s: %s", self._url, error)
+                log.warning("alert could not be posted: %s", error)

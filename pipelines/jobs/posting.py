@@ -6,6 +6,9 @@ import urllib.request
 from http.client import HTTPException
 from typing import Any
 
+from broker_edge.credentials import resolve
+from broker_edge.errors import SettingsError
+
 POST_S = 5.0
 
 
@@ -21,6 +24,15 @@ _opener = urllib.request.build_opener(_NoRedirect)
 
 def is_address(url: str) -> bool:
     return url.startswith(("http://", "https://"))
+
+
+def address_of(given: str, *, what: str) -> str:
+    """The address that a setting is, or to which it refers. Raises ConfigError, which does not repeat it: whoever knows
+    such an address can post to it."""
+    url = given if is_address(given) else resolve(given, what=what)
+    if not is_address(url):
+        raise SettingsError(f"{what} refers to a text that is not an http:// or https:// address")
+    return url
 
 
 def post(url: str, body: bytes, *, timeout_s: float = POST_S) -> None:

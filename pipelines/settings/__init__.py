@@ -25,6 +25,13 @@ from sinks.store import StoreAccess
 _SERVERS = ["grpc://127.0.0.1:8815"]
 
 
+def _address_or_reference(value: str | None) -> str | None:
+    """The rule of every setting that names a webhook."""
+    if value is not None and not value.startswith(("http://", "https://")) and not REFERENCE.fullmatch(value):
+        raise ValueError("write an http:// or https:// address, or a reference to it: file:PATH, env:NAME")
+    return value
+
+
 class StorageSettings(Section):
     """How object stores are reached: the options of the `object_store` library, secrets by reference."""
 
@@ -135,12 +142,7 @@ class ActionsSection(Section):
             trusted_keys=frozenset(self.trusted_keys),
         )
 
-    @field_validator("webhook")
-    @classmethod
-    def _is_an_address(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("http://", "https://")) and not REFERENCE.fullmatch(value):
-            raise ValueError("write an http:// or https:// address, or a reference to it: file:PATH, env:NAME")
-        return value
+    _is_an_address = field_validator("webhook")(_address_or_reference)
 
 
 class SilverSettings(Section):
@@ -193,7 +195,9 @@ class JobsSettings(Section):
     stop_s: float = Field(default=5.0, gt=0)
     lag_records_max: int | None = Field(default=1_000_000, gt=0)
     silent_s_max: float | None = Field(default=300.0, gt=0)
-    webhook: str | None = None
+    webhook: str | None = Field(default=None, repr=False)
+
+    _is_an_address = field_validator("webhook")(_address_or_reference)
 
 
 class Settings(Section):
