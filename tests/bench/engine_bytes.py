@@ -108,6 +108,8 @@ class Rollout:
         self.targets = [Target("a1", "default", f"device-{n:06}", TargetState.PENDING, **first) for n in range(devices)]
         self.counts = Counter({"PENDING": devices})
         self.facts: dict[str, DeviceState] = {}
+        self.events = DeltaTable(uri_of(root, "action_events"))
+        """Stays open: to open a table reads its log since the last checkpoint."""
         self.reports = 0
         decision = Decision(target_updates=tuple(self.targets), state_updates=(self.state(),))
         self.store.commit(decision, Versions(), new=frozenset({"a1"}))
@@ -145,8 +147,7 @@ class Rollout:
             self.counts.subtract([before.state.value])
             self.counts.update([self.targets[number].state.value])
         if rows:
-            path = uri_of(self.root, "action_events")
-            write_deltalake(path, arrow_of(rows, tables.ACTION_EVENTS), mode="append")
+            write_deltalake(self.events, arrow_of(rows, tables.ACTION_EVENTS), mode="append")
         facts = tuple(self.facts.values())
         self.facts.clear()
         updates = tuple(self.targets[number] for number in changes)
