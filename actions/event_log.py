@@ -18,6 +18,7 @@ from deltalake.exceptions import DeltaError
 
 from broker_edge.errors import SetupError
 from sinks.conflicts import committed
+from sinks.few_rows import writer_properties
 from sinks.rows import arrow_of, rows_of
 from sinks.sql_text import near
 from sinks.store import StoreAccess
@@ -126,7 +127,8 @@ class EventLog:
             if newest is not None and newest >= version:
                 return
             properties = CommitProperties(app_transactions=[Transaction(app_id, version)])
-            write_deltalake(table, values, mode="append", commit_properties=properties)
+            how = writer_properties(table, values)
+            write_deltalake(table, values, mode="append", commit_properties=properties, writer_properties=how)
 
         committed(write, f"batch {version} of {ACTION_EVENTS.name}")
 
@@ -134,7 +136,7 @@ class EventLog:
     def _append(table: DeltaTable, values: pa.Table, what: str) -> None:
         def write() -> None:
             table.update_incremental()
-            write_deltalake(table, values, mode="append")
+            write_deltalake(table, values, mode="append", writer_properties=writer_properties(table, values))
 
         committed(write, what)
 

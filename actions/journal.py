@@ -190,7 +190,7 @@ class Journal:
         for row in rows:
             self._number += 1
             row["number"] = self._number
-        self._writer.append(ACTION_JOURNAL.name, arrow_of(rows, ACTION_JOURNAL), marks, is_small=True)
+        self._writer.append(ACTION_JOURNAL.name, arrow_of(rows, ACTION_JOURNAL), marks)
 
     def is_due(self) -> bool:
         """Whether changes have waited long enough. The more a merge rewrites, the longer they wait."""

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from deltalake import ColumnProperties, CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from actions.fence import ENGINE, Fence, number_of, numbered
 from broker_edge.errors import TableStoreError
 from broker_edge.sync import sync_file_system
 from sinks.conflicts import committed
+from sinks.few_rows import writer_properties
 from sinks.sql_text import literals
 from sinks.tables import (
     ACTION_EVENTS_ARCHIVE,
@@ -46,11 +47,6 @@ INPUTS: Final = ("actions", "requests", "reports")
 _MARKED = ("device_state", "action_targets", "action_state", "action_journal")
 _APP = "headwater-actions"
 _PRUNE_BY_MAX = 100
-_SMALL = WriterProperties(
-    compression="ZSTD",
-    default_column_properties=ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE"),
-)
-"""For files of a few rows that are read only as a whole: half the size."""
 
 
 class TableWriter:
@@ -114,12 +110,11 @@ class TableWriter:
         if self._synced is not None:
             sync_file_system(self._synced)
 
-    def append(self, name: str, rows: pa.Table, marks: Mapping[str, int] = NO_MARKS, *, is_small: bool = False) -> None:
-        """`is_small`: the rows are few, and are read only as a whole."""
+    def append(self, name: str, rows: pa.Table, marks: Mapping[str, int] = NO_MARKS) -> None:
         properties = CommitProperties(app_transactions=self._transactions(name, marks))
-        how = _SMALL if is_small else None
 
         def write(table: DeltaTable) -> None:
+            how = writer_properties(table, rows)
             write_deltalake(table, rows, mode="append", commit_properties=properties, writer_properties=how)
 
         self._committed(name, write)

@@ -38,6 +38,7 @@ def append_few_once(spark: SparkSession | None, rows: pa.Table, table: Table, *,
     from deltalake.exceptions import DeltaError
 
     from sinks.conflicts import committed
+    from sinks.few_rows import writer_properties
 
     def write() -> None:
         found = table.delta()
@@ -45,7 +46,8 @@ def append_few_once(spark: SparkSession | None, rows: pa.Table, table: Table, *,
         if newest is not None and newest >= version:
             return
         properties = CommitProperties(app_transactions=[Transaction(app_id, version)])
-        write_deltalake(found, rows, mode="append", commit_properties=properties)
+        how = writer_properties(found, rows)
+        write_deltalake(found, rows, mode="append", commit_properties=properties, writer_properties=how)
 
     try:
         committed(write, f"an append to {table}")

@@ -26,6 +26,7 @@ from actions.engine import ActionPhase, ActionState, Decision, DeviceState, Targ
 from actions.store import DeltalakeStore
 from actions.table_store import Versions
 from sinks import tables
+from sinks.few_rows import writer_properties
 from sinks.rows import arrow_of
 from sinks.tables import uri_of
 
@@ -147,7 +148,10 @@ class Rollout:
             self.counts.subtract([before.state.value])
             self.counts.update([self.targets[number].state.value])
         if rows:
-            write_deltalake(self.events, arrow_of(rows, tables.ACTION_EVENTS), mode="append")
+            values = arrow_of(rows, tables.ACTION_EVENTS)
+            write_deltalake(
+                self.events, values, mode="append", writer_properties=writer_properties(self.events, values)
+            )
         facts = tuple(self.facts.values())
         self.facts.clear()
         updates = tuple(self.targets[number] for number in changes)
