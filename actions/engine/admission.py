@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
@@ -12,13 +11,10 @@ from .lifecycle import next_attempt, removed, skipped
 from .model import ActionPhase, ActionState, AuditEvent, Held, Target, TargetState
 from .selection import reported_test, select
 from .summary import said_of_nobody
-from .validity import refusal
+from .validity import NO_LEVEL, refusal
 from .waves import placed, placed_later, waves_of
 from .work import Work
 
-_NO_CHARACTERS = "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
-_NO_LEVEL = re.compile(rf"[/+#\x00-\x1f\x7f-\x9f\ufdd0-\ufdef{_NO_CHARACTERS}]|^$")
-"""Characters that a broker does not accept in a topic (MQTT 5, 1.5.4)."""
 _ID_BYTES_MAX = 1_024
 _CANCELLED = "it had been cancelled before"
 """In the message of a REMOVED target: it gets no further attempt if its device comes back."""
@@ -28,7 +24,7 @@ _NOT_SELECTED = "the device is no longer among those that the action selects"
 
 def can_be_a_level(device_id: str) -> bool:
     """Whether `devices/<id>/actions` is a topic that a broker accepts."""
-    return not _NO_LEVEL.search(device_id) and len(device_id.encode()) <= _ID_BYTES_MAX
+    return not NO_LEVEL.search(device_id) and len(device_id.encode()) <= _ID_BYTES_MAX
 
 
 def admit(work: Work, actions: Collection[Action]) -> None:

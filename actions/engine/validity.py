@@ -19,6 +19,9 @@ from .reported_expression import compiled_reported
 from .waves import WavesError, parsed
 from .windows import WindowError, spans
 
+_NO_CHARACTERS = "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
+NO_LEVEL = re.compile(rf"[/+#\x00-\x1f\x7f-\x9f\ufdd0-\ufdef{_NO_CHARACTERS}]|^$")
+"""Characters that a broker does not accept in a topic (MQTT 5, 1.5.4)."""
 _NAME_MAX = 256
 _PARAMS_BYTES_MAX = 256 * 1024
 """Below the default size limit of a broker for one message."""
@@ -174,6 +177,8 @@ def _ota(action: Action) -> Iterator[str]:
     for column, value in (("artifact_name", ota.artifact_name), ("artifact_version", ota.artifact_version)):
         if not value:
             yield f"type 'ota' needs {column}"
+        elif NO_LEVEL.search(value):
+            yield f"{column} {value[:_NAME_MAX]!r} cannot be a level of the topics of artifacts"
     for column, value in (
         ("artifact_name", ota.artifact_name),
         ("artifact_version", ota.artifact_version),

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from broker_edge.artifacts.keys import Trust
-from broker_edge.artifacts.manifest import ArtifactError, Manifest
+from broker_edge.artifacts.manifest import ArtifactError, Manifest, check_name
 from broker_edge.device.calls import Call, Order, Rejected
 from broker_edge.device.download import STALL_S, Download, fetch_manifest
 from broker_edge.device.flash import BOOTS_MAX, Firmware, Flash, Job
 from broker_edge.device.key_feed import KeyFeed
 from broker_edge.device.link import Link, LinkClosed
-from broker_edge.errors import HeadwaterError, NotFoundError
+from broker_edge.errors import HeadwaterError, NotFoundError, RefusedError
 
 # Space for what else the file system needs while an image is downloaded: the JSON files, some blocks.
 _SPARE_BYTES = 1 << 20
@@ -222,13 +222,16 @@ class Updater:
         if job.manifest is not None:
             return Manifest.parse(job.manifest.encode())
         try:
+            # A broker closes the connection of whoever subscribes to a wrong filter, and so would end every connection.
+            check_name("name", job.name)
+            check_name("version", job.version)
             text = await fetch_manifest(self._link, job.name, job.version)
             manifest = Manifest.parse(text)
             self._must_be_ordered(job, manifest)
             await self._must_be_allowed(manifest)
         except NotFoundError as error:
             raise UpdateFailed(str(error)) from error
-        except ArtifactError as error:
+        except (ArtifactError, RefusedError) as error:
             raise Rejected(str(error)) from error
         free = self._flash.free_bytes()
         if free < manifest.artifact.size + _SPARE_BYTES:

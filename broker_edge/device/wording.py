@@ -91,4 +91,5 @@ class UplinkWords:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    # A lone surrogate from a command, in a message or a result, must not keep the device from answering.
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")

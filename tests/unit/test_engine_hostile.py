@@ -138,6 +138,10 @@ def test_any_request_is_answered_or_left_alone(row: dict[str, Any]) -> None:
             {"ota": Ota(artifact_name="x" * 300, artifact_version="1"), "type": "ota"},
             "artifact_name has 300 characters",
         ),
+        (
+            {"ota": Ota(artifact_name="pump", artifact_version="#/+x"), "type": "ota"},
+            "artifact_version '#/+x' cannot be a level of the topics of artifacts",
+        ),
     ],
     ids=str,
 )
