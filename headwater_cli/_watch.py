@@ -13,12 +13,15 @@ from rich.live import Live
 from rich.table import Table
 
 from broker_edge.errors import DeadlineError, NotFoundError
-from headwater_cli._output import put_fields, put_json, text_cell
+from headwater_cli._missing import unprocessed
+from headwater_cli._output import put_fields, put_json, say, text_cell
 
 if TYPE_CHECKING:
     from actions.fleet_desk import FleetDesk
 
 _POLL_S = 0.3
+_PATIENCE_S = 10.0
+"""An engine that runs reads a new action within this time."""
 _BAR_CELLS = 30
 _OVER = ("ENDED", "REFUSED")
 _ORDER = ("SUCCEEDED", "FAILED", "REJECTED", "TIMED_OUT", "CANCELLED", "SKIPPED", "REMOVED")
@@ -53,8 +56,9 @@ def _said(json: bool) -> Callable[[dict[str, Any]], None]:
 def _follow(
     desk: FleetDesk, action_id: str, seconds: float | None, show: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    deadline = None if seconds is None else time.monotonic() + seconds
-    shown = None
+    began = time.monotonic()
+    deadline = None if seconds is None else began + seconds
+    shown, told = None, False
     while True:
         row = desk.action(action_id)
         if row is not None and row["updated_at"] != shown:
@@ -62,9 +66,12 @@ def _follow(
             show(row)
         if row is not None and is_over(row):
             return row
+        if row is None and not told and time.monotonic() >= began + _PATIENCE_S:
+            told = True
+            say(f"{unprocessed(desk, action_id, 'yet')}; waiting")
         if deadline is not None and time.monotonic() >= deadline:
             if row is None:
-                raise NotFoundError(f"no action engine has processed action {action_id} within {seconds:g} s")
+                raise NotFoundError(unprocessed(desk, action_id, f"within {seconds:g} s"))
             raise DeadlineError(f"action {action_id} has not ended within {seconds:g} s: {row['message']}")
         time.sleep(_POLL_S)
 

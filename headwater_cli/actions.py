@@ -17,6 +17,7 @@ from broker_edge.errors import ConfigError, DeadlineError, NotFoundError, Refuse
 from broker_edge.escape import moment
 from headwater_cli._author import ByOption, SignInOption, author
 from headwater_cli._export import write_csv, write_json
+from headwater_cli._missing import require_action, unprocessed
 from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, connect
 from headwater_cli._order import labels_of, time_of, with_order
 from headwater_cli._output import put_fields, put_json, put_rows, say
@@ -127,7 +128,7 @@ def _when(planned: Planned, logs: Logs | None) -> str:
 @app.command("list")
 def list_(
     tables: Tables,
-    limit: Annotated[int, typer.Option(min=1, help="Maximum number of actions.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of actions.")] = 50,
     json: JsonOption = False,
 ) -> None:
     """List the newest actions and their progress."""
@@ -157,7 +158,7 @@ def show(
     with open_desk(tables) as desk:
         row = desk.action(action_id)
         if row is None:
-            raise NotFoundError(f"no action engine has processed action {action_id} under {tables.root}")
+            raise NotFoundError(unprocessed(desk, action_id, f"under {tables.root}"))
         if device is not None:
             show_device(desk, row, device, json=json)
         elif csv:
@@ -267,8 +268,9 @@ def _request(kind: str, about: str, *, of_one: bool = False) -> None:
         device: str | None = None,
     ) -> None:
         with open_desk(tables, by, admin) as desk:
+            require_action(desk, action_id, tables.root)
             request_id = desk.ask(kind, action_id, device_id=device, reason=reason)
-        _answer("request_id", request_id, json)
+        _requested(action_id, request_id, json)
 
     def ask_for_one(
         action_id: ActionArgument,
@@ -318,8 +320,9 @@ def approve(
     """Allow the next wave. Must not be the person who created the action. The engine answers in action_events; see
     `audit`."""
     with open_desk(tables, by, admin) as desk:
+        require_action(desk, action_id, tables.root)
         request_id = desk.approve(action_id, wave=wave, reason=reason)
-    _answer("request_id", request_id, json)
+    _requested(action_id, request_id, json)
 
 
 @contextmanager
@@ -357,6 +360,11 @@ def _answer(name: str, value: str, json: bool) -> None:
         put_json({name: value})
     else:
         put_fields(value)
+
+
+def _requested(action_id: str, request_id: str, json: bool) -> None:
+    _answer("request_id", request_id, json)
+    say(f"requested; `headwater actions audit {action_id}` shows the answer of the engine")
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -313,6 +313,7 @@ def test_bars_show_every_state_that_is_there() -> None:
         (("create", "echo", "--where", "site ="), 5, "label_expression has its end where a value should be"),
         (("create", "fw", "--device", "d1", "--artifact", "fw"), 2, "--artifact fw: write NAME:VERSION"),
         (("pause", "a1", "--device", "d1"), 2, "No such option"),
+        (("list", "--limit", str(10**20)), 2, "--limit"),
         (("audit", "nothing"), 4, "there is no action nothing"),
         (("watch", "nothing", "--timeout", "0.4"), 4, "no action engine has processed action nothing within 0.4 s"),
         (("show", "nothing"), 4, "no action engine has processed action nothing"),
@@ -323,6 +324,39 @@ def test_wrong_use_is_one_sentence(run: Run, root: str, arguments: tuple[str, ..
     got, _, err = run("actions", *arguments, "--root", root)
     assert got == code
     assert said in err
+
+
+def test_an_action_that_no_engine_has_read_is_told_from_one_that_does_not_exist(run: Run, root: str) -> None:
+    assert run("actions", "create", "echo", "--device", "d1", "--id", "pump-110", "--root", root)[0] == 0
+    for command in (("show", "pump-110"), ("watch", "pump-110", "--timeout", "0.4")):
+        code, _, err = run("actions", *command, "--root", root)
+        assert code == 4
+        assert "no action engine has processed action pump-110" in err
+        assert "; it was inserted at 20" in err
+        assert "is the job `actions` running?" in err
+    code, _, err = run("actions", "show", "pump-11", "--root", root)
+    assert (code, "there is no such action: did you mean pump-110?" in err) == (4, True)
+
+
+@pytest.mark.parametrize("kind", ["pause", "resume", "cancel", "force", "retry", "remove", "approve"])
+def test_a_request_for_an_action_that_does_not_exist_is_refused_and_not_written(run: Run, root: str, kind: str) -> None:
+    assert run("actions", "create", "echo", "--device", "d1", "--id", "pump-110", "--root", root)[0] == 0
+    code, out, err = run("actions", kind, "pump-11", "--root", root)
+    assert (code, out) == (4, "")
+    assert "there is no action pump-11" in err
+    assert "did you mean pump-110?" in err
+    assert DeltaTable(f"{root}/action_requests").to_pyarrow_table().num_rows == 0
+    code, out, err = run("actions", kind, "pump-110", "--root", root)
+    assert (code, len(out.strip())) == (0, 32)
+    assert "`headwater actions audit pump-110` shows the answer" in err
+    assert DeltaTable(f"{root}/action_requests").to_pyarrow_table().num_rows == 1
+
+
+def test_watch_says_soon_that_nobody_has_read_the_action(run: Run, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater_cli._watch._PATIENCE_S", 0.0)
+    assert run("actions", "create", "echo", "--device", "d1", "--id", "a1", "--root", root)[0] == 0
+    _, _, err = run("actions", "watch", "a1", "--timeout", "1", "--root", root)
+    assert err.count("; waiting") == 1
 
 
 def test_missing_tables_are_one_sentence(run: Run, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_push_takes_several_servers_and_refuses_what_makes_no_sense(
         one.location for one in servers
     ]
     assert main(["artifacts", "push", str(image), "fw", "1", "--all", *named]) == 2
-    assert "give --all or --server" in capsys.readouterr().err
+    assert "give --all or --server, not both; the variable HEADWATER_SERVER counts" in capsys.readouterr().err
     settings = tmp_path / "pipelines.yaml"
     settings.write_text("{}")
     assert main(["artifacts", "push", str(image), "fw", "1", "--config", str(settings)]) == 2
