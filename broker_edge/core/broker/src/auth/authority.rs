@@ -9,7 +9,7 @@ use super::refusal_time::RefusalTime;
 use super::token::{TOKEN_BYTES_MAX, Tokens};
 use super::users::{Fingerprint, Users};
 use super::{Answer, Denied, FileError, Identity, Proof, certificate, password, scram, users};
-use crate::config::{AuthSettings, CertificateSettings, ClientIds};
+use crate::config::{AuthSettings, CertificateSettings, CertificateUser, ClientIds};
 use crate::peer::CertificateNames;
 
 /// Longer passwords are refused without a check.
@@ -239,6 +239,26 @@ impl Authority {
     /// Whether the settings name this user as an operator.
     pub(super) fn names_operator(&self, user: &str) -> bool {
         self.operators.iter().any(|named| named == user)
+    }
+
+    /// Whether the owner of a stored session may still exist. Tokens and certificates name users that no file lists.
+    pub(super) fn may_admit(&self, user: Option<&str>) -> bool {
+        let Some(user) = user else {
+            return self.admits_anybody;
+        };
+        let is_listed = |users: &Users| users.get(user).is_some();
+        !self.is_configured
+            || self.names_unlisted_users()
+            || self.users.as_ref().is_some_and(is_listed)
+    }
+
+    fn names_unlisted_users(&self) -> bool {
+        self.tokens.is_some() || self.certificate.user != CertificateUser::Ignored
+    }
+
+    /// Whether a token may bring rights of its own, which replace the ACL file.
+    pub(super) fn reads_tokens(&self) -> bool {
+        self.tokens.is_some()
     }
 
     /// Whether this client authenticated by certificate and its client id must equal the certificate's user.

@@ -40,7 +40,7 @@ impl Authority {
     }
 
     /// Stands in for the rights of a stored session's owner until the owner reconnects. It allows everything, because
-    /// each part of the session was checked before it was stored. `user` is empty for a client without credentials.
+    /// each part of the session was checked before it was stored; only its will is checked again. `user` is empty for a client without credentials.
     pub fn stored_rights(self: &Arc<Self>, user: &str) -> Arc<Rights> {
         let user = Some(user).filter(|user| !user.is_empty());
         let section = self.acl.as_ref().map(|acl| acl.section(user));
@@ -96,8 +96,28 @@ impl Rights {
     pub fn may(&self, access: Access, topic: &str, client_id: Option<&str>) -> bool {
         match access {
             Access::Subscribe => self.may_filter(access, topic, client_id),
+            // The only publish of a session whose owner has not connected yet: its will.
+            Access::Publish if self.identity.proof == Proof::Stored => {
+                self.may_publish_stored(topic, client_id)
+            }
             _ => self.ask(access, Target::Topic(topic), client_id),
         }
+    }
+
+    /// Whether the files still allow a stored will, which was allowed when it was stored. The right to the client id was
+    /// checked then, and cannot be checked again without the client. The rights that a token brought are unknown.
+    fn may_publish_stored(&self, topic: &str, client_id: Option<&str>) -> bool {
+        let user = self.identity.user.as_deref();
+        if !self.authority.may_admit(user) {
+            return false;
+        }
+        let (Some(acl), Some(section)) = (&self.authority.acl, &self.section) else {
+            return true;
+        };
+        let client_id = client_id.map_or(ClientId::Absent, ClientId::Proved);
+        let names = Names { user, client_id };
+        let target = Target::Topic(topic);
+        self.authority.reads_tokens() || acl.allows(section, Access::Publish, target, &names)
     }
 
     /// Whether the filter may match a topic with this access allowed.

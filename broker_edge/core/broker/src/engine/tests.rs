@@ -34,6 +34,7 @@ mod remade;
 mod resent;
 mod resumed;
 mod retained_cursor;
+mod revoked_wills;
 mod rig;
 mod session_bytes;
 mod shared;

@@ -46,7 +46,7 @@ impl Lifecycle<'_> {
         lend!(self => Membership).take_from_silent();
         lend!(self => Checkpointing).begin_checkpoint();
         self.drain();
-        self.store.forget_published_wills(self.clients, self.env);
+        self.store.forget_settled_wills(self.clients, self.env);
         lend!(self => Checkpointing).mark_received(false);
         let now_ms = self.env.now.mono_ms;
         self.clients.look_at_rates(now_ms);

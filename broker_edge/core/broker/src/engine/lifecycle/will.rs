@@ -17,7 +17,7 @@ use crate::engine::clients::timers::Timer;
 use crate::engine::observe::Count;
 use crate::engine::quotas::AccountId;
 use crate::engine::session::connection::Will;
-use crate::engine::session_store::wills::PublishedWill;
+use crate::engine::session_store::wills::SettledWill;
 
 use super::Lifecycle;
 
@@ -61,8 +61,12 @@ impl Lifecycle<'_> {
         }
         let (client_id, account) = (Rc::clone(&session.client_id), session.account);
         if !self.may_publish_will(key, &will.topic) {
-            // The rights have changed since.
+            // The rights have changed since. No later start may publish it either.
             self.publish_will(key, &will);
+            self.store.note_settled(SettledWill {
+                client_id,
+                record: None,
+            });
             if let Some(session) = self.clients.session_mut(key) {
                 session.will_stored = false;
             }
@@ -157,10 +161,9 @@ impl Lifecycle<'_> {
         match partition.append_unique(records) {
             Ok(placed) => {
                 if let Some(placed) = placed.first() {
-                    self.store.note_published(PublishedWill {
+                    self.store.note_settled(SettledWill {
                         client_id,
-                        partition: index,
-                        offset: placed.offset,
+                        record: Some((index, placed.offset)),
                     });
                 }
                 true

@@ -105,7 +105,7 @@ impl Checkpointing<'_> {
             }
         }
         self.checkpoint_groups(true);
-        self.store.forget_published_wills(self.clients, self.env);
+        self.store.forget_settled_wills(self.clients, self.env);
         self.mark_received(true);
         self.write_state_commit();
     }

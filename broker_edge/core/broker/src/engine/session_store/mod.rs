@@ -23,7 +23,7 @@ use super::session::Session;
 use super::session::received::Qos2Inbound;
 use super::stored::KeyValue;
 
-use wills::PublishedWill;
+use wills::SettledWill;
 
 /// Stands for the changes of QoS 2 state in the place of a partition. They have commits of their own: they may find the
 /// queue full after other values were written, whose clients need not wait for them.
@@ -45,7 +45,7 @@ pub struct Store {
     /// Those that are left in this checkpoint.
     due: Vec<SessionKey>,
     /// Wills that were stored and are published, until their records are durable.
-    published_wills: Vec<PublishedWill>,
+    settled_wills: Vec<SettledWill>,
     /// The clients whose stored sessions were removed, until that is durable, each with the offset that it needs.
     removed: VecDeque<(Offset, Rc<str>)>,
 }
@@ -60,7 +60,7 @@ impl Store {
             marked_bytes: vec![0; partitions],
             dirty: Vec::new(),
             due: Vec::new(),
-            published_wills: Vec::new(),
+            settled_wills: Vec::new(),
             removed: VecDeque::new(),
         }
     }

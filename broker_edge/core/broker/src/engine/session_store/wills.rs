@@ -17,12 +17,12 @@ use crate::engine::stored::{self, KeyValue, decode, encode, from_hex, to_hex};
 use super::Store;
 use super::checkpoint::Checkpointing;
 
-/// A stored will whose record is not durable yet.
+/// A stored will that is done with: it was published, or refused.
 #[derive(Debug)]
-pub struct PublishedWill {
+pub struct SettledWill {
     pub client_id: Rc<str>,
-    pub partition: PartitionIndex,
-    pub offset: Offset,
+    /// The will stays stored until this record is durable; `None` for a refused one.
+    pub record: Option<(PartitionIndex, Offset)>,
 }
 
 /// The value of the session's will for the state store, if it has changed; an empty value removes it.
@@ -50,34 +50,36 @@ pub fn will_change(session: &Session) -> Option<KeyValue> {
 }
 
 impl Store {
-    /// The record of a stored will was appended: the will is removed once the record is durable.
-    pub fn note_published(&mut self, will: PublishedWill) {
-        self.published_wills.push(will);
+    /// A stored will is done with: it is removed once its record, if any, is durable.
+    pub fn note_settled(&mut self, will: SettledWill) {
+        self.settled_wills.push(will);
     }
 
-    /// Removes the stored wills whose records are durable. Called with each checkpoint and at the clean stop.
-    pub fn forget_published_wills(&mut self, clients: &Clients, env: &Env) {
-        let partitions = &env.partitions;
-        let is_durable = |published: &PublishedWill| {
-            partitions[published.partition.index()].high_watermark() > published.offset
+    /// Removes the stored wills that are refused, or whose records are durable. Called with each checkpoint and at the
+    /// clean stop.
+    pub fn forget_settled_wills(&mut self, clients: &Clients, env: &Env) {
+        let is_durable = |settled: &SettledWill| {
+            settled.record.is_none_or(|(partition, offset)| {
+                env.partitions[partition.index()].high_watermark() > offset
+            })
         };
-        if !self.published_wills.iter().any(is_durable) {
+        if !self.settled_wills.iter().any(is_durable) {
             return;
         }
-        let all = std::mem::take(&mut self.published_wills);
+        let all = std::mem::take(&mut self.settled_wills);
         let (durable, waiting): (Vec<_>, Vec<_>) = all.into_iter().partition(is_durable);
-        self.published_wills = waiting;
+        self.settled_wills = waiting;
         let mut removed: Vec<KeyValue> = Vec::new();
-        for published in &durable {
-            let session = clients.by_id(&published.client_id);
+        for settled in &durable {
+            let session = clients.by_id(&settled.client_id);
             // The client may have left another will since, which has replaced it.
             if session.is_none_or(|session| !session.will_stored) {
-                removed.push((stored::will::key(&published.client_id), Vec::new()));
+                removed.push((stored::will::key(&settled.client_id), Vec::new()));
             }
         }
-        let failure = "published wills cannot be removed from the state store now";
+        let failure = "wills that are done with cannot be removed from the state store now";
         if !self.try_write(&removed, failure) {
-            self.published_wills.extend(durable);
+            self.settled_wills.extend(durable);
         }
     }
 
