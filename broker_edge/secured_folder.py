@@ -43,6 +43,9 @@ topic replay $receipts
 topic replay $gaps
 topic write devices/+/actions
 topic write artifacts/#
+# Nobody else begins the consumer groups of the jobs.
+group telemetry
+group status
 
 # Each device, which is the user of its name: writes its own topics, reads its commands, key lists and firmware (chunks
 # from an offset of its choice, to go on after an interruption).

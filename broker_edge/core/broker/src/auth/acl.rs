@@ -69,6 +69,13 @@ impl Acl {
             || self.owned_prefixes.iter().any(|own| own.matches(client_id))
     }
 
+    /// Whether a `group` line of some user names this consumer group.
+    pub fn names_group(&self, group: &str) -> bool {
+        self.users
+            .values()
+            .any(|section| section.names_group(group))
+    }
+
     /// The section of a user; an empty one if the user has none.
     pub fn section(&self, user: Option<&str>) -> Arc<Section> {
         match user {

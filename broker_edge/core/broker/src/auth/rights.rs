@@ -252,6 +252,12 @@ impl Rights {
         self.is_operator() || section.is_some_and(|section| section.has_group(group))
     }
 
+    /// Whether the user may begin a consumer group: no `group` line names it for somebody else.
+    pub fn may_begin_group(&self, group: &str) -> bool {
+        let acl = self.authority.acl.as_ref();
+        self.may_group(group) || !acl.is_some_and(|acl| acl.names_group(group))
+    }
+
     /// Whether the user may operate the broker: remove groups, take backups, reload files.
     pub fn is_operator(&self) -> bool {
         let user = self.identity.user.as_deref();

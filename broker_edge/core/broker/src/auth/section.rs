@@ -114,6 +114,12 @@ impl Section {
         self.groups.iter().any(|own| own.matches(group))
     }
 
+    /// Whether a line names the group, so that other users may not begin it. `*` alone names none.
+    pub fn names_group(&self, group: &str) -> bool {
+        let mut named = self.groups.iter().filter(|own| !own.is_all());
+        named.any(|own| own.matches(group))
+    }
+
     pub fn tenant(&self) -> Option<&Arc<str>> {
         self.tenant.as_ref()
     }

@@ -159,6 +159,20 @@ impl Caller {
         self.has(|rights| self.is_operator() || rights.may_group(name))
     }
 
+    /// Whether the caller may become the owner of this consumer group.
+    ///
+    /// # Errors
+    /// A line of the ACL names it for another user.
+    pub fn must_begin_group(&self, name: &str) -> Result<(), Refusal> {
+        if self.has(|rights| self.is_operator() || rights.may_begin_group(name)) {
+            return Ok(());
+        }
+        Err(Refusal::not_allowed(format!(
+            "the ACL names consumer group {name} for another user: use another name, or write `group {name}` into this \
+             user's section too"
+        )))
+    }
+
     pub fn sees_all_groups(&self) -> bool {
         self.has(|rights| self.is_operator() || rights.is_viewer())
     }

@@ -81,6 +81,9 @@ impl Groups {
             let stored = self.find(&body.group)?;
             let before = stored.clone().unwrap_or_default();
             before.must_be_used_by(&body.group, caller)?;
+            if before.owner.is_none() {
+                caller.must_begin_group(&body.group)?;
+            }
             fence(&body.group, &before, body.reader_epoch)?;
             if body.reader_epoch > EPOCH_MAX {
                 let message = format!(

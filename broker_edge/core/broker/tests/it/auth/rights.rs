@@ -243,6 +243,31 @@ async fn a_consumer_group_belongs_to_who_made_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_a_line_names_for_a_user_is_begun_by_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("acl");
+    let broker = start_for_two(dir.path(), |_| {
+        let acl = std::fs::read_to_string(&file).unwrap();
+        let lines = "user reader\ngroup bronze\ngroup silver-*\nuser root\ngroup *\n";
+        std::fs::write(&file, acl + lines).unwrap();
+    });
+    let mut reader = Flight::open(&broker, Some(basic("reader"))).await;
+    let mut rival = Flight::open(&broker, Some(basic("rival"))).await;
+    for group in ["bronze", "silver-1"] {
+        let commit = json!({"group": group, "reader_epoch": 1, "initial": {"3": 0}});
+        let code = rival.code("commit", commit.clone()).await;
+        assert_eq!(code, Code::PermissionDenied, "{group}");
+        assert_eq!(reader.code("commit", commit).await, Code::Ok, "{group}");
+    }
+    let free = json!({"group": "silver", "reader_epoch": 1});
+    assert_eq!(
+        rival.code("commit", free).await,
+        Code::Ok,
+        "no line names it"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_may_publish_nothing_is_refused_before_anything_is_decoded() {
     let dir = tempfile::tempdir().unwrap();
     let broker = start_for_two(dir.path(), |_| {});
