@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import os
 import queue
@@ -176,3 +177,26 @@ def test_a_token_is_a_password_until_it_expires(start_broker: StartBroker, files
     assert ann.code == 0
     assert ann.subscribe("plants/1/#") == 1
     assert ann.ended.get(timeout=WAIT_S) == 0xA0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root edits the password file of another user")
+def test_a_password_file_that_root_edits_still_belongs_to_the_user_of_the_broker(files: Path) -> None:
+    file = files / "users"
+    os.chown(file, 65_534, 65_533)
+    assert users("remove", str(file), "ann").returncode == 0
+    assert users("add", str(file), "eve", password="pw-e").returncode == 0
+    found = file.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (65_534, 65_533, 0o600)
+
+
+def test_a_call_with_two_sets_of_credentials_is_refused(broker: BrokerProcess) -> None:
+    def status(*pairs: str) -> int:
+        connection = http.client.HTTPConnection(*broker.admin, timeout=WAIT_S)
+        connection.putrequest("GET", "/api/v1/whoami")
+        for pair in pairs:
+            connection.putheader("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}")
+        connection.endheaders()
+        return connection.getresponse().status
+
+    assert status("ann:pw-a") == 200
+    assert status("ann:pw-a", "root:pw-r") == status("ann:pw-a", "ann:pw-a") == 401

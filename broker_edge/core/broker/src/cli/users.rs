@@ -199,7 +199,7 @@ fn without(text: &str, user: &str) -> String {
 /// Writes a new file beside the old one and replaces the old one with it. A newly created file is readable only by its
 /// owner.
 fn replace(file: &Path, text: &str) -> Result<(), Exit> {
-    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
     let describe = |error| failed(format!("cannot write {}: {error}", file.display()));
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
@@ -212,6 +212,11 @@ fn replace(file: &Path, text: &str) -> Result<(), Exit> {
             .mode(0o600)
             .open(&fresh)?;
         if let Ok(old) = std::fs::metadata(file) {
+            // Root edits the file of the broker's user, who must be able to read the new one.
+            let new = out.metadata()?;
+            if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
+                fchown(&out, Some(old.uid()), Some(old.gid()))?;
+            }
             let mode = old.permissions().mode() & 0o777;
             out.set_permissions(std::fs::Permissions::from_mode(mode))?;
         }

@@ -61,7 +61,12 @@ async fn identity_of(
     pass: &Arc<Pass>,
 ) -> Result<Arc<Identity>, Denied> {
     let authority = shared.auth.current();
-    let given = headers.get(AUTHORIZATION);
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    let (given, second) = (all.next(), all.next());
+    if second.is_some() {
+        // A proxy in front may have checked the other one.
+        return Err(Denied::BadCredentials);
+    }
     let given = given.map(|value| value.to_str().map_err(|_| Denied::BadCredentials));
     let shown = given
         .transpose()?
