@@ -169,6 +169,9 @@ impl Authority {
             file: "/dev/urandom".into(),
             reason,
         })?;
+        if let Some(secret) = users.as_ref().and_then(Users::decoy_secret) {
+            scram_secret = secret;
+        }
         Ok(Self {
             users,
             tokens,

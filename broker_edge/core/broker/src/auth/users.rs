@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use ring::digest::SHA256;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::file::{FileError, lines, load};
@@ -36,6 +37,9 @@ pub struct Users {
     decoys: Vec<(StoredPassword, u64)>,
     /// Selects the decoy of a name.
     seed: u64,
+    /// From the first stored password, which nobody outside knows: the same after a reload and a restart, as are the
+    /// salts of known users.
+    decoy_secret: Option<[u8; 32]>,
 }
 
 impl Users {
@@ -48,6 +52,7 @@ impl Users {
     fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut by_name: HashMap<Box<str>, User> = HashMap::new();
         let mut decoys: Vec<(StoredPassword, u64)> = Vec::new();
+        let mut decoy_secret = None;
         for (number, line) in lines(text) {
             let at = |reason: String| (number, reason);
             let (name, stored) = line.split_once(':').ok_or_else(|| {
@@ -61,6 +66,10 @@ impl Users {
                 user.scram.replace(Stored { value, fingerprint }).is_some()
             } else {
                 let value = StoredPassword::parse(stored).map_err(at)?;
+                decoy_secret.get_or_insert_with(|| {
+                    let digest = ring::digest::digest(&SHA256, stored.as_bytes());
+                    digest.as_ref().try_into().expect("a digest of SHA-256")
+                });
                 match decoys
                     .iter_mut()
                     .find(|(decoy, _)| decoy.cost() == value.cost())
@@ -87,11 +96,17 @@ impl Users {
             by_name,
             decoys,
             seed: u64::from_le_bytes(seed),
+            decoy_secret,
         })
     }
 
     pub fn get(&self, name: &str) -> Option<&User> {
         self.by_name.get(name)
+    }
+
+    /// The secret of the SCRAM salts of unknown users.
+    pub fn decoy_secret(&self) -> Option<[u8; 32]> {
+        self.decoy_secret
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&str, &User)> {
@@ -190,6 +205,16 @@ mod tests {
         assert!((150..350).contains(&slow), "{slow} of 1000 instead of 250");
         assert!(names.iter().all(|name| is_slow(name) == is_slow(name)));
         assert_eq!(Users::parse("").unwrap().decoy("x").kind(), "argon2id");
+    }
+
+    #[test]
+    fn the_secret_of_decoys_is_the_same_when_the_file_is_read_again() {
+        let of = |text: &str| Users::parse(text).unwrap().decoy_secret();
+        let scram = StoredKeys::create("x").unwrap();
+        let secret = of(&format!("ann:{SIX}\n"));
+        assert!(secret.is_some() && secret == of(&format!("eve:{scram}\nann:{SIX}\nbob:{SIX}\n")));
+        // Whoever knows a password can make its SCRAM keys, so they are no secret.
+        assert_eq!(of(&format!("ann:{scram}\n")), None);
     }
 
     #[test]
