@@ -34,6 +34,8 @@ OLD_VARIABLE = "HEADWATER_ADMIN_AUTH"
 DEFAULT_ADMIN = "http://127.0.0.1:8080"
 DEFAULT_PORT = 8080
 _PAGE = 1000
+_ANSWER_BYTES_MAX = 256 << 20
+"""Room for a page of clients with long names. Whoever answers in the place of a broker must not fill the memory."""
 
 
 def parse_admin(text: str) -> str:
@@ -118,13 +120,15 @@ class Admin:
         try:
             connection.request(method, f"{path}?{urlencode(query)}" if query else path, headers=self._headers())
             answer = connection.getresponse()
-            status, body = answer.status, answer.read()
+            status, body = answer.status, answer.read(_ANSWER_BYTES_MAX + 1)
         except TimeoutError as error:
             raise DeadlineError(f"{self.address} did not answer in time: ask again or allow more time") from error
         except (OSError, http.client.HTTPException) as error:
             raise ConnectError(self._why(error), server=self.address) from error
         finally:
             connection.close()
+        if len(body) > _ANSWER_BYTES_MAX:
+            raise BrokerError(f"{self.address} answers with more than {_ANSWER_BYTES_MAX:,} bytes: is it a broker?")
         return self._read(status, body)
 
     def _headers(self) -> dict[str, str]:

@@ -17,7 +17,8 @@ _DEVICES_MAX = 50
 """Up to this number of targets each is shown; above it, groups."""
 _DEVICE_NAMES = ("device_id", "state", "attempt", "progress", "message", "result")
 _EVENT_NAMES = ("at", "source", "state", "attempt", "message")
-_FORMULA = ("=", "+", "-", "@")
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""How a formula begins, also in the wide characters that some spreadsheets take for the same."""
 
 
 def show_action(desk: FleetDesk, row: dict[str, Any], *, every: bool, json: bool) -> None:

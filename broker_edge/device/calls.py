@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+_AGAIN = "again"
+"""The type of an update that continues after a restart. No record may have it: the checks of a new command skip it."""
 MODES = ("forced", "soft", "download_only")
 
 
@@ -81,7 +83,7 @@ class Command:
     @classmethod
     def again(cls, order: Order) -> Command:
         """The command for an update that continues after a restart of the device."""
-        return cls(order.action_id, order.attempt, "again", "", {}, None, order)
+        return cls(order.action_id, order.attempt, _AGAIN, "", {}, None, order)
 
     @classmethod
     def parse(cls, payload: bytes) -> Command:
@@ -103,6 +105,7 @@ class Command:
         texts = {"action_id": command.action_id, "type": command.type, "name": command.name}
         wrong = [name for name, value in texts.items() if not _is_text(value)]
         wrong += ["action_id"] if command.action_id == "" else []
+        wrong += ["type"] if command.type == _AGAIN else []
         wrong += ["attempt"] if type(command.attempt) is not int or command.attempt < 1 else []
         wrong += ["params"] if not isinstance(command.params, dict) else []
         wrong += ["deadline_us"] if type(command.deadline_us) not in (int, type(None)) else []

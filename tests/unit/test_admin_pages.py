@@ -1,12 +1,15 @@
-"""Paging of the admin listener ends, whatever a broker answers."""
+"""What is asked of the admin listener ends, whatever a broker answers."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
+from broker_edge import admin
 from broker_edge.admin import Admin
 from broker_edge.errors import BrokerError
 
@@ -25,3 +28,32 @@ def test_a_broker_that_gives_the_same_page_of_clients_again_is_not_asked_for_eve
     with pytest.raises(BrokerError, match="the same page of clients again"):
         list(Admin("127.0.0.1").clients())
     assert [query.get("after") for query in asked] == [None, "b"]
+
+
+def test_an_answer_without_end_is_an_error_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 1 << 20
+    monkeypatch.setattr(admin, "_ANSWER_BYTES_MAX", limit)
+
+    class Endless(BaseHTTPRequestHandler):
+        sent = 0
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            try:
+                while Endless.sent < 256 * limit:
+                    self.wfile.write(b" " * limit)
+                    Endless.sent += limit
+            except OSError:  # The reader has had enough.
+                return
+
+        def log_message(self, *_: object) -> None:
+            return None
+
+    with HTTPServer(("127.0.0.1", 0), Endless) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(BrokerError, match="answers with more than 1,048,576 bytes: is it a broker"):
+            Admin(f"http://127.0.0.1:{server.server_port}").whoami()
+        thread.join()
+    assert Endless.sent < 256 * limit

@@ -45,6 +45,20 @@ def test_a_cancel_right_behind_its_command_is_answered_and_nothing_is_carried_ou
     asyncio.run(scenario())
 
 
+def test_no_record_has_the_type_of_what_the_device_goes_on_with_by_itself() -> None:
+    """That skips the deadline, and the limit of commands at once."""
+
+    async def scenario() -> None:
+        agent, line, carried_out = device()
+        await agent.received(agent.topic, record("again"))
+        await agent.received(agent.topic, record("command"))
+        await line.until("SUCCEEDED")
+        await agent.close()
+        assert ([one["state"] for one in line.said], carried_out) == (["ACCEPTED", "IN_PROGRESS", "SUCCEEDED"], ["a1"])
+
+    asyncio.run(scenario())
+
+
 def test_a_command_that_arrives_before_the_device_has_caught_up_is_carried_out() -> None:
     async def scenario() -> None:
         agent, line, carried_out = device()

@@ -94,13 +94,13 @@ def test_one_device_is_shown_with_its_events(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_csv_has_every_device_and_no_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    texts = ["=HYPERLINK(1)", "+1", "-1", "@a", " =1", "a,b", "two\nlines", 'a "b"']
+    texts = ["=HYPERLINK(1)", "+1", "-1", "@a", " =1", "a,b", "two\nlines", 'a "b"', "\uff1d1"]
     filled(tmp_path, [{"device_id": f"d{n}", "message": text, "wave": 0} for n, text in enumerate(texts)])
     assert main(["actions", "show", "a1", "--root", str(tmp_path), "--csv"]) == 0
     out = capsys.readouterr().out
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [row["message"] for row in rows][:6] == ["'=HYPERLINK(1)", "'+1", "'-1", "'@a", "' =1", "a,b"]
-    assert [row["message"] for row in rows][6:] == ["two\\nlines", 'a "b"']
+    assert [row["message"] for row in rows][6:] == ["two\\nlines", 'a "b"', "'\uff1d1"]
     assert len(out.splitlines()) == 1 + len(texts)
     assert {row["wave"] for row in rows} == {"1"}  # As `plan` counts them.
 
