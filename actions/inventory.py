@@ -142,12 +142,12 @@ class Inventory:
         return self._change(plan, dry_run=dry_run)
 
     def devices(self, selection: Selection) -> list[dict[str, Any]]:
-        """The rows of the selected devices with their `last_seen_at`, `version` and `log_id` of `device_state`, by id.
-        An id that is in the table twice has two rows. Empty if nothing is selected."""
+        """The rows of the selected devices with what `device_state` says about them, by id. An id that is in
+        the table twice has two rows. Empty if nothing is selected."""
         facts = self._facts()
         rows = [row for row in self._rows(self._open(DEVICES.name)) if self._is_mine(row)]
         seen = {id_: row["last_seen_at"] or 0 for id_, row in facts.items()}
-        shown = ("last_seen_at", "version", "log_id")
+        shown = ("last_seen_at", "version", "product", "hardware", "log_id")
         return [
             row | {name: facts.get(row["device_id"], {}).get(name) for name in shown}
             for row in matching(rows, selection, seen, self._clock_us())

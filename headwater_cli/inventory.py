@@ -80,7 +80,7 @@ def list_(
     retired: Annotated[bool, typer.Option("--retired", help="Retired devices too.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """List devices with their labels, groups, log, firmware and when they were last seen."""
+    """List devices with their labels, groups, log, firmware, product, hardware and when they were last seen."""
     with _inventory(tables) as inventory:
         rows = inventory.devices(_selection((), where, group, seen_within, silent_for, retired=retired))
     ids = [row["device_id"] for row in rows]
@@ -90,7 +90,9 @@ def list_(
     if json:
         put_json({"devices": [_plain(row) for row in rows], "twice": twice})
         return
-    names = ("device_id", "labels", "groups", "time_zone", "log", "version", "last_seen_at", "retired_at")
+    said = ("device_id", "labels", "groups", "time_zone", "log")
+    reported = ("version", "product", "hardware", "last_seen_at")
+    names = (*said, *reported, "retired_at")
     put_rows(names, [[_cell(row, name) for name in names] for row in rows])
 
 
@@ -124,7 +126,7 @@ def show(
         ):
             put_fields(name, _cell(row, name))
     put_fields("log", route)
-    for name in ("version", "last_seen_at", "last_status", "last_action_id"):
+    for name in ("version", "product", "hardware", "last_seen_at", "last_status", "last_action_id"):
         put_fields(name, _cell(found["state"] or {}, name))
     for target in found["targets"]:
         put_fields("open", target["action_id"], target["state"], target["attempt"], target["message"])

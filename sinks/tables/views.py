@@ -125,7 +125,8 @@ DEVICES_NOW = View(
     (DEVICES, DEVICE_STATE),
     (
         *_same(DEVICES, "device_id", "labels", "groups", "time_zone", "log", of="d."),
-        *_same(DEVICE_STATE, "last_seen_at", "version", "last_action_id", "last_status", "log_id", of="s."),
+        *_same(DEVICE_STATE, "last_seen_at", "version", "product", "hardware", of="s."),
+        *_same(DEVICE_STATE, "last_action_id", "last_status", "log_id", of="s."),
         *_same(DEVICES, "tenant", of="d."),
     ),
     "FROM {devices} d LEFT JOIN {device_state} s ON s.device_id = d.device_id WHERE d.retired_at IS NULL",

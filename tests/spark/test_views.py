@@ -107,6 +107,7 @@ def test_spark_duckdb_and_polars_show_the_same_rows(spark: SparkSession, tmp_pat
     states = {row["state"] for row in spark.table("open_targets").collect()}
     assert states == {state.value for state in TargetState if state not in TERMINAL}
     assert [row["device_id"] for row in spark.table("devices_now").collect()] == ["d1"]
+    assert {"product", "hardware"} <= set(spark.table("devices_now").columns)
     targets = {row["device_id"]: row["state"] for row in spark.table("all_targets").collect()}
     assert targets == {f"d{number}": state.value for number, state in enumerate(TargetState)} | {"old": "FAILED"}
     for name, key in (("all_requests", "request_id"), ("all_events", "event_id")):

@@ -225,6 +225,18 @@ def test_list_selects_by_labels_groups_and_when_a_device_was_seen(world: World) 
     assert world.run("list", "--silent-for", "1y")[0] == 2
 
 
+def test_list_and_show_say_what_a_device_reports_to_be(world: World) -> None:
+    world.imported(FLEET)
+    world.insert(tables.DEVICE_STATE, {"device_id": "pump-2", "version": "2", "product": "pump", "hardware": "p3"})
+    rows = {row["device_id"]: row for row in world.asked("list")["devices"]}
+    assert (rows["pump-2"]["product"], rows["pump-2"]["hardware"]) == ("pump", "p3")
+    assert "product" not in rows["pump-1"]
+    lines = {line.split("\t")[0]: line.split("\t") for line in world.run("list")[1].splitlines()}
+    assert lines["pump-2"][5:8] == ["2", "pump", "p3"]
+    assert lines["pump-1"][5:8] == ["-", "-", "-"]
+    assert "product\tpump\nhardware\tp3\n" in world.run("show", "pump-2")[1]
+
+
 def test_show_has_all_that_is_known_of_a_device(world: World) -> None:
     world.imported(FLEET)
     target = {"device_id": "pump-2", "attempt": 1, "created_at": 1}
