@@ -43,6 +43,8 @@ retries: 1
 """
 
 DEPTH_MAX = 100
+_DIGITS_MAX = 1_000
+"""Characters of a whole number: the time for one such as 1:1:1:… (base 60) grows with the square of its length."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DURATION = re.compile(r"(\d{1,9})\s*([smhd])")
@@ -112,6 +114,9 @@ class _Loader(yaml.SafeLoader):
             raise yaml.composer.ComposerError(None, None, "an alias is not supported here: write the value again", mark)
         found = super().compose_node(parent, index)
         self.depth -= 1
+        if found is not None and found.tag == "tag:yaml.org,2002:int" and len(found.value) > _DIGITS_MAX:
+            what = f"a number of more than {_DIGITS_MAX} characters"
+            raise yaml.composer.ComposerError(None, None, what, found.start_mark)
         return found
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:

@@ -22,6 +22,8 @@ FILE_BYTES_MAX = 8 << 20
 NODES_MAX = 100_000
 """Keys and values of a file, each as often as aliases repeat it: ten lines of aliases can stand for billions."""
 DEPTH_MAX = 100
+DIGITS_MAX = 1_000
+"""Characters of a whole number: the time for one such as 1:1:1:… (base 60) grows with the square of its length."""
 # In the problems that repeat text of the file; others name a token only.
 _REPEATED = re.compile(r"(alias|anchor|tag|handle) (['\"]).*\2")
 
@@ -90,6 +92,8 @@ def yaml_files(folder: Path, *, what: str) -> list[Path]:
 def _nodes(path: Path, node: yaml.Node, known: dict[int, int]) -> int:
     """How many keys and values a node stands for, with its aliases written out. `known` has those counted before; -1
     marks the nodes around this one."""
+    if node.tag == "tag:yaml.org,2002:int" and len(node.value) > DIGITS_MAX:
+        raise SettingsError(f"{path}:{node.start_mark.line + 1} has a number of more than {DIGITS_MAX} characters")
     if known.get(id(node)) == -1:
         raise SettingsError(f"{path}:{node.start_mark.line + 1}: an alias stands within its own anchor")
     if id(node) not in known:
