@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from broker_edge.device.files import write_json
+from broker_edge.errors import ConfigError
 
 FINAL = frozenset({"SUCCEEDED", "FAILED", "REJECTED", "CANCELLED"})
 
@@ -29,16 +30,29 @@ class Entry:
 
 
 class Journal:
-    """Keeps at most `entries_max` commands; the oldest ones are removed first."""
+    """Keeps at most `entries_max` commands; the oldest ones are removed first. Raises ConfigError for a damaged
+    file."""
 
     def __init__(self, path: Path | None = None, *, entries_max: int = 1_000) -> None:
         self._path = path
         self._entries_max = entries_max
         self._entries: OrderedDict[tuple[str, int], Entry] = OrderedDict()
         if path is not None and path.exists():
-            for row in json.loads(path.read_text()):
+            self._load(path)
+
+    def _load(self, path: Path) -> None:
+        try:
+            rows = json.loads(path.read_text())
+            if not isinstance(rows, list):
+                raise TypeError("it is not a list")
+            for row in rows:
                 entry = Entry(**row)
                 self._entries[(entry.action_id, entry.attempt)] = entry
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"{path} is damaged ({error}): put the file of a backup there; without it the device would carry out "
+                "again what it has done"
+            ) from error
 
     def get(self, action_id: str, attempt: int) -> Entry | None:
         return self._entries.get((action_id, attempt))
