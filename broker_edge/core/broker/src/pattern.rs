@@ -107,9 +107,16 @@ fn reach(text: &str) -> Vec<String> {
             vec![format!("{dollar}{}/#", &text[..slash])]
         }
         _ if dollar.is_empty() => vec!["#".to_owned()],
-        _ => ["$state/#", "$gaps", "$receipts"]
-            .map(ToOwned::to_owned)
-            .to_vec(),
+        _ => {
+            // An alternative, or a dollar that a quantifier makes optional, also matches topics without one.
+            let is_dollar_sure = !text.contains('|') && !text.starts_with(['*', '?', '{']);
+            let others = (!is_dollar_sure).then_some("#");
+            ["$state/#", "$gaps", "$receipts"]
+                .into_iter()
+                .chain(others)
+                .map(ToOwned::to_owned)
+                .collect()
+        }
     }
 }
 
@@ -173,5 +180,17 @@ mod tests {
             assert_eq!(reach(text), [filter], "{text}");
         }
         assert_eq!(reach(r"\$g.*").len(), 3);
+    }
+
+    #[test]
+    fn a_dollar_that_a_topic_need_not_begin_with_hides_no_other_topics() {
+        for text in [
+            r"^\$SYS/.*|devices/\d+/telemetry",
+            r"\$?devices/7/telemetry",
+        ] {
+            let pattern = Pattern::new(text).unwrap();
+            let filters = crate::filter::Filters::of_pattern(pattern);
+            assert!(filters.wants("devices/7/telemetry"), "{text}");
+        }
     }
 }
