@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 pub enum ConfigError {
     #[error("cannot read {file}: {reason}")]
     Unreadable { file: String, reason: String },
-    #[error("{place}: unknown key `{key}`{}", hint(nearest.as_deref(), known))]
+    #[error("{place}: unknown key `{}`{}", key.escape_debug(), hint(nearest.as_deref(), known))]
     UnknownKey {
         place: String,
         key: String,

@@ -107,6 +107,13 @@ fn printed_settings_read_back_to_the_same_values() {
 }
 
 #[test]
+fn a_key_with_a_line_end_is_refused_in_one_line() {
+    let refused = sentence(from_text("\"a\\nb\": 1"));
+    assert!(refused.contains(r"unknown key `a\nb`"), "{refused}");
+    assert!(!refused.contains('\n'), "{refused}");
+}
+
+#[test]
 fn units_are_read_and_written() {
     let config = with_set(&[
         "log.tail_bytes=2000000",

@@ -26,7 +26,10 @@ pub fn wanted(header: Option<&str>, size: u64) -> RequestedRange {
         (Some(first), _) if first >= size => RequestedRange::Nothing,
         (Some(first), None) => RequestedRange::Part(first..size),
         (Some(first), Some(last)) => RequestedRange::Part(first..last.saturating_add(1).min(size)),
-        (None, Some(0)) if first.is_empty() => RequestedRange::Nothing,
+        // Nothing has no last bytes.
+        (None, Some(count)) if first.is_empty() && (count == 0 || size == 0) => {
+            RequestedRange::Nothing
+        }
         (None, Some(count)) if first.is_empty() => {
             RequestedRange::Part(size.saturating_sub(count)..size)
         }
@@ -68,6 +71,7 @@ mod tests {
         assert_eq!(of("bytes=1000-"), RequestedRange::Nothing);
         assert_eq!(of("bytes=1000-2000"), RequestedRange::Nothing);
         assert_eq!(of("bytes=-0"), RequestedRange::Nothing);
+        assert_eq!(wanted(Some("bytes=-5"), 0), RequestedRange::Nothing);
         assert_eq!(
             of(&format!("bytes={}-", "9".repeat(40))),
             RequestedRange::Nothing
