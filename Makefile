@@ -138,6 +138,7 @@ lint-and-test-rust:
 test-long: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp store-server ## long kill loops, models and fuzzing; then every target here on a fresh clone
 	HEADWATER_MODEL_CASES=5000 HEADWATER_CRASH_STRIDE=1 $(CARGO) test --quiet $(RUST) --test it -- model:: crash_points::
 	HEADWATER_FUZZ_SECONDS=300 $(CARGO) test --quiet $(RUST) --test fuzz
+	@$(MAKE) --no-print-directory fuzz-machine ARGS='--executions 10000000'
 	@$(MAKE) --no-print-directory fuzz ARGS='--executions 10000000'
 	HEADWATER_FAULT_CYCLES=200 $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile tests/faults
 	HEADWATER_HISTORIES=6000 $(PY) -m pytest tests/unit/test_engine_fleet.py
@@ -183,8 +184,22 @@ test-python: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp store-server ## p
 pytest:
 	$(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
+# Beside the virtual environment, because it has wheels for some versions of Python only.
+$(CACHE)/fuzz/python/.stamp: supply/fuzz.lock | $(VENV)/.stamp
+	@mkdir -p $(@D)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: --upgrade \
+	  --target $(@D) --requirement supply/fuzz.lock || echo "make: atheris cannot be installed" >&2
+	@touch $@
+
 .PHONY: fuzz
-fuzz: ## the codec and the session machine against changed packets (ARGS='--executions 10000000')
+fuzz: $(CACHE)/native.stamp $(CACHE)/fuzz/python/.stamp ## every reader of bytes from outside, guided by coverage (ARGS='--seconds 600 --target mqtt')
+	@# Beside the other builds: with the code of the coverage in it, nothing can be shared with them.
+	@RUSTC_WRAPPER=$(CURDIR)/$(CORE)/fuzz/rustc $(CARGO) build --quiet --manifest-path $(CORE)/Cargo.toml --profile fuzz \
+	  --package headwater-fuzz --features libfuzzer --target-dir $(CACHE)/fuzz/build
+	@$(PY) tests/support/fuzz.py $(ARGS)
+
+.PHONY: fuzz-machine
+fuzz-machine: ## packets that follow the format against the codec and the session machine (ARGS='--executions 10000000')
 	HEADWATER_FUZZ_EXECUTIONS=$(or $(lastword $(ARGS)),1000000) $(CARGO) test $(RUST) --test it fuzz:: -- --nocapture
 	@# One arena: what the system's allocator keeps for threads that come and go would pass for growth.
 	MALLOC_ARENA_MAX=1 HEADWATER_FUZZ_EXECUTIONS=$(or $(lastword $(ARGS)),1000000) $(CARGO) test $(RUST) --lib tests::fuzz -- --nocapture

@@ -4,8 +4,8 @@ says.
     .venv/bin/python tests/support/lock.py        (make lock)
     .venv/bin/python tests/support/lock.py --check
 
-The files are requirements.lock and supply/tools.lock. With --check it writes nothing and fails if the index no longer
-has a file that a lock names.
+The files are requirements.lock, supply/tools.lock and supply/fuzz.lock. With --check it writes nothing and fails if the
+index no longer has a file that a lock names.
 
 All source archives and all wheels that Python 3.11 to 3.14 can install on x86_64 and aarch64 are listed, so that one
 file serves every machine. It asks the index through pip, whose settings hold.
@@ -31,6 +31,10 @@ HEADS = {
 # Everything that `make` installs into .venv: `pip install --require-hashes` accepts files with these digests only.
 # Made by `make lock` from the pins here; for other versions install the extras of pyproject.toml, write what
 # `pip freeze` says, and run it again.
+""",
+    ROOT / "supply" / "fuzz.lock": """\
+# What only `make fuzz` installs, beside .venv in .cache/fuzz: atheris has wheels for some versions of Python only. Made
+# by `make lock`.
 """,
     ROOT / "supply" / "tools.lock": """\
 # The tools of `make deny`, `make sbom` and their tests, beside .venv in .cache/tools: the CycloneDX library for

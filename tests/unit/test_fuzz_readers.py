@@ -1,7 +1,8 @@
 """Every reader of bytes from outside ends in a value or in its own error, soon, and with output in proportion.
 
 The inputs are changed documents, pieces of their syntax, and noise. HEADWATER_STEPS is the number of inputs by reader
-(default 150); a finding becomes a test with a name beside the other tests of its reader.
+(default 150); a finding becomes a test with a name beside the other tests of its reader. `make fuzz` checks the same
+readers on inputs that coverage guides, and what it found is read here again.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ text may be repeated to 16 times the payload."""
 MAKER = Maker()
 MANIFEST = MAKER.manifest("2.0.0", floor="1.5.0")
 CONF = Path(__file__).parents[2] / "conf"
+CORPUS = Path(__file__).parents[2] / "broker_edge/core/fuzz/corpus"
 
 FAST = settings(
     max_examples=STEPS,
@@ -229,6 +231,14 @@ def test_any_bytes_are_read_or_refused_by_their_reader(name: str, tmp_path: Path
         check(reader, tmp_path, payload)
 
     holds()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_inputs_that_coverage_has_found_are_read_or_refused(name: str, tmp_path: Path) -> None:
+    inputs = (CORPUS / f"py_{name.replace(' ', '_').replace('.', '_')}.hex").read_text().split()
+    assert inputs
+    for text in inputs:
+        check(READERS[name], tmp_path, bytes.fromhex(text))
 
 
 def test_control_a_reader_with_another_error_is_noticed(tmp_path: Path) -> None:

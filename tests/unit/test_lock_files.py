@@ -63,10 +63,10 @@ def test_control_a_stale_lock_file_is_noticed() -> None:
 
 
 def test_every_package_of_python_has_digests_and_make_asks_for_them() -> None:
-    for lock in ("requirements.lock", "supply/tools.lock"):
+    for lock in ("requirements.lock", "supply/tools.lock", "supply/fuzz.lock"):
         assert _unhashed((ROOT / lock).read_text()) == []
     installs = re.findall(r"-m pip install .*", (ROOT / "Makefile").read_text())
-    assert len(installs) == 2
+    assert len(installs) == 3
     assert all(" --require-hashes " in install for install in installs)
 
 

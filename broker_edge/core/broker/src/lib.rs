@@ -17,6 +17,9 @@ mod descriptors;
 mod engine;
 mod event_loop;
 pub mod filter;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzz;
 mod hosts;
 mod log_settings;
 mod logging;

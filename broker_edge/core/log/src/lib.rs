@@ -13,6 +13,9 @@ mod batch;
 mod config;
 mod error;
 pub mod faults;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzz;
 mod ids;
 mod index;
 mod log;

@@ -33,7 +33,7 @@ impl Acl {
         load(file, Self::parse)
     }
 
-    fn parse(text: &str) -> Result<Self, (usize, String)> {
+    pub(crate) fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut acl = Parsed::default();
         for (number, line) in lines(text) {
             acl.take_line(number, line)

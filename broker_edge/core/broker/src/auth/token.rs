@@ -60,12 +60,18 @@ impl Tokens {
     /// # Errors
     /// The file cannot be read, or contains an unusable key.
     pub fn load(file: &Path, settings: &TokenSettings) -> Result<Self, FileError> {
+        Self::parse(&read(file)?, settings).map_err(|reason| FileError::Whole {
+            file: file.to_owned(),
+            reason,
+        })
+    }
+
+    pub(crate) fn parse(text: &str, settings: &TokenSettings) -> Result<Self, String> {
         signature::install();
-        let text = read(file)?;
         let keys = if text.contains("-----BEGIN") {
-            pem_keys(&text)
+            pem_keys(text)
         } else {
-            jwks_keys(&text)
+            jwks_keys(text)
         };
         let keys = keys.and_then(|keys| match keys.len() {
             0 => Err("it contains no public key; write a JWKS or PEM file".to_owned()),
@@ -75,10 +81,6 @@ impl Tokens {
         keys.map(|keys| Self {
             keys,
             settings: settings.clone(),
-        })
-        .map_err(|reason| FileError::Whole {
-            file: file.to_owned(),
-            reason,
         })
     }
 
@@ -168,7 +170,7 @@ impl Tokens {
     }
 }
 
-fn section_of(claim: &Value) -> Option<Section> {
+pub(crate) fn section_of(claim: &Value) -> Option<Section> {
     let claim = AclClaim::deserialize(claim).ok()?;
     let filters = claim.publish.len() + claim.subscribe.len() + claim.replay.len();
     if filters + claim.client_id.len() + claim.group.len() > FILTERS_MAX {

@@ -49,7 +49,7 @@ impl Users {
         load(file, Self::parse)
     }
 
-    fn parse(text: &str) -> Result<Self, (usize, String)> {
+    pub(crate) fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut by_name: HashMap<Box<str>, User> = HashMap::new();
         let mut decoys: Vec<(StoredPassword, u64)> = Vec::new();
         let mut decoy_secret = None;

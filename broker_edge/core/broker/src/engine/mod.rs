@@ -29,7 +29,7 @@ mod session;
 mod session_store;
 mod settings;
 mod shared_groups;
-mod stored;
+pub(crate) mod stored;
 #[cfg(test)]
 mod tests;
 

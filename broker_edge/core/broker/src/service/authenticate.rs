@@ -145,7 +145,7 @@ impl Shared {
 }
 
 /// The contents of an `Authorization` header.
-enum AuthorizationHeader {
+pub enum AuthorizationHeader {
     Password {
         user: String,
         password: String,
@@ -156,7 +156,7 @@ enum AuthorizationHeader {
 }
 
 impl AuthorizationHeader {
-    fn parse(text: &str) -> Result<AuthorizationHeader, Denied> {
+    pub fn parse(text: &str) -> Result<AuthorizationHeader, Denied> {
         let (scheme, rest) = text.split_once(' ').ok_or(Denied::Method)?;
         let rest = rest.trim();
         if scheme.eq_ignore_ascii_case("bearer") {

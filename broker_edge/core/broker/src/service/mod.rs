@@ -3,19 +3,19 @@
 //! It reads the log through the log's public interface and never touches a connection of the data plane. Work that may
 //! wait for the disk runs on a bounded number of blocking threads, never on an async thread.
 
-mod admin;
-mod arrow;
-mod authenticate;
+pub(crate) mod admin;
+pub(crate) mod arrow;
+pub(crate) mod authenticate;
 mod blocking;
 mod callers;
 mod connections;
-mod error;
+pub(crate) mod error;
 mod flight;
-mod groups;
-mod ingest;
-mod limits;
+pub(crate) mod groups;
+pub(crate) mod ingest;
+pub(crate) mod limits;
 mod records;
-mod request;
+pub(crate) mod request;
 mod shared;
 
 use std::net::TcpListener;

@@ -12,7 +12,7 @@ mod stream;
 mod tcp;
 mod tls_link;
 pub mod upgrade;
-mod websocket;
+pub(crate) mod websocket;
 
 use std::net::TcpListener;
 use std::sync::Arc;

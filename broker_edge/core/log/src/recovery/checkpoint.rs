@@ -36,7 +36,7 @@ impl Checkpoint {
         self.kind == CheckpointKind::CleanStop && is_there
     }
 
-    fn to_bytes(self, identity: &Identity) -> [u8; BYTES] {
+    pub(crate) fn to_bytes(self, identity: &Identity) -> [u8; BYTES] {
         let (base, next, epoch) = (self.base.0, self.next.0, self.epoch.0);
         let numbers = [base, self.position, next, epoch, self.kind as u64];
         let mut bytes = [0; BYTES];
@@ -47,7 +47,7 @@ impl Checkpoint {
         bytes
     }
 
-    fn from_bytes(bytes: &[u8], identity: &Identity) -> Option<Self> {
+    pub(crate) fn from_bytes(bytes: &[u8], identity: &Identity) -> Option<Self> {
         if bytes.len() != BYTES
             || &bytes[0..8] != MAGIC
             || u32_at(bytes, 48) != identity.checksum_of(&bytes[..48])

@@ -79,6 +79,15 @@ impl Meta {
             }
             Err(error) => return Err(damaged(&error.to_string())),
         };
+        Self::parse(&path, bytes).map(Some)
+    }
+
+    /// The contents of the file at `path`.
+    pub(crate) fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self, OpenError> {
+        let damaged = |reason: &str| OpenError::Damaged {
+            path: path.to_owned(),
+            reason: reason.to_owned(),
+        };
         let text = String::from_utf8(bytes).map_err(|_| damaged("it is not text"))?;
         let mut lines = text.lines();
         let (Some(json), Some(checksum)) = (lines.next(), lines.next()) else {
@@ -92,14 +101,12 @@ impl Meta {
             .format;
         if found > FORMAT {
             return Err(OpenError::NewerFormat {
-                path,
+                path: path.to_owned(),
                 found,
                 supported: FORMAT,
             });
         }
-        serde_json::from_str(json)
-            .map(Some)
-            .map_err(|error| damaged(&error.to_string()))
+        serde_json::from_str(json).map_err(|error| damaged(&error.to_string()))
     }
 
     pub fn save(&self, files: &dyn Files, dir: &Path) -> Result<(), OpenError> {

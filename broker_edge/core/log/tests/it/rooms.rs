@@ -31,7 +31,8 @@ fn imports_of_the_log_run_as_the_drawing_says_and_in_no_circle() {
     let mut files = BTreeMap::new();
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     sources(&src, "", &mut files);
-    files.retain(|file, _| !src.join(file).is_dir());
+    // `fuzz` calls the readers of every room, and is in no release.
+    files.retain(|file, _| !src.join(file).is_dir() && file != "fuzz");
     let arrows = imports(&files, "crate::");
     assert!(arrows.len() > 60, "the files are found");
     assert_eq!(circle(&arrows), None, "between files");

@@ -1,7 +1,7 @@
 //! Fuzzing of the session machine: honest and hostile connections together, a clock that jumps, a disk that fills, and
 //! a broker that is killed, all without a socket.
 //!
-//! One execution feeds one packet. The short run is part of the tests; `make fuzz` is the long one. Checked throughout:
+//! One execution feeds one packet. The short run is part of the tests; `make fuzz-machine` is the long one. Checked throughout:
 //! nothing panics; packets sent to an honest client are well formed and, per publisher, in order; acknowledged messages
 //! are in the log, in order, also after a kill; and memory stays within the settings. A failure prints the seed of its
 //! run.

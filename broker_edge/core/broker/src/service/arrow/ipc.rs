@@ -114,7 +114,7 @@ impl Decoder {
         guarded.unwrap_or_else(|_| Err(unreadable("a message is not Arrow IPC")))
     }
 
-    fn decode_checked(&mut self, data: &FlightData) -> Result<Option<RecordBatch>, Refusal> {
+    pub fn decode_checked(&mut self, data: &FlightData) -> Result<Option<RecordBatch>, Refusal> {
         let message = root_as_message(&data.data_header)
             .map_err(|error| unreadable(&format!("a message is not Arrow IPC: {error}")))?;
         match message.header_type() {

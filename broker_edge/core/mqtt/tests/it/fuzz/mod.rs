@@ -1,12 +1,15 @@
 //! Fuzzing of the codec: corpus packets, changed, spliced and generated, are checked against the codec's promises.
 //!
-//! A short run is part of the tests; `make fuzz ARGS='--executions 10000000'` is the long one. Instead of measured
-//! coverage, the codec's answers steer the run: an input becomes a seed when its error sentence, or its packet type
-//! with its set of properties, has not been seen before. A failure prints the input and the seed.
+//! A short run is part of the tests; `make fuzz-machine ARGS='--executions 10000000'` is the long one. The mutator
+//! knows the format, and the codec's answers steer the run: an input becomes a seed when its error sentence, or its
+//! packet type with its set of properties, has not been seen before. `make fuzz` runs the same checks on inputs that
+//! coverage guides. A failure prints the input and the seed.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic anywhere")]
 
 mod check;
 mod mutate;
+#[path = "../../../../fuzz/src/replay.rs"]
+mod replay;
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -108,6 +111,15 @@ fn no_bytes_make_the_codec_panic_allocate_or_disagree_with_itself() {
         grown <= GROWTH_BYTES_MAX,
         "the run holds {grown} bytes more"
     );
+}
+
+#[test]
+fn inputs_that_coverage_has_found_keep_the_promises_of_the_codec() {
+    replay::replay("mqtt", |input| {
+        if let Some((cut, packet)) = input.split_first() {
+            check::check(packet, usize::from(*cut));
+        }
+    });
 }
 
 #[test]

@@ -1,0 +1,195 @@
+"""Coverage-guided fuzzing of every reader of bytes from outside, one target after the other, on the corpus of earlier
+runs in .cache/fuzz.
+
+    make fuzz                                              60 seconds for each target
+    make fuzz ARGS='--executions 10000000 --target mqtt'
+    make fuzz ARGS='--target mqtt --input FILE'            one input again
+    make fuzz ARGS='--merge'                               puts what reaches new code into the corpus of the tree
+
+Ctrl-C ends the run after the target's figures; the next run goes on from there. The status is 1 if a target crashed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / ".cache/fuzz/build/fuzz/headwater-fuzz"
+PYTHON = ROOT / ".cache/fuzz/python"
+"""atheris; empty where it has no wheel for this Python."""
+TREE = ROOT / "broker_edge/core/fuzz/corpus"
+LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-max_len=4096"]
+"""Of one input: seconds, memory of the process, bytes. The program bounds the memory of an input more closely."""
+INPUT_BYTES_MAX, INPUTS_BYTES_MAX = 4096, 20 * 1024
+"""Of an input in the tree, and of a target's inputs together, so that the corpora stay below 1 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one run of a target did."""
+
+    target: str
+    executions: int
+    coverage: int
+    corpus: int
+    crashes: tuple[Path, ...]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Fuzz the readers of bytes from outside.")
+    parser.add_argument("--seconds", type=int, help="time for each target (default 60)")
+    parser.add_argument("--executions", type=int, help="inputs for each target, instead of a time")
+    parser.add_argument("--target", action="append", help="only this target; may be given several times")
+    parser.add_argument("--input", type=Path, help="run one input of one target again")
+    parser.add_argument("--merge", action="store_true", help="put the smallest inputs with all coverage into the tree")
+    args = parser.parse_args()
+    known = names()
+    unknown = sorted(set(args.target or ()) - set(known))
+    if unknown:
+        parser.error(f"unknown target {unknown[0]!r}; the targets are {', '.join(known)}")
+    targets = args.target or known
+    if args.input is not None:
+        if len(targets) != 1:
+            parser.error("--input needs one --target")
+        return subprocess.call([*command_of(targets[0]), *LIMITS, args.input], env=environment(targets[0]))
+    if args.merge:
+        for target in targets:
+            merge(target)
+        return 0
+    stop = f"-runs={args.executions}" if args.executions else f"-max_total_time={args.seconds or 60}"
+    done: list[Figures] = []
+    try:
+        for target in targets:
+            done.append(run(target, stop))
+            print(line(done[-1]), flush=True)
+    except KeyboardInterrupt:
+        print("stopped; the next run goes on from this corpus", flush=True)
+    table(done)
+    return int(any(figures.crashes for figures in done))
+
+
+def names() -> list[str]:
+    """The targets in Rust, then those in Python."""
+    kinds = ["", "py_"] if (PYTHON / "atheris").exists() else [""]
+    if len(kinds) == 1:
+        print("atheris has no wheel for this Python: the readers in Python are left out", file=sys.stderr)
+    listed = [subprocess.run(command_of(kind), env=environment("list"), capture_output=True, text=True, check=True)
+              for kind in kinds]  # fmt: skip
+    return [name for one in listed for name in one.stdout.split()]
+
+
+def command_of(target: str) -> list[Path | str]:
+    return [sys.executable, Path(__file__).with_name("fuzz_python.py")] if target.startswith("py_") else [PROGRAM]
+
+
+def environment(target: str) -> dict[str, str]:
+    path = f"{PYTHON}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    return {**os.environ, "PYTHONPATH": path, "HEADWATER_FUZZ_TARGET": target}
+
+
+def work(target: str) -> Path:
+    folder = ROOT / ".cache/fuzz" / target
+    for part in ("corpus", "crashes"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def run(target: str, stop: str) -> Figures:
+    folder = work(target)
+    before = set((folder / "crashes").iterdir())
+    command = [*command_of(target), folder / "corpus", unpacked(target), *LIMITS, stop, "-print_final_stats=1",
+               f"-artifact_prefix={folder / 'crashes'}/"]  # fmt: skip
+    with (folder / "log").open("w") as log:
+        child = subprocess.Popen(command, env=environment(target), stdout=log, stderr=subprocess.STDOUT)
+        interrupted = False
+        while True:
+            try:
+                child.wait()
+                break
+            except KeyboardInterrupt:
+                interrupted = True  # libFuzzer got the signal too, and writes its figures.
+    text = (folder / "log").read_text(errors="replace")
+    crashes = tuple(sorted(set((folder / "crashes").iterdir()) - before))
+    figures = Figures(target, found(r"number_of_executed_units: (\d+)", text) or found(r"#(\d+)\t", text),
+                      found(r"cov: (\d+)", text), len(list((folder / "corpus").iterdir())), crashes)  # fmt: skip
+    note(folder / "ledger.json", figures.executions)
+    if interrupted:
+        print(line(figures), flush=True)
+        raise KeyboardInterrupt
+    if child.returncode != 0 and not crashes:
+        sys.exit(f"{target}: the fuzzer ended with status {child.returncode}; see {folder / 'log'}")
+    return figures
+
+
+def found(pattern: str, text: str) -> int:
+    """The last number of this kind in the output."""
+    numbers = re.findall(pattern, text)
+    return int(numbers[-1]) if numbers else 0
+
+
+def note(ledger: Path, executions: int) -> None:
+    before = json.loads(ledger.read_text())["executions"] if ledger.exists() else 0
+    ledger.write_text(json.dumps({"executions": before + executions}))
+
+
+def total(target: str) -> int:
+    ledger = work(target) / "ledger.json"
+    return int(json.loads(ledger.read_text())["executions"]) if ledger.exists() else 0
+
+
+def line(figures: Figures) -> str:
+    text = f"{figures.target}: {figures.executions:,} executions, coverage {figures.coverage}"
+    for crash in figures.crashes:
+        text += f"\n  crash: make fuzz ARGS='--target {figures.target} --input {crash}'"
+    return text
+
+
+def table(done: list[Figures]) -> None:
+    print(f"\n{'target':<20}{'executions':>14}{'of all runs':>16}{'coverage':>10}{'corpus':>8}{'crashes':>9}")
+    for figures in done:
+        print(f"{figures.target:<20}{figures.executions:>14,}{total(figures.target):>16,}{figures.coverage:>10}"
+              f"{figures.corpus:>8}{len(figures.crashes):>9}")  # fmt: skip
+
+
+def merge(target: str) -> None:
+    """Keeps the inputs of the tree and of the working corpus that together reach what all reach, few and small."""
+    folder, tree = work(target), unpacked(target)
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        # By places reached, not by how often: a tenth of the inputs.
+        options = ["-set_cover_merge=1", "-use_counters=0", f"-artifact_prefix={folder / 'crashes'}/", *LIMITS]
+        command = [*command_of(target), *options, place, tree, folder / "corpus"]
+        # atheris cannot merge; its corpora are short as they are.
+        kept = [tree, folder / "corpus"] if target.startswith("py_") else [Path(place)]
+        if kept == [Path(place)]:
+            subprocess.run(command, env=environment(target), check=True, capture_output=True)
+        found = {path.read_bytes() for one in kept for path in one.iterdir()}
+    left, lines = INPUTS_BYTES_MAX, []
+    for payload in sorted(found, key=lambda payload: (len(payload), payload)):
+        if 0 < len(payload) <= min(left, INPUT_BYTES_MAX):
+            left -= len(payload)
+            lines.append(payload.hex() + "\n")
+    (TREE / f"{target}.hex").write_text("".join(lines))
+    print(f"{target}: {len(lines)} of {len(found)} inputs, {INPUTS_BYTES_MAX - left:,} bytes")
+
+
+def unpacked(target: str) -> Path:
+    """The corpus of the tree, one input a line, as a folder."""
+    folder = work(target) / "tree"
+    folder.mkdir(exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    for number, text in enumerate((TREE / f"{target}.hex").read_text().split()):
+        (folder / str(number)).write_bytes(bytes.fromhex(text))
+    return folder
+
+
+if __name__ == "__main__":
+    sys.exit(main())
