@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,20 @@ import typer
 if TYPE_CHECKING:
     from actions.fleet_desk import Order
 
-_SECONDS = "SECONDS"
+_TIME = "TIME"
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_DURATION = re.compile(r"([0-9]+)([smhd]?)")
+_SECONDS_MAX = 2**31 - 1
+
+
+def seconds_of(text: str) -> int:
+    """The seconds of `90`, `90s`, `15m`, `24h` or `7d`."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"`{text}` is not a duration: write seconds, or 90s, 15m, 24h, 7d")
+    if len(found[1]) > 10 or (seconds := int(found[1]) * _UNITS[found[2]]) > _SECONDS_MAX:
+        raise typer.BadParameter(f"`{text}` is too long: at most {_SECONDS_MAX} s")
+    return seconds
 
 
 def with_order(command: Callable[..., None]) -> Callable[..., None]:
@@ -60,7 +74,7 @@ def _order(
     dynamic: Annotated[bool, typer.Option("--dynamic", help="Devices may join and leave while it runs.")] = False,
     wave: Annotated[
         list[str] | None,
-        typer.Option(metavar="PERCENT[,KEY=VALUE…]", help="For example 1,success=90,error=10,min=5,soak=60,approve."),
+        typer.Option(metavar="PERCENT[,KEY=VALUE…]", help="For example 1,success=90,error=10,min=5,soak=1h,approve."),
     ] = None,
     needs_approval: Annotated[bool, typer.Option("--needs-approval", help="Another person must approve it.")] = False,
     rate: Annotated[int | None, typer.Option(metavar="N", help="Maximum commands per minute.")] = None,
@@ -69,19 +83,27 @@ def _order(
     abort_min: Annotated[
         int | None, typer.Option(metavar="N", help="Devices that must have ended before it stops.")
     ] = None,
-    not_before: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Start: ISO 8601, or +SECONDS from now.")
-    ] = None,
-    deadline: Annotated[str | None, typer.Option(metavar="TIME", help="End: ISO 8601, or +SECONDS from now.")] = None,
+    not_before: Annotated[str | None, typer.Option(metavar="TIME", help="Start: ISO 8601, or +2h from now.")] = None,
+    deadline: Annotated[str | None, typer.Option(metavar="TIME", help="End: ISO 8601, or +2h from now.")] = None,
     window: Annotated[str | None, typer.Option(metavar="WINDOW", help="Mon-Fri 22:00-06:00, in device time.")] = None,
     timeout_queued: Annotated[
-        int | None, typer.Option(metavar=_SECONDS, help="Until a device has the command.")
+        int | None,
+        typer.Option(parser=seconds_of, metavar=_TIME, help="Until a device has the command: 90s, 15m, 24h, 7d."),
     ] = None,
-    timeout_delivered: Annotated[int | None, typer.Option(metavar=_SECONDS, help="Until it has begun.")] = None,
-    timeout_in_progress: Annotated[int | None, typer.Option(metavar=_SECONDS, help="Until it has ended.")] = None,
-    timeout_step: Annotated[int | None, typer.Option(metavar=_SECONDS, help="Between two reports.")] = None,
+    timeout_delivered: Annotated[
+        int | None, typer.Option(parser=seconds_of, metavar=_TIME, help="Until it has begun: 90s, 15m, 24h, 7d.")
+    ] = None,
+    timeout_in_progress: Annotated[
+        int | None, typer.Option(parser=seconds_of, metavar=_TIME, help="Until it has ended: 90s, 15m, 24h, 7d.")
+    ] = None,
+    timeout_step: Annotated[
+        int | None, typer.Option(parser=seconds_of, metavar=_TIME, help="Between two reports: 90s, 15m, 24h, 7d.")
+    ] = None,
     retries: Annotated[int | None, typer.Option(metavar="N", help="Further attempts after an error.")] = None,
-    retry_backoff: Annotated[int | None, typer.Option(metavar=_SECONDS, help="Pause before the first retry.")] = None,
+    retry_backoff: Annotated[
+        int | None,
+        typer.Option(parser=seconds_of, metavar=_TIME, help="Pause before the first retry: 90s, 15m, 24h, 7d."),
+    ] = None,
     priority: Annotated[int | None, typer.Option(help="Higher first.")] = None,
     depends_on: Annotated[list[str] | None, typer.Option(metavar="ACTION_ID", help="Must succeed first.")] = None,
     mode: Annotated[str | None, typer.Option(help="OTA: forced, soft or download_only.")] = None,
@@ -154,11 +176,11 @@ def _params(text: str) -> dict[str, Any]:
     return value
 
 
-_WAVE_KEYS = {
+_WAVE_KEYS: dict[str, tuple[str, Callable[[str], float]]] = {
     "success": ("success_percentage", float),
     "error": ("error_percentage", float),
     "min": ("min_reported", int),
-    "soak": ("soak_s", int),
+    "soak": ("soak_s", seconds_of),
 }
 
 
@@ -184,9 +206,21 @@ def time_of(option: str, text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        if text.startswith("+"):
-            return int((datetime.now(UTC).timestamp() + float(text)) * 1_000_000)
+        if text[:1] in ("+", "-"):
+            sign = -1 if text[0] == "-" else 1
+            return int((datetime.now(UTC).timestamp() + sign * _span(text[1:])) * 1_000_000)
         moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError) as error:
-        raise typer.BadParameter(f"{option} {text}: write a time such as 2027-01-15T22:00+01:00, or +3600") from error
+        raise typer.BadParameter(
+            f"{option} {text}: write a time such as 2027-01-15T22:00+01:00, +2h for in two hours, or -24h for a day ago"
+        ) from error
     return int((moment if moment.tzinfo else moment.astimezone()).timestamp() * 1_000_000)
+
+
+def _span(text: str) -> float:
+    """Seconds, also with a fraction, or a number with a unit. Raises ValueError, OverflowError."""
+    found = _DURATION.fullmatch(text)
+    span = int(found[1]) * _UNITS[found[2]] if found else float(text)
+    if not 0 <= span <= _SECONDS_MAX:
+        raise OverflowError
+    return span

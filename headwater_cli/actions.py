@@ -200,7 +200,8 @@ def export(
     tables: Tables,
     action_id: Annotated[str | None, typer.Argument(metavar="[ACTION_ID]")] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="All actions inserted or begun from this time on.")
+        str | None,
+        typer.Option(metavar="TIME", help="All actions inserted or begun from this time on; -24h: of a day."),
     ] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Only those before this time.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this file (default: stdout).")] = None,

@@ -313,6 +313,15 @@ def test_bars_show_every_state_that_is_there() -> None:
         (("create", "echo", "--where", "site ="), 5, "label_expression has its end where a value should be"),
         (("create", "fw", "--device", "d1", "--artifact", "fw"), 2, "--artifact fw: write NAME:VERSION"),
         (("pause", "a1", "--device", "d1"), 2, "No such option"),
+        (
+            ("create", "echo", "--timeout-queued", "7w"),
+            2,
+            "`7w` is not a duration: write seconds, or 90s, 15m, 24h, 7d",
+        ),
+        (("create", "echo", "--timeout-queued", "9" * 12), 2, "`999999999999` is too long: at most 2147483647 s"),
+        (("create", "echo", "--wave", "100,soak=soon"), 2, "`soon` is not a duration"),
+        (("create", "echo", "--deadline", "+99999999999d"), 2, "--deadline +99999999999d: write a time such as"),
+        (("export", "--since", "24h"), 2, "--since 24h: write a time such as 2027-01-15T22:00+01:00, +2h for"),
         (("list", "--limit", str(10**20)), 2, "--limit"),
         (("audit", "nothing"), 4, "there is no action nothing"),
         (("watch", "nothing", "--timeout", "0.4"), 4, "no action engine has processed action nothing within 0.4 s"),
@@ -350,6 +359,16 @@ def test_a_request_for_an_action_that_does_not_exist_is_refused_and_not_written(
     assert (code, len(out.strip())) == (0, 32)
     assert "`headwater actions audit pump-110` shows the answer" in err
     assert DeltaTable(f"{root}/action_requests").to_pyarrow_table().num_rows == 1
+
+
+def test_durations_have_the_units_of_a_rollout_file(run: Run, root: str) -> None:
+    times = ("--timeout-queued", "7d", "--timeout-delivered", "90", "--timeout-step", "15m", "--retry-backoff", "2h")
+    wave = ("--wave", "100,soak=1h")
+    assert run("actions", "create", "echo", "--device", "d1", "--id", "a1", *times, *wave, "--root", root)[0] == 0
+    row = DeltaTable(f"{root}/actions").to_pyarrow_table().to_pylist()[0]
+    names = ("timeout_queued_s", "timeout_delivered_s", "timeout_step_s", "retry_backoff_s")
+    assert [row[name] for name in names] == [7 * 86_400, 90, 15 * 60, 2 * 3_600]
+    assert json.loads(row["waves"]) == [{"percentage": 100.0, "soak_s": 3_600}]
 
 
 def test_watch_says_soon_that_nobody_has_read_the_action(run: Run, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
