@@ -17,7 +17,7 @@ from broker_edge.errors import ConfigError, DeadlineError, NotFoundError, Refuse
 from broker_edge.escape import moment
 from headwater_cli._author import ByOption, SignInOption, author
 from headwater_cli._export import write_csv, write_json
-from headwater_cli._missing import require_action, unprocessed
+from headwater_cli._missing import require_action, require_free, unprocessed
 from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, connect
 from headwater_cli._order import labels_of, time_of, with_order
 from headwater_cli._output import put_fields, put_json, put_rows, say
@@ -55,6 +55,8 @@ def create(
     """Insert an action. A device must match all selectors given. With --wait, exit code 1 unless every device
     succeeds."""
     with open_desk(tables, by, admin) as desk:
+        if action_id is not None:
+            require_free(desk, action_id)
         id_ = desk.order(order, action_id=action_id)
         if wait is None:
             _answer("action_id", id_, json)

@@ -361,6 +361,15 @@ def test_a_request_for_an_action_that_does_not_exist_is_refused_and_not_written(
     assert DeltaTable(f"{root}/action_requests").to_pyarrow_table().num_rows == 1
 
 
+def test_create_refuses_an_id_that_is_taken(run: Run, root: str) -> None:
+    order = ("actions", "create", "echo", "--device", "d1", "--id", "a1", "--root", root)
+    assert run(*order)[:2] == (0, "a1\n")
+    code, out, err = run(*order)
+    assert (code, out) == (5, "")
+    assert "the action was not inserted: there is an action a1 already" in err
+    assert DeltaTable(f"{root}/actions").to_pyarrow_table().num_rows == 1
+
+
 def test_durations_have_the_units_of_a_rollout_file(run: Run, root: str) -> None:
     times = ("--timeout-queued", "7d", "--timeout-delivered", "90", "--timeout-step", "15m", "--retry-backoff", "2h")
     wave = ("--wave", "100,soak=1h")
