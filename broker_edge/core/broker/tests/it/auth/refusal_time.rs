@@ -1,6 +1,7 @@
 //! The time of a refusal does not tell whether a user exists, nor how its password is stored.
 
 use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::flight::Flight;
@@ -10,8 +11,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use headwater_broker::Broker;
 use headwater_broker::auth::users::{generate, new_lines};
+use headwater_mqtt::Version;
+use headwater_mqtt::encode::{self, ConnectFields};
 use serde_json::json;
 use tonic::Code;
+use tungstenite::Message;
+use tungstenite::client::IntoClientRequest;
+use tungstenite::http::HeaderValue;
 
 const ROUNDS: usize = 9;
 /// Names of the file by the kind of their hash, and names that are not in it.
@@ -23,6 +29,7 @@ fn start(dir: &std::path::Path) -> Broker {
     write(dir, "users", &[slow, line("quick"), generated].concat());
     start_with(&dir.join("log"), |config| {
         config.auth.password_file = Some(dir.join("users"));
+        config.listeners.ws.bind.0 = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
     })
 }
 
@@ -58,20 +65,26 @@ impl Times {
     }
 }
 
-#[test]
-fn an_mqtt_refusal_takes_as_long_for_every_name_and_kind_of_hash() {
-    let dir = tempfile::tempdir().unwrap();
-    let broker = start(dir.path());
+/// Measures `refuse`, which is given a name and a wrong password, for every name in every round.
+fn refusals_take_as_long(listener: &str, refuse: impl Fn(&str, &str)) {
     let mut times = Times::new();
     for round in 0..ROUNDS {
         for name in NAMES {
             let started = Instant::now();
-            let (_, code) = connect(&broker, name, name, &format!("wrong-{round}"));
-            assert_eq!(code, 0x86);
+            refuse(name, &format!("wrong-{round}"));
             times.add(name, started);
         }
     }
-    times.assert_alike("MQTT");
+    times.assert_alike(listener);
+}
+
+#[test]
+fn an_mqtt_refusal_takes_as_long_for_every_name_and_kind_of_hash() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path());
+    refusals_take_as_long("MQTT", |name, password| {
+        assert_eq!(connect(&broker, name, name, password).1, 0x86);
+    });
     let started = Instant::now();
     assert_eq!(connect(&broker, "q", "quick", "pw-quick").1, 0);
     let admitted = started.elapsed();
@@ -84,26 +97,54 @@ fn an_mqtt_refusal_takes_as_long_for_every_name_and_kind_of_hash() {
     broker.shutdown();
 }
 
+/// The reason code of the CONNACK that a client gets in WebSocket.
+fn connect_in_websocket(address: SocketAddr, name: &str, password: &str) -> u8 {
+    let mut request = format!("ws://{address}/mqtt")
+        .into_client_request()
+        .unwrap();
+    let headers = request.headers_mut();
+    headers.insert("sec-websocket-protocol", HeaderValue::from_static("mqtt"));
+    let stream = TcpStream::connect(address).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let (mut socket, _) = tungstenite::client(request, stream).unwrap();
+    let mut fields = ConnectFields::new(Version::V5, name);
+    fields.username = Some(name);
+    fields.password = Some(password.as_bytes());
+    let mut packet = Vec::new();
+    encode::connect(&mut packet, &fields);
+    socket.send(Message::binary(packet)).unwrap();
+    // Behind the type, the length and the flags.
+    socket.read().unwrap().into_data()[3]
+}
+
+#[test]
+fn a_websocket_refusal_takes_as_long_for_every_name_and_kind_of_hash() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path());
+    let address = broker.addresses("ws")[0];
+    refusals_take_as_long("WebSocket", |name, password| {
+        assert_eq!(connect_in_websocket(address, name, password), 0x86);
+    });
+    assert_eq!(connect_in_websocket(address, "quick", "pw-quick"), 0);
+    broker.shutdown();
+}
+
 #[test]
 fn an_admin_refusal_takes_as_long_for_every_name_and_kind_of_hash() {
     let dir = tempfile::tempdir().unwrap();
     let broker = start(dir.path());
-    let mut times = Times::new();
-    for round in 0..ROUNDS {
-        for name in NAMES {
-            let shown = STANDARD.encode(format!("{name}:wrong-{round}"));
-            let shown = format!("Authorization: Basic {shown}");
-            let started = Instant::now();
-            let answer = ask(
-                broker.admin_address(),
-                "GET /api/v1/status",
-                &["Host: localhost", &shown],
-            );
-            assert_eq!(status(&answer), 401);
-            times.add(name, started);
-        }
-    }
-    times.assert_alike("admin");
+    refusals_take_as_long("admin", |name, password| {
+        let shown = STANDARD.encode(format!("{name}:{password}"));
+        let shown = format!("Authorization: Basic {shown}");
+        let answer = ask(
+            broker.admin_address(),
+            "GET /api/v1/status",
+            &["Host: localhost", &shown],
+        );
+        assert_eq!(status(&answer), 401);
+    });
     broker.shutdown();
 }
 
