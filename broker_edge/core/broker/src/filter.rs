@@ -74,7 +74,7 @@ impl Work {
 
 /// A text that is not a filter (MQTT 4.7.1).
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{filter}` is not a topic filter: `+` fills a whole level and `#` the last one")]
+#[error("`{}` is not a topic filter: `+` fills a whole level and `#` the last one", filter.escape_debug())]
 pub struct BadFilter {
     pub filter: String,
 }

@@ -26,7 +26,7 @@ pub struct Pattern {
 
 /// A text that is not a valid expression, or is too large.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a pattern of topics: {reason}")]
+#[error("`{}` is not a pattern of topics: {}", text.escape_debug(), reason.escape_debug())]
 pub struct BadPattern {
     text: String,
     reason: String,
@@ -154,6 +154,11 @@ mod tests {
             assert!(Pattern::new(text).is_err(), "{text}");
         }
         assert!(Pattern::new(&"a".repeat(5_000)).is_err());
+        let odd = Pattern::new("a\n(").unwrap_err().to_string();
+        assert!(
+            odd.starts_with(r"`a\n(` is not") && !odd.contains('\n'),
+            "{odd}"
+        );
     }
 
     #[test]
