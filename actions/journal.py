@@ -16,6 +16,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,14 +55,19 @@ class Changes:
     def __bool__(self) -> bool:
         return bool(self.facts or self.targets or self.states)
 
-    def tables(self) -> list[tuple[str, pa.Table]]:
+    def names(self) -> list[str]:
         """The tables with rows, in the order of `_TABLES`."""
-        found = (
-            (DEVICE_STATE.name, self.facts and device_states_table(self.facts)),
-            (ACTION_TARGETS.name, self.targets and targets_table(self.targets)),
-            (ACTION_STATE.name, self.states and states_table(self.states)),
-        )
-        return [(name, table) for name, table in found if isinstance(table, pa.Table)]
+        there = zip(_TABLES, (self.facts, self.targets, self.states), strict=True)
+        return [table.name for table, rows in there if rows]
+
+    def table(self, name: str) -> pa.Table:
+        """The rows for this table."""
+        if name == DEVICE_STATE.name:
+            return device_states_table(self.facts)
+        return targets_table(self.targets) if name == ACTION_TARGETS.name else states_table(self.states)
+
+    def tables(self) -> list[tuple[str, pa.Table]]:
+        return [(name, self.table(name)) for name in self.names()]
 
 
 class _Gathered:
@@ -214,15 +220,27 @@ class Journal:
     def _merge(self, marks: Mapping[str, int]) -> None:
         """The marks of what was read are in the last commit."""
         gathered, self._later = self._gathered, Changes()
-        merged = gathered.changes().tables()
-        for name, rows in merged:
-            given = marks if name == merged[-1][0] else NO_MARKS
-            self._writer.merge(name, rows, {_MARK: self._number, **given})
-            self._writer.sync()
+        changes = gathered.changes()
+        names = changes.names()
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            under_way: Future[None] | None = None
+            for name in names:
+                rows = changes.table(name)
+                if under_way is not None:
+                    under_way.result()
+                given = marks if name == names[-1] else NO_MARKS
+                # A merge does not hold the lock of the interpreter: meanwhile the rows of the next table are made.
+                under_way = beside.submit(self._merge_one, name, rows, {_MARK: self._number, **given})
+            if under_way is not None:
+                under_way.result()
         self.count_devices()
         self._seen |= {row.action_id: (row.phase, row.wave) for row in gathered.states.values()}
         self._gathered = _Gathered()
         self._empty()
+
+    def _merge_one(self, name: str, rows: pa.Table, marks: Mapping[str, int]) -> None:
+        self._writer.merge(name, rows, marks)
+        self._writer.sync()
 
     def _empty(self) -> None:
         if self._writer.current(ACTION_JOURNAL.name).file_uris():
