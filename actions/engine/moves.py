@@ -37,7 +37,8 @@ def follow_routes(work: Work) -> None:
     changed = work.changed_devices()
     # With several logs, a record that was placed meanwhile may have gone where its device no longer is.
     everyone = changed is None or before.logs != work.logs or (changed and not work.logs.alone)
-    came = None if everyone or changed is None else {*changed, *work.facts}
+    # With one log, no report changes where a device is.
+    came = None if everyone or changed is None else {*changed, *(() if work.logs.alone else work.facts)}
     for action, _ in list(work.open_actions()):
         if came is None:
             found = [one for one in work.targets(action.action_id) if not _stays(one)]
