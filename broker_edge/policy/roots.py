@@ -27,6 +27,7 @@ from broker_edge.policy.signed import (
     must_be_signed,
     number,
     object_of,
+    parsed,
     period,
     text,
 )
@@ -110,7 +111,7 @@ class Root:
     @classmethod
     def parse(cls, payload: bytes) -> Root:
         """Reads the JSON of a file. Raises PolicyError."""
-        return cls.of_json(_json(payload))
+        return cls.of_json(parsed(payload, what="a key list"))
 
     def to_bytes(self) -> bytes:
         return json.dumps(self.signed.to_json(), indent=1).encode() + b"\n"
@@ -150,7 +151,7 @@ def parse_chain(payload: bytes) -> tuple[Root, ...]:
     """The key lists of a record on `artifacts/root`, oldest first. Raises PolicyError; checks no signature."""
     if len(payload) > CHAIN_BYTES_MAX:
         raise PolicyError(f"the key lists have {len(payload)} bytes, more than {CHAIN_BYTES_MAX}")
-    body = _json(payload)
+    body = parsed(payload, what="a key list")
     try:
         if not isinstance(body, dict) or body.get("v") != 1:
             raise ValueError("v, which must be 1")
@@ -175,13 +176,6 @@ def check_chain(roots: Sequence[Root]) -> None:
     roots[0].check_signed()
     for earlier, later in itertools.pairwise(roots):
         later.check_next(earlier)
-
-
-def _json(payload: bytes) -> Any:
-    try:
-        return json.loads(payload)
-    except (ValueError, RecursionError) as error:
-        raise PolicyError(f"this is not a key list: {error}") from error
 
 
 def _keys(body: Mapping[str, Any]) -> Mapping[str, Ed25519PublicKey]:

@@ -6,6 +6,7 @@ signature of one kind never counts for another.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -122,3 +123,11 @@ def object_of(value: Any, name: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{name}: an object")
     return value
+
+
+def parsed(payload: bytes, *, what: str) -> Any:
+    """The value of a JSON text. Raises PolicyError, which says `what` it should have been."""
+    try:
+        return json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise PolicyError(f"this is not {what}, which is JSON: {error}") from error

@@ -15,7 +15,7 @@ from broker_edge.artifacts.keys import SigningKey
 from broker_edge.artifacts.manifest import Artifact, Manifest, canonical
 from broker_edge.errors import HeadwaterError
 from broker_edge.policy.roots import TARGETS, Root
-from broker_edge.policy.signed import PolicyError, Signed, list_of, period, text
+from broker_edge.policy.signed import PolicyError, Signed, list_of, parsed, period, text
 from broker_edge.policy.versions import Floor, VersionOrder
 
 HARDWARE_MAX = 256
@@ -99,8 +99,8 @@ class Policy:
     @classmethod
     def parse(cls, payload: bytes) -> Policy:
         """Reads the file that several people sign: `{"artifact": …, "policy": …}`. Raises PolicyError."""
+        body = parsed(payload, what="the policy of an artifact")
         try:
-            body = json.loads(payload)
             artifact, policy = Artifact.of_json(body["artifact"]), body["policy"]
         except (KeyError, TypeError, ValueError, RecursionError, HeadwaterError) as error:
             raise PolicyError(f"this is not the policy of an artifact: wrong or missing {error}") from error

@@ -167,6 +167,7 @@ def test_a_damaged_chain_at_the_broker_is_replaced_on_request(folder: Path, flig
         (["sign", "image", "--key", "t1"], 1, "image is neither a key list nor a policy"),
         (["sign", "missing.json", "--key", "t1"], 5, "cannot read missing.json: No such file"),
         (["push", "image", "pump", "2.0.0", "--policy", "1.json"], 1, "this is not the policy of an artifact"),
+        (["push", "image", "pump", "2.0.0", "--policy", "image"], 1, "not the policy of an artifact, which is JSON"),
     ],
 )
 def test_bad_input_gets_a_sentence(
