@@ -40,7 +40,8 @@ impl Authority {
     }
 
     /// Stands in for the rights of a stored session's owner until the owner reconnects. It allows everything, because
-    /// each part of the session was checked before it was stored; only its will is checked again. `user` is empty for a client without credentials.
+    /// each part of the session was checked before it was stored; only its will is checked again. `user` is empty for a
+    /// client without credentials.
     pub fn stored_rights(self: &Arc<Self>, user: &str) -> Arc<Rights> {
         let user = Some(user).filter(|user| !user.is_empty());
         let section = self.acl.as_ref().map(|acl| acl.section(user));
