@@ -6,7 +6,7 @@ import urllib.request
 from http.client import HTTPException
 from typing import Any
 
-from broker_edge.credentials import resolve
+from broker_edge.credentials import REFERENCE, resolve
 from broker_edge.errors import SettingsError
 
 POST_S = 5.0
@@ -29,6 +29,8 @@ def is_address(url: str) -> bool:
 def address_of(given: str, *, what: str) -> str:
     """The address that a setting is, or to which it refers. Raises ConfigError, which does not repeat it: whoever knows
     such an address can post to it."""
+    if not is_address(given) and not REFERENCE.fullmatch(given):
+        raise SettingsError(f"{what} must be an http:// or https:// address, or a reference to it: file:PATH, env:NAME")
     url = given if is_address(given) else resolve(given, what=what)
     if not is_address(url):
         raise SettingsError(f"{what} refers to a text that is not an http:// or https:// address")

@@ -154,7 +154,7 @@ BOMB = "a: &a0 [x, x]\nb:\n" + "".join(f"  - &a{n} [*a{n - 1}, *a{n - 1}]\n" for
         ("a: !!timestamp x\n", "is not YAML: a value in it is not of its type"),
         ("a: !!bool x\n", "is not YAML: a value in it is not of its type"),
         ("a: !!int ''\n", "is not YAML: a value in it is not of its type"),
-        ("a: " + "9" * 5_000, "is not YAML: a value in it is not of its type"),
+        ("a: " + "9" * 5_000, ":1 has a number of more than 1000 characters"),
     ],
 )
 def test_a_settings_file_that_stands_for_too_much_is_refused(tmp_path: Path, text: str, says: str) -> None:
