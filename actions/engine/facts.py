@@ -22,7 +22,7 @@ def with_report(known: DeviceState | None, report: Report, now_us: int) -> Devic
     before = known or DeviceState(report.device_id, report.tenant, 0, "", 0, 0)
     return _made(
         before.device_id,
-        before.tenant,
+        report.tenant,
         _seen_us(report),
         report.log_id,
         report.partition,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from operator import attrgetter, itemgetter
 
+from .action import shortened
 from .attempts import installs_after_all
 from .facts import ONLINE, with_report
 from .lifecycle import REPORTABLE, confirmed, runs_it_already, settled_by_earlier, with_receipt, with_status
@@ -36,6 +37,9 @@ def apply_reports(work: Work, reports: Iterable[Report]) -> None:
             if report.state == ONLINE:
                 continue
         target = work.target(report.action_id, report.device_id)
+        if target is not None and target.tenant != report.tenant:
+            work.quarantine.append(Quarantined(report, _of_another_tenant(target, report)))
+            continue
         if target is None or report.attempt > target.attempt or (report.attempt == target.attempt and target.unsent):
             _wait(work, report)
         elif report.attempt == target.attempt:
@@ -65,14 +69,26 @@ def _in_turn(unique: Mapping[tuple[str, int, int, str, int], Report]) -> list[Re
 
 def _note(work: Work, report: Report) -> None:
     """Records what the device reports about itself. Unknown devices are ignored: anybody may send a status. One that
-    was known still counts: its row may be away for a moment only."""
+    was known still counts: its row may be away for a moment only. A report that another tenant has read says nothing
+    about the device: the brokers of that tenant may say anything under any name."""
     id_ = report.device_id
-    known = work.fact(id_)
-    if known is None and id_ not in work.devices and not any(id_ in held.device_ids for held in work.held.values()):
+    known, device = work.fact(id_), work.devices.get(id_)
+    if known is None and device is None and not any(id_ in held.device_ids for held in work.held.values()):
+        return
+    owner = device if device is not None else known
+    if owner is not None and owner.tenant != report.tenant:
         return
     fact = with_report(known, report, work.now_us)
     if fact is not None:
         work.facts[id_] = fact
+
+
+def _of_another_tenant(target: Target, report: Report) -> str:
+    whose, its = shortened(report.tenant), shortened(target.tenant)
+    return (
+        f"a report that tenant {whose} has read, about a target of tenant {its}: run the status job that reads the "
+        f"broker of this device with tenant: {its}"
+    )
 
 
 def _wait(work: Work, report: Report) -> None:

@@ -1,0 +1,81 @@
+"""A tenant reads the reports at its own brokers, where anybody it trusts may say anything: they count for its own
+targets and devices alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from support.engine import Engine, action_of, devices_of, started
+
+from actions.engine import Device, Logs, Selector, Served, TargetState
+
+S = TargetState
+
+
+def reasons(engine: Engine) -> list[str]:
+    return [entry.reason for entry in engine.last.quarantine]
+
+
+@pytest.mark.parametrize("state", ["SUCCEEDED", "FAILED", "REJECTED", "CANCELLED", "ACCEPTED"])
+def test_a_report_that_another_tenant_has_read_ends_no_target(state: str) -> None:
+    engine = started()
+    engine.tick(engine.report(state, 7, tenant="north", log_id="of-north"))
+    assert engine.target().state is S.QUEUED
+    (reason,) = reasons(engine)
+    assert "a report that tenant north has read, about a target of tenant default" in reason
+    engine.tick(engine.report("SUCCEEDED", 8))
+    assert (engine.target().state, reasons(engine)) == (S.SUCCEEDED, [])
+
+
+def test_a_receipt_that_another_tenant_has_read_delivers_nothing() -> None:
+    engine = started()
+    engine.tick(engine.receipt(7, tenant="north", command_partition=2, command_offset=100))
+    assert engine.target().state is S.QUEUED
+    assert len(reasons(engine)) == 1
+
+
+def test_a_report_that_waited_counts_by_the_same_rule() -> None:
+    engine = Engine(devices=devices_of("d1"))
+    engine.tick(engine.report("SUCCEEDED", 7, tenant="north"))
+    engine.actions.append(action_of())
+    engine.tick()
+    engine.tick()
+    assert engine.target().state is S.QUEUED
+
+
+@pytest.mark.parametrize("state", ["ONLINE", "SUCCEEDED"])
+def test_no_device_moves_to_the_broker_of_another_tenant(state: str) -> None:
+    """The log of its newest status is where the commands of a device go."""
+    brokers = (Served("home", "of-home"), Served("north", "of-north"))
+    engine = Engine(devices=devices_of("d1"), logs=Logs(brokers))
+    engine.tick(engine.report("ONLINE", 1, log_id="of-home", action_id="", attempt=0, version="1"))
+    forged = engine.report(state, 9, log_id="of-north", tenant="north", action_id="", attempt=0, version="2")
+    engine.tick(forged)
+    fact = engine.state.facts["d1"]
+    assert (fact.log_id, fact.version, fact.tenant) == ("of-home", "1", "default")
+    engine.actions.append(action_of())
+    engine.tick()
+    assert list(engine.contents) == ["of-home"]
+
+
+def test_a_device_away_from_the_table_keeps_its_tenant() -> None:
+    engine = Engine(devices=devices_of("d1"))
+    engine.tick(engine.report("ONLINE", 1, action_id="", attempt=0, version="1"))
+    engine.devices = {}
+    engine.tick(engine.report("ONLINE", 2, action_id="", attempt=0, version="2", tenant="north"))
+    assert engine.state.facts["d1"].version == "1"
+
+
+def test_each_tenant_ends_its_own_targets() -> None:
+    north: Mapping[str, Device] = {id_: replace(one, tenant="north") for id_, one in devices_of("d2").items()}
+    engine = Engine(devices={**devices_of("d1"), **north})
+    engine.actions += [action_of(), action_of("a2", tenant="north", selector=Selector(device_ids=("d2",)))]
+    engine.tick()
+    engine.tick(
+        engine.report("SUCCEEDED", 1),
+        engine.report("SUCCEEDED", 2, device_id="d2", action_id="a2", tenant="north", log_id="of-north"),
+    )
+    assert (engine.target().state, engine.target("d2", "a2").state) == (S.SUCCEEDED, S.SUCCEEDED)
+    assert engine.state.facts["d2"].tenant == "north"
