@@ -37,6 +37,9 @@ from broker_edge.tls import Tls, TlsFiles, tls_reason
 T = TypeVar("T")
 
 DEFAULT_PORT = 8815
+_ANSWER_BYTES_MAX = 256 << 20
+"""Of the results of one action: room for the topics of a large broker. Whoever answers in its place must not fill the
+memory of a job that reads other brokers too."""
 _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MAX_S = 2.0
 
@@ -163,7 +166,15 @@ class Connection:
         options = self._options(timeout_s)
         request = flight.Action(name, json.dumps(body).encode())
         with _Errors(self.server):
-            answers = [result.body.to_pybytes() for result in self._channel().do_action(request, options=options)]
+            answers, left = [], _ANSWER_BYTES_MAX
+            for result in self._channel().do_action(request, options=options):
+                answer = result.body.to_pybytes()
+                left -= len(answer) + 1
+                if left < 0:
+                    raise BrokerError(
+                        f"{self.server} answers {name} with more than {_ANSWER_BYTES_MAX:,} bytes: is it a broker?"
+                    )
+                answers.append(answer)
             return [json.loads(answer) for answer in answers]
 
     def get(self, ticket: Mapping[str, Any], *, timeout_s: float | None = None) -> flight.FlightStreamReader:
@@ -215,7 +226,7 @@ class _Errors:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or isinstance(error, HeadwaterError) or not isinstance(error, Exception):
             return
-        if isinstance(error, (flight.FlightError, pa.ArrowException, ValueError, OSError)):
+        if isinstance(error, (flight.FlightError, pa.ArrowException, ValueError, OSError, RecursionError)):
             raise from_flight(error, server=self.server) from error
 
 
@@ -229,9 +240,9 @@ class _Decoding:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (KeyError, TypeError, ValueError)):
+        if isinstance(error, (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)):
             raise BrokerError(
-                f"{self.server} sent an answer that cannot be read ({error!r}): check its version"
+                f"{self.server} sent an answer that cannot be read ({error!r:.200}): check its version"
             ) from error
 
 
@@ -317,7 +328,7 @@ def _detail(text: str) -> Mapping[str, Any] | None:
         return None
     try:
         found, _ = json.JSONDecoder().raw_decode(text, start)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and "error" in found and "message" in found else None
 

@@ -45,7 +45,13 @@ class RecordReader:
                 chunk = self._reader.read_chunk()
             except StopIteration:
                 return None
-            return chunk.data, int(json.loads(chunk.app_metadata.to_pybytes())["next"])
+        with self._connection.decoding():
+            if chunk.app_metadata is None:
+                raise TypeError("a batch without app_metadata")
+            following = json.loads(chunk.app_metadata.to_pybytes())["next"]
+            if type(following) is not int:
+                raise TypeError(f"next is {following!r:.60}")
+            return chunk.data, following
 
     def cancel(self) -> None:
         """Ends the stream; a thread waiting in `read` gets an error."""

@@ -129,6 +129,11 @@ class RecordStream(Iterator[pa.RecordBatch]):
             self._done.set()
             return None
         batch, following = found
+        with self._client.decoding():
+            # Arrow computes with the lengths and offsets that the network brings without a look at them.
+            batch.validate(full=True)
+            if following < self.next_offset:
+                raise ValueError(f"it goes back from offset {self.next_offset} to {following}")
         if batch.num_rows and (self._log_id is None or self._resumed):
             self._check_log(batch.column("log_id")[0].as_py())
         self.next_offset = following

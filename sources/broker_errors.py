@@ -27,6 +27,14 @@ def refused(server: str, code: str, detail: Mapping[str, Any]) -> RefusedError:
     return error
 
 
+def unusable(server: str, what: str) -> RefusedError:
+    """The broker answers, but nothing can be done with the answer, however often it is asked."""
+    detail = {"message": f"{what}: look at this broker, and take it out of `servers` until it is right"}
+    error = RefusedError(f"the broker at {server} answers what cannot be used: {detail['message']}")
+    error.server, error.detail = server, {**detail, "error": "internal"}
+    return error
+
+
 def fenced(server: str, detail: Mapping[str, Any]) -> FencedError:
     """Two queries read with one consumer group; the older one ends here."""
     group, reader_epoch = detail.get("group"), detail.get("reader_epoch")

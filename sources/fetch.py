@@ -14,7 +14,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from broker_edge.errors import OptionError, RefusedError, UnavailableError
-from sources.broker_errors import unreachable
+from sources.answers import require_asked_for, require_readable
+from sources.broker_errors import unreachable, unusable
 from sources.log_server import LogServer
 from sources.loss import Loss, pass_or_raise
 from sources.offsets import OffsetRange
@@ -30,9 +31,7 @@ _CALL_SECONDS_MAX = 3_600.0
 
 def fetch(offsets: OffsetRange, server: LogServer, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The matching records of a range, in order, in exactly the declared schema."""
-    schema = arrow_schema(include_headers=options.include_headers)
-    for batch in _Fetch(offsets, server, options).batches():
-        yield _declared(batch, schema)
+    yield from _Fetch(offsets, server, options).batches()
 
 
 class _Fetch:
@@ -43,6 +42,7 @@ class _Fetch:
         self._left = [offsets]
         self._server = server
         self._options = options
+        self._schema = arrow_schema(include_headers=options.include_headers)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         patience_seconds = self._options.poll_timeout_ms / 1_000
@@ -50,10 +50,12 @@ class _Fetch:
         while self._left:
             piece = self._left[0]
             try:
-                for batch, following in self._answer(piece):
-                    deadline = time.monotonic() + patience_seconds
-                    self._check_end(batch, following)
-                    self._advance(following)
+                for sent, following in self._answer(piece):
+                    batch = self._checked(sent, following)
+                    if self._advance(following):
+                        deadline = time.monotonic() + patience_seconds
+                    elif time.monotonic() >= deadline:
+                        raise unreachable(self._server.address, f"it sends nothing behind offset {following}")
                     if batch.num_rows:
                         yield batch
                         # The broker ends a read whose batches are not fetched for a long time. The time that the caller
@@ -82,9 +84,23 @@ class _Fetch:
             timeout_seconds=_CALL_SECONDS_MAX,
         )
 
-    def _advance(self, following: int) -> None:
+    def _checked(self, sent: pa.RecordBatch, following: int) -> pa.RecordBatch:
+        """The batch in the declared schema, if it is of the part that is still to be read."""
+        server = self._server.address
+        if not self._left:
+            raise unusable(server, f"it goes on behind the end that was asked for, at {following}")
         piece = self._left[0]
-        self._left[:1] = [] if following >= piece.end else [replace(piece, start=max(piece.start, following))]
+        require_readable(sent, piece, server=server)
+        batch = _declared(sent, self._schema)
+        require_asked_for(batch, following, piece, server=server)
+        self._check_end(batch, following)
+        return batch
+
+    def _advance(self, following: int) -> bool:
+        """Returns whether there is less to read than before."""
+        piece = self._left[0]
+        self._left[:1] = [] if following >= piece.end else [replace(piece, start=following)]
+        return following > piece.start
 
     def _check_end(self, batch: pa.RecordBatch, following: int) -> None:
         """Checks that the record before the end is the planned one. If the log was truncated and rewritten, it is
@@ -100,6 +116,8 @@ class _Fetch:
 
     def _lose(self, error: RefusedError) -> None:
         """Removes the offsets that the broker reports as gone from the remaining ones, if the options allow it."""
+        if not self._left:
+            raise error
         piece = self._left[0]
         loss = _loss(piece, error)
         if loss is None or not piece.start <= loss.start < loss.end <= piece.end:
@@ -111,7 +129,14 @@ class _Fetch:
 
 
 def _loss(piece: OffsetRange, error: RefusedError) -> Loss | None:
-    """The part of `piece` that the refusal reports as gone; None if it reports something else."""
+    """The part of `piece` that the refusal reports as gone; None if it reports something else, or nothing of use."""
+    try:
+        return _lost(piece, error)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _lost(piece: OffsetRange, error: RefusedError) -> Loss | None:
     detail = error.detail or {}
     if error.code == "data_loss":
         start, end = max(piece.start, int(detail["start"])), min(piece.end, int(detail["end"]))
@@ -131,9 +156,9 @@ def _loss(piece: OffsetRange, error: RefusedError) -> Loss | None:
 
 def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Drops `headers` unless the options ask for them; refuses a broker that lacks a column."""
-    if batch.num_columns != len(schema):
-        try:
+    try:
+        if batch.num_columns != len(schema):
             batch = batch.select(schema.names)
-        except KeyError as error:
-            raise OptionError(f"the broker sends the columns {batch.schema.names}; {error} is missing") from error
-    return batch if batch.schema.equals(schema) else batch.cast(schema)
+        return batch if batch.schema.equals(schema) else batch.cast(schema)
+    except (KeyError, ValueError, pa.ArrowException) as error:
+        raise OptionError(f"the broker sends the columns {batch.schema.names}, but not as needed: {error}") from error

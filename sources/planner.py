@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from broker_edge.errors import OffsetError, UnavailableError
-from sources.broker_errors import unreachable
+from sources.broker_errors import unreachable, unusable
 from sources.log_server import LogServer
 from sources.loss import find_loss, pass_or_raise
 from sources.offsets import Place, SourceOffset
@@ -254,6 +254,11 @@ def _plan(
     records, is_held_back = 0, False
     for number, place in waiting.to_read.items():
         row = answer["partitions"][str(number)]
+        if not int(row["end"]) <= int(row["scanned"]) <= int(row["high_watermark"]):
+            what = (
+                f"the end {row['end']} of its plan of partition {number}, scanned up to {row['scanned']}, is not there"
+            )
+            raise unusable(server.address, f"{what}: the partition ends at {row['high_watermark']}")
         records += int(row["records"])
         is_held_back = is_held_back or int(row["scanned"]) < int(row["high_watermark"])
         end = Place(int(row["end"]), row["epoch"], place.resumed_at)

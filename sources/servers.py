@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from broker_edge.errors import OptionError, UnavailableError
+from sources.broker_errors import unusable
 from sources.log_server import LogServer
 from sources.options import SourceOptions
 
@@ -124,6 +125,8 @@ class Servers:
             if took >= _SLOW_FAILURE_SECONDS:
                 self._left_alone[server.address] = (time.monotonic() + _LEAVE_ALONE_FACTOR * took, error)
             return error
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise unusable(server.address, f"something is missing or has another type ({error!r:.100})") from error
 
 
 def unknown_log(log_id: str, found: Mapping[str, LogServer]) -> OptionError:
