@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from actions.engine import Action, Artifacts, EngineState, Limits, Logs
 from actions.engine.foresight import Foresight, foresee
+from actions.engine.requests import is_creator
 from actions.engine.selection import describe
 from actions.engine.validity import refusal
 from actions.history import History
@@ -28,7 +29,7 @@ from actions.rows import (
     target_of,
 )
 from actions.selectors import Selectors, merged
-from broker_edge.errors import SettingsError
+from broker_edge.errors import RefusedError, SettingsError
 from sinks.probe import require_safe_commits
 from sinks.rows import Row, arrow_of, now_us
 from sinks.sql_text import literal
@@ -145,11 +146,12 @@ class FleetDesk:
         return len(rows)
 
     def order(self, order: Order, *, action_id: str | None = None) -> str:
-        """Insert an action and return its id. Raises SettingsError if the engine would refuse it."""
+        """Insert an action and return its id. Raises RefusedError if the engine would refuse it, whatever artifacts
+        there are."""
         row = self._row(order, action_id)
         wrong = refusal(action_of(row, commit_version=0))
         if wrong is not None:
-            raise SettingsError(f"the action was not inserted: {wrong}")
+            raise RefusedError(f"the action was not inserted: {wrong}")
         self._append(ACTIONS, [row])
         return str(row["action_id"])
 
@@ -175,7 +177,7 @@ class FleetDesk:
         devices = devices_of(self._query("devices", "SELECT * FROM devices"))
         return foresee(action, state, devices, self._artifacts(), now_us(), logs=logs, limits=limits, updates=updates)
 
-    def refusal(self, order: Order, *, action_id: str, limits: Limits | None = None) -> str | None:
+    def refusal(self, order: Order, *, action_id: str | None = None, limits: Limits | None = None) -> str | None:
         """Why the engine would refuse this order with the artifacts of now, or None. Without `limits`, which say whose
         signatures count, signatures are left to the engine."""
         action = action_of(self._row(order, action_id), commit_version=0)
@@ -234,8 +236,11 @@ class FleetDesk:
 
     def approve(self, action_id: str, *, wave: int | None = None, reason: str = "") -> str:
         """Insert an approval and return the id of the request. Without `wave` (from 1) it is for the one that waits
-        now, so that an approval which is read late does not open the gate after it."""
-        row = self.action(action_id)
+        now, so that an approval which is read late does not open the gate after it. Raises RefusedError if `by` created
+        the action: the engine would refuse that."""
+        stored, row = self.stored(action_id), self.action(action_id)
+        if stored is not None and is_creator(self._by, stored["created_by"] or ""):
+            raise RefusedError(f"nothing was requested: {self._by} created {action_id}: another person must approve it")
         if wave is None and row is not None and row["phase"] == "WAITING_APPROVAL":
             wave = row["wave"] + 2
         return self.ask("approve", action_id, reason=reason, wave=wave)
@@ -252,8 +257,8 @@ class FleetDesk:
         device_ids: Sequence[str] | None = None,
     ) -> None:
         """Insert a row into `artifacts` for a manifest (format: docs/artifacts.md), which allows devices to install it.
-        With `labels` or `device_ids` only those devices may. Raises SettingsError if it is not a manifest, or if the
-        name and version already exist."""
+        With `labels` or `device_ids` only those devices may. Raises SettingsError if it is not a manifest, RefusedError
+        if the name and version already exist."""
         try:
             what, policy = manifest["artifact"], manifest.get("policy") or {"signatures": []}
             signed: Mapping[str, Any] = manifest.get("signature") or next(iter(policy["signatures"]), {})
@@ -271,8 +276,8 @@ class FleetDesk:
                 continue
             if known.get("withdrawn_at") is not None:
                 who = known["withdrawn_by"] or "somebody"
-                raise SettingsError(f"artifact {name} {version} was withdrawn by {who}: push it under another version")
-            raise SettingsError(f"artifact {name} {version} is already in the table: a version is final")
+                raise RefusedError(f"artifact {name} {version} was withdrawn by {who}: push it under another version")
+            raise RefusedError(f"artifact {name} {version} is already in the table: a version is final")
         row = {
             "name": name,
             "version": version,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from broker_edge.errors import ConfigError, NotFoundError
+from broker_edge.errors import NotFoundError, RefusedError
 from broker_edge.escape import moment
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ def require_action(desk: FleetDesk, action_id: str, where: object) -> None:
 
 
 def require_free(desk: FleetDesk, action_id: str) -> None:
-    """Raises ConfigError if the id is taken: of two rows the engine carries out the first one only, and `--wait` would
+    """Raises RefusedError if the id is taken: of two rows the engine carries out the first one only, and `--wait` would
     show the result of that one."""
     if desk.stored(action_id) is not None or desk.action(action_id) is not None:
-        raise ConfigError(f"the action was not inserted: there is an action {action_id} already; give another --id")
+        raise RefusedError(f"the action was not inserted: there is an action {action_id} already; give another --id")
 
 
 def _similar(desk: FleetDesk, action_id: str) -> str:

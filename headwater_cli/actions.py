@@ -26,7 +26,7 @@ from headwater_cli._tables import Tables, require_tables
 from headwater_cli._watch import is_over, watched
 
 if TYPE_CHECKING:
-    from actions.engine import Logs
+    from actions.engine import Limits, Logs
     from actions.engine.foresight import Planned
     from actions.fleet_desk import FleetDesk, Order
     from pipelines.settings import Settings
@@ -52,11 +52,14 @@ def create(
     wait: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait until the action has ended.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Insert an action. A device must match all selectors given. With --wait, exit code 1 unless every device
-    succeeds."""
+    """Insert an action, unless the engine would refuse it. A device must match all selectors given. With --wait, exit
+    code 1 unless every device succeeds."""
     with open_desk(tables, by, admin) as desk:
         if action_id is not None:
             require_free(desk, action_id)
+        wrong = desk.refusal(order, action_id=action_id, limits=_limits(tables.settings))
+        if wrong is not None:
+            raise RefusedError(f"the action was not inserted: {wrong}")
         id_ = desk.order(order, action_id=action_id)
         if wait is None:
             _answer("action_id", id_, json)
@@ -92,8 +95,7 @@ def plan(
 def planned(desk: FleetDesk, order: Order, action_id: str | None, settings: Settings | None, *, json: bool) -> None:
     """Prints what the engine would do with the order."""
     logs = None if settings is None else _logs(settings)
-    limits = None if settings is None else settings.actions.limits()
-    found = desk.plan(order, action_id=action_id, logs=logs, limits=limits)
+    found = desk.plan(order, action_id=action_id, logs=logs, limits=_limits(settings))
     if found.refused is not None:
         raise RefusedError(found.refused)
     if json:
@@ -105,6 +107,10 @@ def planned(desk: FleetDesk, order: Order, action_id: str | None, settings: Sett
     say(found.message or f"{chosen} {devices} would get it, {skipped} would be skipped")
     rows = [(p.device_id, p.wave + 1, p.skipped or _when(p, logs)) for p in found.devices]
     put_rows(("device_id", "wave", "what"), rows)
+
+
+def _limits(settings: Settings | None) -> Limits | None:
+    return None if settings is None else settings.actions.limits()
 
 
 def _logs(settings: Settings) -> Logs:

@@ -24,7 +24,7 @@ from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, Ser
 from headwater_cli._order import labels_of
 from headwater_cli._output import put_fields, put_json, put_rows, say
 from headwater_cli._tables import Tables, brokers_of, require_tables
-from headwater_cli.signing import add_to, check_policy, load_policy, load_root
+from headwater_cli.signing import add_to, check_expiry, check_policy, load_policy, load_root
 
 if TYPE_CHECKING:
     from broker_edge.artifacts import Manifest, Pushed
@@ -194,7 +194,9 @@ def verify(
     with connect(server, timeout) as client, _bar("verifying") as progress:
         checked = ArtifactStore(client).verify(name, version, trust=trusted, progress=progress)
     if keys is not None:
-        Policy.of(checked.manifest).check_signed(keys)
+        policy = Policy.of(checked.manifest)
+        policy.check_signed(keys)
+        check_expiry(policy)
     if json:
         checks = {"signature_checked": checked.key_id is not None, "policy_checked": keys is not None}
         put_json({**_row(checked.manifest), "verified": True, **checks})

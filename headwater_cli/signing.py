@@ -162,6 +162,9 @@ def publish_root(
     from broker_edge.policy import publish_roots
 
     roots = [_root(file) for file in files]
+    newest = roots[-1]
+    how = "make the next version, or publish it together with the versions after it"
+    _must_count(f"version {newest.version} of the key list", newest.expires_us, how)
     with connect(server, timeout) as client:
         is_new = publish_roots(client, roots, replace=replace)
     if json:
@@ -197,13 +200,30 @@ def load_policy(path: Path) -> Policy:
 
 
 def check_policy(client: Client, given: Policy) -> bool:
-    """Raises PolicyError if devices of this broker would refuse its signatures. False: the broker has no key list."""
+    """Raises PolicyError if devices of this broker would refuse its signatures, or if it has expired. False: the broker
+    has no key list."""
     from broker_edge.policy import published_roots
 
+    check_expiry(given)
     found = published_roots(client)
     if found:
         given.check_signed(found[-1])
     return bool(found)
+
+
+def check_expiry(given: Policy) -> None:
+    """Raises PolicyError if the policy has expired by the clock of this machine."""
+    artifact = given.artifact
+    how = "make and sign a new one for the same file"
+    _must_count(f"the policy of {artifact.name} {artifact.version}", given.expires_us, how)
+
+
+def _must_count(what: str, expires_us: int, how: str) -> None:
+    from broker_edge.policy import PolicyError
+
+    if _now_us() >= expires_us:
+        when = moment(expires_us, "minutes")
+        raise PolicyError(f"{what} expired at {when} by the clock of this machine, so devices refuse it: {how}")
 
 
 def load_root(path: Path) -> Root:

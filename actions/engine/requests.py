@@ -144,6 +144,11 @@ def _unreachable(work: Work, target: Target, action: Action) -> str | None:
     return None
 
 
+def is_creator(by: str, created_by: str) -> bool:
+    """Whether these are the same person, ignoring case and surrounding spaces."""
+    return by.strip().casefold() == created_by.strip().casefold()
+
+
 def _approve(work: Work, request: Request, row: ActionState, action: Action) -> str:
     _of_all(request)
     if row.phase is not ActionPhase.WAITING_APPROVAL:
@@ -157,7 +162,7 @@ def _approve(work: Work, request: Request, row: ActionState, action: Action) -> 
         raise _Refused("an approval must name its author in the column `by`")
     if work.limits.needs_confirmed_names:
         _require_confirmed(request, action)
-    if request.by.strip().casefold() == action.created_by.strip().casefold():
+    if is_creator(request.by, action.created_by):
         raise _Refused(f"{request.by} created the action: another person must approve it")
     work.put_row(replace(row, approved=row.wave + 1))
     return f"wave {row.wave + 2} of {row.waves} may begin, approved by {request.who}"

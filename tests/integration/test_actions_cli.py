@@ -239,7 +239,7 @@ def test_rollout_is_steered_from_the_command_line_and_audited(run: Run, root: st
     report(root, "a1", first, 1)
     assert run("actions", "resume", "a1", "--root", root, "--by", "ann")[0] == 0
     until(root, "a1", "WAITING_APPROVAL")
-    assert run("actions", "approve", "a1", "--root", root, "--by", "ann")[0] == 0
+    assert run("actions", "approve", "a1", "--root", root, "--by", "bob", "--wave", "3")[0] == 0
     assert run("actions", "approve", "a1", "--root", root, "--by", "bob")[0] == 0
     (second,) = [row["device_id"] for row in _sent(root, 2) if row["device_id"] != first]
     report(root, "a1", second, 2, state="FAILED")
@@ -288,7 +288,7 @@ def test_artifact_is_offered_from_what_the_broker_has(run: Run, root: str, fligh
         client.produce([Row(topic="artifacts/pump/1.4.0/manifest", value=json.dumps(manifest).encode())])
     assert run("actions", "offer", "pump", "1.4.0", *options)[0] == 0
     code, _, err = run("actions", "offer", "pump", "1.4.0", *options)
-    assert (code, "is already in the table: a version is final" in err) == (5, True)
+    assert (code, "is already in the table: a version is final" in err) == (4, True)
     code, out, _ = run(
         "actions", "plan", "fw", "--root", root, "--percentage", "100", "--artifact", "pump:1.4.0", "--json"
     )
@@ -303,14 +303,14 @@ def test_bars_show_every_state_that_is_there() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("create", "echo"), 5, "the action was not inserted: no selector"),
-        (("create", "echo", "--percentage", "0"), 5, "percentage must be above 0"),
+        (("create", "echo"), 4, "the action was not inserted: no selector"),
+        (("create", "echo", "--percentage", "0"), 4, "percentage must be above 0"),
         (("create", "echo", "--params", "[]"), 2, "--params must be a JSON object"),
         (("create", "echo", "--label", "roof"), 2, "--label roof: write KEY=VALUE"),
         (("create", "echo", "--device", "d1", "--wave", "1,sook=3"), 2, "--wave 1,sook=3: write PERCENT"),
-        (("create", "echo", "--device", "d1", "--wave", "10"), 5, "waves must have increasing percentages"),
+        (("create", "echo", "--device", "d1", "--wave", "10"), 4, "waves must have increasing percentages"),
         (("create", "echo", "--device", "d1", "--deadline", "soon"), 2, "--deadline soon: write a time such as"),
-        (("create", "echo", "--where", "site ="), 5, "label_expression has its end where a value should be"),
+        (("create", "echo", "--where", "site ="), 4, "label_expression has its end where a value should be"),
         (("create", "fw", "--device", "d1", "--artifact", "fw"), 2, "--artifact fw: write NAME:VERSION"),
         (("pause", "a1", "--device", "d1"), 2, "No such option"),
         (
@@ -335,6 +335,34 @@ def test_wrong_use_is_one_sentence(run: Run, root: str, arguments: tuple[str, ..
     assert said in err
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [("--percentage", "0"), ("--wave", "10"), ("--artifact", "pump:9.9"), ("--where", "site =")],
+)
+def test_plan_and_create_refuse_the_same_with_the_same_code(run: Run, root: str, wrong: tuple[str, ...]) -> None:
+    order = ("fw", "--device", "d1", *wrong, "--root", root)
+    codes, sentences = [], []
+    for verb in ("plan", "create"):
+        code, out, err = run("actions", verb, *order)
+        assert out == ""
+        codes.append(code)
+        sentences.append(err.partition(": ")[2].partition(": ")[2])
+    assert codes == [4, 4]
+    assert sentences[0] == sentences[1]
+    assert DeltaTable(f"{root}/actions").to_pyarrow_table().num_rows == 0
+
+
+@pytest.mark.parametrize("name", ["joe", " JOE "])
+def test_the_creator_is_told_at_once_that_somebody_else_must_approve(run: Run, root: str, name: str) -> None:
+    order = ("create", "echo", "--device", "d1", "--id", "a1", "--needs-approval", "--by", "joe")
+    assert run("actions", *order, "--root", root)[0] == 0
+    code, out, err = run("actions", "approve", "a1", "--by", name, "--root", root)
+    assert (code, out) == (4, "")
+    assert "created a1: another person must approve it" in err
+    assert DeltaTable(f"{root}/action_requests").to_pyarrow_table().num_rows == 0
+    assert run("actions", "approve", "a1", "--by", "ann", "--root", root)[0] == 0
+
+
 def test_an_action_that_no_engine_has_read_is_told_from_one_that_does_not_exist(run: Run, root: str) -> None:
     assert run("actions", "create", "echo", "--device", "d1", "--id", "pump-110", "--root", root)[0] == 0
     for command in (("show", "pump-110"), ("watch", "pump-110", "--timeout", "0.4")):
@@ -355,7 +383,7 @@ def test_a_request_for_an_action_that_does_not_exist_is_refused_and_not_written(
     assert "there is no action pump-11" in err
     assert "did you mean pump-110?" in err
     assert DeltaTable(f"{root}/action_requests").to_pyarrow_table().num_rows == 0
-    code, out, err = run("actions", kind, "pump-110", "--root", root)
+    code, out, err = run("actions", kind, "pump-110", "--root", root, "--by", "another")
     assert (code, len(out.strip())) == (0, 32)
     assert "`headwater actions audit pump-110` shows the answer" in err
     assert DeltaTable(f"{root}/action_requests").to_pyarrow_table().num_rows == 1
@@ -365,7 +393,7 @@ def test_create_refuses_an_id_that_is_taken(run: Run, root: str) -> None:
     order = ("actions", "create", "echo", "--device", "d1", "--id", "a1", "--root", root)
     assert run(*order)[:2] == (0, "a1\n")
     code, out, err = run(*order)
-    assert (code, out) == (5, "")
+    assert (code, out) == (4, "")
     assert "the action was not inserted: there is an action a1 already" in err
     assert DeltaTable(f"{root}/actions").to_pyarrow_table().num_rows == 1
 

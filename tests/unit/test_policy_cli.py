@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from support.flight_server import FlightServer
 from broker_edge import Client, Row
 from broker_edge.artifacts import ArtifactStore
 from broker_edge.policy import KEYS_TOPIC, Policy, Root, published_roots
-from headwater_cli import main
+from headwater_cli import main, signing
 
 
 @pytest.fixture(scope="module")
@@ -224,3 +225,56 @@ def test_a_file_keeps_what_was_signed(folder: Path) -> None:
     body = json.loads((folder / "1.json").read_text())
     assert sorted(body) == ["signatures", "signed"]
     assert Root.parse((folder / "1.json").read_bytes()).signed.to_json() == body
+
+
+@pytest.fixture
+def two_days_ago(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Sets the clock of the commands back; the second call sets it right."""
+    real, ago = signing._now_us, [0]
+    monkeypatch.setattr(signing, "_now_us", lambda: real() - ago[0])
+
+    def toggle() -> None:
+        ago[0] = 0 if ago[0] else 2 * 86_400 * 1_000_000
+
+    return toggle
+
+
+def test_an_expired_policy_is_neither_pushed_nor_verified(
+    folder: Path, flight_server: FlightServer, two_days_ago: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["artifacts", "publish-root", "1.json"]) == 0
+    two_days_ago()
+    assert made("--days", "1") == 0
+    assert main(["artifacts", "sign", "p.json", "--key", "t1", "--key", "t2"]) == 0
+    push = ["artifacts", "push", "image", "pump", "2.0.0", "--policy", "p.json"]
+    verify = ["artifacts", "verify", "pump", "2.0.0", "--root", "1.json"]
+    two_days_ago()
+    capsys.readouterr()
+    assert main(push) == 1
+    assert "the policy of pump 2.0.0 expired at 20" in capsys.readouterr().err
+    assert ArtifactStore(client(flight_server)).find("pump", "2.0.0") is None
+    two_days_ago()
+    assert main(push) == 0
+    assert main(verify) == 0
+    two_days_ago()
+    capsys.readouterr()
+    assert main(verify) == 1
+    assert "devices refuse it: make and sign a new one for the same file" in capsys.readouterr().err
+
+
+def test_an_expired_key_list_is_published_only_with_one_that_counts(
+    folder: Path, flight_server: FlightServer, two_days_ago: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    two_days_ago()
+    keys = ["--root", "r1.pub", "--targets", "t1.pub", "--days", "1"]
+    assert main(["artifacts", "root", "short.json", *keys]) == 0
+    assert main(["artifacts", "sign", "short.json", "--key", "r1"]) == 0
+    two_days_ago()
+    capsys.readouterr()
+    assert main(["artifacts", "publish-root", "short.json"]) == 1
+    assert "version 1 of the key list expired at 20" in capsys.readouterr().err
+    assert published_roots(client(flight_server)) == ()
+    assert main(["artifacts", "root", "long.json", "--after", "short.json"]) == 0
+    assert main(["artifacts", "sign", "long.json", "--key", "r1"]) == 0
+    assert main(["artifacts", "publish-root", "short.json", "long.json"]) == 0
+    assert [root.version for root in published_roots(client(flight_server))] == [1, 2]
