@@ -49,12 +49,15 @@ def put_json(value: Any) -> None:
 
 
 def put_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Prints a table on a terminal; in a pipe, rows of tab-separated fields without a heading."""
+    """Prints a table on a terminal, with long values on several lines; in a pipe, rows of tab-separated fields without a
+    heading."""
     if not sys.stdout.isatty():
         for row in rows:
             put_fields(*row)
         return
-    table = Table(*names, box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in names:
+        table.add_column(name, overflow="fold")  # People copy ids from it.
     for row in rows:
         table.add_row(*(text_cell(field) for field in row))
     Console().print(table)

@@ -77,16 +77,20 @@ def _follow(
 
 
 def picture(row: dict[str, Any], waves: list[dict[str, Any]]) -> Table:
-    """One bar per wave: succeeded, ended otherwise, in progress."""
-    table = Table("wave", "devices", "", *_ORDER, box=box.SIMPLE_HEAD)
-    table.title, table.caption = text_cell(f"{row['action_id']}: {row['phase']}"), text_cell(row["message"])
+    """One bar per wave: succeeded, ended otherwise, in progress. A state that no device has needs no column, so that
+    the bars fit on 80 characters."""
     by_wave: dict[int, dict[str, int]] = {}
     for cell in waves:
         by_wave.setdefault(cell["wave"] or 0, {})[cell["state"]] = cell["number"]
+    states = [state for state in _ORDER if any(state in counts for counts in by_wave.values())]
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("wave", "devices", "", *states):
+        table.add_column(name, no_wrap=True)
+    table.title, table.caption = text_cell(f"{row['action_id']}: {row['phase']}"), text_cell(row["message"])
     for number, counts in sorted(by_wave.items()):
         mark = "▶ " if number == row["wave"] and not is_over(row) else ""
         total = sum(counts.values())
-        numbers = [str(counts[state]) if state in counts else "" for state in _ORDER]
+        numbers = [str(counts[state]) if state in counts else "" for state in states]
         table.add_row(f"{mark}{number + 1}", str(total), bar(counts), *numbers)
     return table
 

@@ -35,6 +35,7 @@ _COLUMNS = (
     "lag",
 )
 _WATCHED_MAX = 200
+_ID_CELLS = 16
 
 
 def parsed_admin(text: str | None) -> str | None:
@@ -136,7 +137,10 @@ def _watch(broker: Admin, part: str | None, connected: bool | None, limit: int, 
 
 
 def _table(rows: Sequence[Sequence[object]]) -> Table:
-    table = Table(*_COLUMNS, box=box.SIMPLE_HEAD, title=f"{len(rows)} clients")
+    table = Table(box=box.SIMPLE_HEAD, title=f"{len(rows)} clients")
+    for name in _COLUMNS:
+        # The id comes before the rest: without it a row says nothing.
+        table.add_column(name, no_wrap=True, min_width=_ID_CELLS if name == _COLUMNS[0] else None)
     for row in rows:
         table.add_row(*(text_cell(field) for field in row))
     return table

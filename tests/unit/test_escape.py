@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import logging
 import random
 import sys
@@ -22,7 +23,7 @@ from broker_edge import Client, Commit, RefusedError
 from broker_edge.escape import SafeFormatter, json_line, moment, shown, shown_lines
 from headwater_cli import _output, clients, main
 from headwater_cli._mqtt import Mqtt
-from headwater_cli._watch import picture
+from headwater_cli._watch import bar, picture
 from pipelines.jobs.process import run_job
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\x9b31m\x00\r\n\t\x7f\u202e\u2066\u2028\ufeff[red]x[/]"
@@ -166,6 +167,28 @@ def test_tables_on_a_terminal_show_markup_and_escapes_as_text(monkeypatch: pytes
     assert_harmless(text)
     for literal in ("[/]", "[link=http://x]y[/link]", ":smile:", "[red]x[/]"):
         assert literal in text
+
+
+def test_tables_on_a_narrow_terminal_keep_ids_and_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    terminal = Console(file=screen, width=80, color_system=None)
+    monkeypatch.setattr(_output, "Console", lambda: terminal)
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: True))
+    digest = "0123456789abcdef" * 4
+    _output.put_rows(("name", "sha256", "where", "message"), [("fw", digest, "artifacts-0:0", "x " * 40)])
+    assert "…" not in screen.getvalue()
+    assert "".join(re.findall(r"^ +(?:fw)? +([0-9a-f]+) ", screen.getvalue(), re.MULTILINE)) == digest
+    screen.truncate(0)
+    row = {"action_id": "a1", "phase": "RUNNING", "message": "wave 1 of 2", "wave": 0}
+    cells = [("SUCCEEDED", 5), ("FAILED", 5), ("PENDING", 10)]
+    waves = [{"wave": wave, "state": state, "number": number} for wave in (0, 1) for state, number in cells]
+    terminal.print(picture(row, waves))
+    assert bar({"SUCCEEDED": 5, "FAILED": 5, "PENDING": 10}).strip() in screen.getvalue()
+    assert "SUCCEEDED" in screen.getvalue()
+    assert "TIMED_OUT" not in screen.getvalue()
+    screen.truncate(0)
+    terminal.print(clients._table([("pump-0001", *["connected"] * 10)]))
+    assert "pump-0001" in screen.getvalue()
 
 
 def test_a_terminal_that_cannot_show_a_character_shows_an_escape(monkeypatch: pytest.MonkeyPatch) -> None:
