@@ -49,8 +49,7 @@ def put_json(value: Any) -> None:
 
 
 def put_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Prints a table on a terminal, with long values on several lines; in a pipe, rows of tab-separated fields without a
-    heading."""
+    """Prints a table on a terminal, long values on several lines; in a pipe, tab-separated rows without a heading."""
     if not sys.stdout.isatty():
         for row in rows:
             put_fields(*row)

@@ -46,8 +46,8 @@ class KeyFeed:
             self.guard.check(manifest)
 
     async def command(self, payload: bytes, device_id: str) -> bytes:
-        """As `Guard.command`, by the newest key list of the broker: one that was published while the device was away may
-        revoke the key of a command that waited for it. A key that it does not know may be in a newer key list."""
+        """As `Guard.command`, by the newest key list of the broker: one that the device has missed may revoke the key
+        of a command that waited for it. A key that it does not know may be in a newer key list."""
         await self.settled()
         try:
             return self.guard.command(payload, device_id)

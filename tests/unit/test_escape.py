@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import logging
 import random
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
