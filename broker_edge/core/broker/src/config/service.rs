@@ -49,7 +49,7 @@ settings! {
     /// Limits of the admin listener.
     pub struct AdminSettings {
         /// HTTP connections at the same time; they use at most a sixteenth of the file descriptors. Further connections
-        /// wait.
+        /// get answers to health probes (/healthz, /readyz), and wait with other requests.
         max_connections: u16 = 64, whole(1, 10_000);
         /// Connections from one address, as `flight.max_connections_per_ip`.
         max_connections_per_ip: Option<u16> = None, whole(1, 10_000);

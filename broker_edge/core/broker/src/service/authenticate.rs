@@ -13,7 +13,7 @@ use tonic::codegen::http::header::AUTHORIZATION;
 
 use super::callers::bearer::Bearers;
 use super::callers::caller::Caller;
-use super::connections::gate::Pass;
+use super::connections::pass::Pass;
 use super::connections::slots::TooMany;
 use super::error::Refusal;
 use super::shared::Shared;

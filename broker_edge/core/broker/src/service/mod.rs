@@ -221,7 +221,8 @@ impl Gates {
             admin.max_connections_per_ip,
             admin.max_connections_per_user,
             admin.connect_timeout.0,
-        );
+        )
+        .with_entry_slots(admin_share(open_files));
         let gate = |line, limits| Gate::new(line, limits, Arc::clone(&shared.metrics));
         let flight = gate(ListenerKind::Flight, flight);
         let admin = gate(ListenerKind::Admin, admin);

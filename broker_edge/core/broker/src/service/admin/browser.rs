@@ -16,7 +16,7 @@ use super::failure::Failure;
 use crate::audit;
 use crate::hosts::{self, Hosts, Origin};
 use crate::metrics::Metrics;
-use crate::service::connections::gate::Pass;
+use crate::service::connections::pass::Pass;
 
 /// Allows only the dashboard's own script and style, and requests to this listener.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; \

@@ -14,7 +14,8 @@ use super::whoami;
 use crate::audit::{self, Interface, Operated};
 use crate::service::authenticate::authenticate;
 use crate::service::callers::caller::Caller;
-use crate::service::connections::gate::{Pass, PassState};
+use crate::service::connections::pass::{Pass, PassState};
+use crate::service::error::Refusal;
 use crate::service::shared::Shared;
 
 pub async fn guard(
@@ -30,13 +31,16 @@ pub async fn guard(
     let is_artifact = path.starts_with("/artifacts/");
     let is_whoami = path == whoami::PATH;
     if matches!(path, "/healthz" | "/readyz") || (is_metrics && shared.auth.opens_metrics()) {
-        let mut response = next.run(request).await;
-        if pass.state() == PassState::Pending {
+        let response = next.run(request).await;
+        return match pass.state() {
             // Otherwise a probe that reuses the connection would be cut off in the middle of a request at the deadline.
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().insert(header::CONNECTION, close);
-        }
-        return response;
+            PassState::Pending => closing(response),
+            PassState::In | PassState::Closed => response,
+        };
+    }
+    if let Err((max, setting)) = pass.take_slot().await {
+        let message = Refusal::too_many_connections("address", max, &setting);
+        return closing(Failure::unavailable(message.message()).into_response());
     }
     let caller = match authenticate(&shared, request.headers(), &pass).await {
         Ok(caller) => caller,
@@ -82,6 +86,13 @@ pub async fn guard(
             Failure::denied(message).into_response()
         }
     }
+}
+
+/// The last answer on its connection.
+fn closing(mut response: Response) -> Response {
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
+    response
 }
 
 /// The result of an action, for the audit.

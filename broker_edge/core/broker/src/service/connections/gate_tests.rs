@@ -1,10 +1,13 @@
 //! Tests how the gate assigns its slots, without sockets.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use super::super::pass::PassState;
 use super::super::slots::QuotaScope;
 use super::*;
 use crate::auth::{Authority, users::Fingerprint};
+use crate::descriptors::Share;
 
 const FAR: u64 = 1000;
 
@@ -87,22 +90,78 @@ fn a_new_request_outlives_the_unfinished_requests_that_came_before() {
     );
 }
 
-#[test]
-fn a_health_probe_has_a_slot_when_all_others_are_taken() {
-    let gate = gate(4, 4, |limits| limits.per_user = 4);
+/// A gate with this many entry slots, whose other slots users hold.
+fn full_gate(entry: usize, change: impl FnOnce(&mut Limits)) -> (Arc<Gate>, Vec<Arc<Pass>>) {
+    let gate = gate(4, 4, |limits| {
+        (limits.per_user, limits.entry) = (4, entry);
+        change(limits);
+    });
     let users: Vec<_> = (0..4).map(|_| enter(&gate, 1)).collect();
     for pass in &users {
         pass.let_in(&user("ann"), None, true)
             .expect("within the limit");
     }
-    assert!(gate.is_full());
-    let probes: Vec<_> = (0..9)
-        .filter_map(|_| gate.enter_for_health(from(2), 9))
-        .collect();
-    assert_eq!(probes.len(), HEALTH_SLOTS);
-    assert!(users.iter().chain(&probes).all(|pass| is_open(pass)));
-    probes[0].leave();
-    assert!(gate.enter_for_health(from(2), 9).is_some());
+    (gate, users)
+}
+
+#[test]
+fn a_new_connection_has_an_entry_slot_when_users_hold_all_others() {
+    let (gate, users) = full_gate(8, |_| {});
+    let new: Vec<_> = (0..1000).map(|_| enter(&gate, 2)).collect();
+    assert!(new[992..].iter().chain(&users).all(|pass| is_open(pass)));
+    assert_eq!(new.iter().filter(|pass| is_open(pass)).count(), 8);
+    // A request that is no probe waits for another slot.
+    let now = Instant::now();
+    let last = &new[999];
+    assert_eq!(gate.move_from_entry(last, now), Err(Refused::Later));
+    users[0].leave();
+    assert_eq!(gate.move_from_entry(last, now), Ok(()));
+    assert_eq!(gate.move_from_entry(last, now), Ok(()), "it has its slot");
+    assert_eq!(gate.state.lock().entry, 7);
+}
+
+#[test]
+fn an_entry_slot_is_left_by_the_address_with_the_most_and_there_by_the_oldest_quiet_one() {
+    let (gate, _users) = full_gate(4, |_| {});
+    let others = [enter(&gate, 2), enter(&gate, 3)];
+    let busy = enter(&gate, 4);
+    let at = |after_ms| busy.came + Duration::from_millis(after_ms);
+    let quiet = gate.enter_at(from(4), 9, at(10)).expect("an entry slot").0;
+    // What `busy` sent last came a moment ago.
+    std::thread::sleep(Duration::from_millis(15));
+    busy.spoke();
+    let next = gate.enter_at(from(4), 9, at(20)).expect("an entry slot").0;
+    assert!(!is_open(&quiet) && is_open(&busy));
+    let last = gate
+        .enter_at(from(5), 9, at(1000))
+        .expect("an entry slot")
+        .0;
+    assert!(!is_open(&busy) && is_open(&next) && is_open(&last));
+    assert!(others.iter().all(|pass| is_open(pass)));
+}
+
+#[test]
+fn a_flood_passes_from_the_entry_slots_to_the_others_and_closes_its_oldest() {
+    let gate = gate(100, 8, |limits| limits.entry = 4);
+    let quiet = enter(&gate, 2);
+    let flood: Vec<_> = (0..300).map(|_| enter(&gate, 3)).collect();
+    assert!(is_open(&quiet), "of another address");
+    assert!(!flood.iter().take(280).any(|pass| is_open(pass)));
+    assert!(flood[296..].iter().all(|pass| is_open(pass)));
+}
+
+#[test]
+fn an_address_at_its_limit_has_entry_slots_and_no_other() {
+    let gate = gate(100, 8, |limits| {
+        (limits.per_site, limits.entry) = (Some(1), 4)
+    });
+    let (first, probe) = (enter(&gate, 1), enter(&gate, 1));
+    assert!(is_open(&first) && is_open(&probe));
+    let refused = gate.move_from_entry(&probe, Instant::now());
+    assert_eq!(refused, Err(Refused::For(Closed::PerAddress)));
+    let limit = gate.limits().behind(Closed::PerAddress);
+    assert_eq!(limit, (1, "max_connections_per_ip"));
+    assert_eq!(gate.state.lock().pending, 1);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-use super::gate::{Pass, PassState};
+use super::pass::{Pass, PassState};
 
 /// Bytes that are read from a connection before a call on it is authenticated: handshakes, heads of requests, and the
 /// beginning of a body. More stays in the socket.

@@ -19,10 +19,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-use super::gate::{Gate, Pass, Refused};
+use super::gate::{Gate, Refused};
 use super::guarded_socket::GuardedSocket;
-use super::health::{self, Looks};
-use crate::auth::ListenerKind;
+use super::pass::{Pass, ROOM};
 use crate::metrics::Closed;
 use crate::transport::certificates::TlsContext;
 
@@ -30,8 +29,6 @@ use crate::transport::certificates::TlsContext;
 const WAITING_MAX: usize = 16;
 /// Pause between attempts when no descriptors are left.
 const REST: Duration = Duration::from_millis(500);
-/// How often to check whether a slot has become free.
-const ROOM: Duration = Duration::from_millis(10);
 /// After this many connections in a row that replaced others, pause so that accepted ones are served.
 const CLOSINGS_MAX: u32 = 8;
 const TURN: Duration = Duration::from_millis(1);
@@ -75,7 +72,6 @@ impl Incoming {
             ready: sender,
             told_at: None,
             closings: 0,
-            looks: Looks::default(),
         };
         tokio::spawn(acceptor.accept());
         Ok(Self { ready })
@@ -95,7 +91,6 @@ struct Acceptor {
     told_at: Option<Instant>,
     /// Connections in a row that replaced others.
     closings: u32,
-    looks: Looks,
 }
 
 impl Acceptor {
@@ -121,54 +116,11 @@ impl Acceptor {
                 tracing::debug!(%error, "a connection closed before it was set up");
                 continue;
             }
-            let Some(stream) = self.look_for_health(stream, address) else {
-                continue;
-            };
             let Some(pass) = self.place_for(&stream, address).await else {
                 continue;
             };
             self.open(GuardedSocket::new(stream, pass)).await;
         }
-    }
-
-    /// When all slots are taken, looks beside the other connections whether this one brings a health probe. Returns the
-    /// connection if nobody can look: over TLS the request is not visible yet, and Flight has no probes.
-    fn look_for_health(
-        &self,
-        stream: TcpStream,
-        address: std::net::SocketAddr,
-    ) -> Option<TcpStream> {
-        let has_probes = self.gate.kind() == ListenerKind::Admin && self.tls.is_none();
-        if !has_probes || !self.gate.is_full() {
-            return Some(stream);
-        }
-        let Some(look) = self.looks.begin() else {
-            return Some(stream);
-        };
-        let (gate, ready) = (Arc::clone(&self.gate), self.ready.clone());
-        tokio::spawn(async move {
-            let number = descriptor_of(&stream);
-            let is_probe = health::is_asked(&stream).await;
-            let own = is_probe.then(|| gate.enter_for_health(address, number));
-            let mut pass = own.flatten();
-            while pass.is_none() {
-                pass = match gate.enter(address, number) {
-                    Ok((pass, _)) => Some(pass),
-                    Err(Refused::For(_)) => return,
-                    Err(Refused::Later) => {
-                        tokio::time::sleep(ROOM).await;
-                        None
-                    }
-                };
-            }
-            drop(look);
-            if let Some(pass) = pass {
-                let socket = GuardedSocket::new(stream, Arc::clone(&pass));
-                // An error means that the receiver is gone.
-                let _ = ready.send(Conn::new(pass, socket)).await;
-            }
-        });
-        None
     }
 
     /// Waits for a slot; `None` if the connection is refused.

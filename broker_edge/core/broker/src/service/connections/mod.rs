@@ -1,7 +1,8 @@
 //! The connections of Flight and of admin HTTP: accepted, limited, and closed with their pass.
 
 pub mod gate;
+mod gate_limits;
 pub mod guarded_socket;
-pub mod health;
 pub mod incoming;
+pub mod pass;
 pub mod slots;

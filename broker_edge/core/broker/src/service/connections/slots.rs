@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::gate::{Limits, Pass, Refused};
+use super::gate::{Limits, Refused};
+use super::pass::Pass;
 use crate::auth::Identity;
 use crate::metrics::Closed;
 use crate::words::words;
@@ -14,6 +15,8 @@ use crate::words::words;
 /// holds more than the others, one that has sent something is closed for another only after the second.
 const SILENT_GRACE: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(1);
+/// A connection in an entry slot that was quiet for this time leaves it before those that are in the middle of something.
+const QUIET: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 pub struct ConnectionSlots {
@@ -22,8 +25,9 @@ pub struct ConnectionSlots {
     /// The pending connections of each site, in order of arrival.
     pub sites: BTreeMap<IpAddr, BTreeSet<u64>>,
     pub pending: usize,
-    /// Health probes in slots of their own.
-    pub health: usize,
+    /// The connections in entry slots, by site as above. They count against nothing else.
+    pub entries: BTreeMap<IpAddr, BTreeSet<u64>>,
+    pub entry: usize,
     /// Connections of each site without a verified user: pending and anonymous ones.
     pub unknown: HashMap<IpAddr, usize>,
     pub users: HashMap<Arc<str>, usize>,
@@ -36,7 +40,7 @@ pub struct ConnectionSlots {
 #[derive(Clone)]
 pub enum SlotOwner {
     Pending,
-    Health,
+    Entry,
     Anonymous,
     Verified {
         identity: Arc<Identity>,
@@ -76,10 +80,41 @@ impl ConnectionSlots {
         self.passes.insert(pass.number, (pass, SlotOwner::Pending));
     }
 
-    /// Adds a health probe, which counts against no address.
-    pub fn add_for_health(&mut self, pass: Arc<Pass>) {
-        self.health += 1;
-        self.passes.insert(pass.number, (pass, SlotOwner::Health));
+    pub fn add_to_entry(&mut self, pass: Arc<Pass>, site: IpAddr) {
+        self.entries.entry(site).or_default().insert(pass.number);
+        self.entry += 1;
+        self.passes.insert(pass.number, (pass, SlotOwner::Entry));
+    }
+
+    /// Adds a connection on which a call was authenticated.
+    pub fn add_known(
+        &mut self,
+        pass: Arc<Pass>,
+        identity: &Arc<Identity>,
+        tenant: Option<&Arc<str>>,
+    ) {
+        let owner = match &identity.user {
+            Some(user) => {
+                *self.users.entry(Arc::clone(user)).or_default() += 1;
+                if let Some(tenant) = tenant {
+                    *self.tenants.entry(Arc::clone(tenant)).or_default() += 1;
+                }
+                SlotOwner::Verified {
+                    identity: Arc::clone(identity),
+                    tenant: tenant.cloned(),
+                }
+            }
+            None => {
+                self.anonymous += 1;
+                *self.unknown.entry(pass.site()).or_default() += 1;
+                SlotOwner::Anonymous
+            }
+        };
+        self.passes.insert(pass.number, (pass, owner));
+    }
+
+    pub fn is_in_entry(&self, number: u64) -> bool {
+        matches!(self.passes.get(&number), Some((_, SlotOwner::Entry)))
     }
 
     /// Removes a connection from every count.
@@ -100,19 +135,17 @@ impl ConnectionSlots {
             }
             return;
         }
-        if matches!(place, SlotOwner::Health) {
-            self.health -= 1;
+        if matches!(place, SlotOwner::Entry) {
+            self.entry -= 1;
+            remove_from(&mut self.entries, site, pass.number);
             return;
         }
         lower(&mut self.unknown, &site);
         if matches!(place, SlotOwner::Anonymous) {
             self.anonymous -= 1;
-        } else if let Some(numbers) = self.sites.get_mut(&site) {
+        } else {
             self.pending -= 1;
-            numbers.remove(&pass.number);
-            if numbers.is_empty() {
-                self.sites.remove(&site);
-            }
+            remove_from(&mut self.sites, site, pass.number);
         }
     }
 
@@ -147,6 +180,17 @@ impl ConnectionSlots {
         })
         .or_else(|| self.oldest(all(), |pass| !pass.is_checking() && age(pass) >= GRACE))
         .ok_or(Refused::Later)
+    }
+
+    /// The connection that leaves its entry slot for a new one: of the sites that hold the most, the oldest quiet one.
+    pub fn oldest_entry(&self, now: Instant) -> Option<u64> {
+        let most = self.entries.values().map(BTreeSet::len).max()?;
+        let all = || {
+            let sites = self.entries.values();
+            sites.filter(|numbers| numbers.len() == most).flatten()
+        };
+        self.oldest(all(), |pass| pass.quiet_for(now) >= QUIET)
+            .or_else(|| self.oldest(all(), |_| true))
     }
 
     /// Checks that one more connection of this user (or without credentials) and of this tenant is within the limits.
@@ -186,6 +230,15 @@ impl ConnectionSlots {
             })
             .min()
             .copied()
+    }
+}
+
+fn remove_from(sites: &mut BTreeMap<IpAddr, BTreeSet<u64>>, site: IpAddr, number: u64) {
+    if let Some(numbers) = sites.get_mut(&site) {
+        numbers.remove(&number);
+        if numbers.is_empty() {
+            sites.remove(&site);
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::filter::Filters;
 use crate::service::arrow::columns::SCHEMA;
 use crate::service::callers::caller::Caller;
 use crate::service::callers::shares::Work;
-use crate::service::connections::gate::Pass;
+use crate::service::connections::pass::Pass;
 use crate::service::error::Refusal;
 use crate::service::ingest::put;
 use crate::service::records::{offsets, read};

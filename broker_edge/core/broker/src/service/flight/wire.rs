@@ -22,7 +22,7 @@ use tonic::{Response, Status};
 
 use crate::service::authenticate::authenticate;
 use crate::service::callers::budget::Loan;
-use crate::service::connections::gate::Pass;
+use crate::service::connections::pass::Pass;
 use crate::service::error::Refusal;
 use crate::service::ingest::put_body::PutBody;
 use crate::service::records::outbox::{LoanedMessage, Messages};

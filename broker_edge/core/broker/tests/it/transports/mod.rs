@@ -6,4 +6,4 @@ mod refusals;
 mod revoked;
 mod tls;
 mod websocket;
-mod wires;
+pub mod wires;
