@@ -60,6 +60,8 @@ T = TypeVar("T")
 _REPORTS_MAX = 100_000
 """Approximate number of rows of `action_events` per read: while the engine was down, devices may have reported more
 than fits into memory. The next read continues."""
+_LOOK_EVERY_S = 10.0
+"""How often an engine that writes nothing looks for another one where a look is a request."""
 _LATER = (*ARCHIVES, ACTION_JOURNAL)
 _OPTIONAL = (*(table.name for table in _LATER), SELECTORS.name)
 """Tables that older versions did not have."""
@@ -94,6 +96,7 @@ class DeltalakeStore:
         self._read = self._durable = self._marks()
         """Marks do not go beyond `_durable`, up to which the input tables are on disk for certain."""
         self._writer.sync()
+        self._steady_s, self._look_from, self._has_claimed = steady_s, 0.0, False
         self._artifacts_version = -1
         self._devices = ReadDevices()
         self._reader = TableReader(root, self._writer.current, self._devices.same_id)
@@ -106,6 +109,7 @@ class DeltalakeStore:
 
     def claim(self) -> None:
         self._writer.claim()
+        self._has_claimed = True
         # An earlier engine may have committed until now.
         self._read = self._durable = self._marks()
         self._writer.sync()
@@ -179,6 +183,7 @@ class DeltalakeStore:
         return {fact.device_id: fact for fact in found}
 
     def news(self) -> News:
+        self._look_for_another()
         read = self._read
         if self._synced is not None and read != self._durable:
             # Now, and not in `commit`, because a command does not wait for it here.
@@ -204,6 +209,21 @@ class DeltalakeStore:
             read=self._read,
             newest_reports=max(events_read, self._tables["action_events"].version()),
         )
+
+    def _look_for_another(self) -> None:
+        """Raises EngineFencedError if a newer engine has claimed the tables, which one that writes nothing would not
+        notice. In a local folder a look costs next to nothing."""
+        first = WRITTEN[0]
+        if not self._has_claimed:
+            return
+        if self._folder is not None:
+            if not self._is_behind(self._folder, first, self._tables[first].version()):
+                return
+        elif (now_s := self._steady_s()) < self._look_from:
+            return
+        else:
+            self._look_from = now_s + _LOOK_EVERY_S
+        self._writer.refuse_if_fenced()
 
     def has_changed(self) -> bool:
         read = {"actions": self._read.actions, "action_requests": self._read.requests}

@@ -76,7 +76,8 @@ class TableStore(Protocol):
         """The stored state of each device, by id."""
 
     def news(self) -> News:
-        """The news since the last call; the first call starts after what earlier runs have settled."""
+        """The news since the last call; the first call starts after what earlier runs have settled. Raises
+        EngineFencedError if a newer engine has claimed the tables, soon after it has."""
 
     def has_changed(self) -> bool:
         """Whether there are news for certain. Only a quick look: False may also mean that looking would take long."""

@@ -174,6 +174,27 @@ def test_a_claim_that_a_kill_has_cut_short_is_outdone_in_every_table(world: Engi
         assert len(world.rows(name)) == 1
 
 
+def test_an_engine_that_has_nothing_to_write_notices_that_another_has_taken_over(world: EngineWorld) -> None:
+    job = world.job()
+    job.turn()
+    job.turn()
+    world.job()
+    with pytest.raises(EngineFencedError, match="a newer engine has taken over"):
+        job.turn()
+
+
+def test_where_a_look_is_a_request_an_engine_looks_for_another_now_and_then(world: EngineWorld) -> None:
+    now_s = 100.0
+    store = DeltalakeStore(f"file://{world.root}", steady_s=lambda: now_s)
+    store.claim()
+    store.news()
+    DeltalakeStore(world.root).claim()
+    store.news()
+    now_s += 10.0
+    with pytest.raises(EngineFencedError):
+        store.news()
+
+
 def test_of_engines_that_claim_at_once_one_remains(world: EngineWorld) -> None:
     """Each claim is a sequence of commits, and any number of claims may be mixed."""
     stores = [DeltalakeStore(world.root) for _ in range(4)]
