@@ -380,3 +380,7 @@ impl Authority {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "authority_tests.rs"]
+mod tests;

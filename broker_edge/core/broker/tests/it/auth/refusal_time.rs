@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use super::flight::Flight;
 use super::{connect, line, start_with, write};
 use crate::common::http::{ask, status};
+use arrow_flight::HandshakeRequest;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use futures::stream;
 use headwater_broker::Broker;
 use headwater_broker::auth::users::{generate, new_lines};
 use headwater_mqtt::Version;
@@ -148,23 +150,37 @@ fn an_admin_refusal_takes_as_long_for_every_name_and_kind_of_hash() {
     broker.shutdown();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_flight_refusal_takes_as_long_for_every_name_and_kind_of_hash() {
+/// Measures `refuse`, which is given a connection that shows a name and a wrong password, in the same way.
+async fn flight_refusals_take_as_long(call: &str, refuse: impl AsyncFn(Flight) -> Code) {
     let dir = tempfile::tempdir().unwrap();
     let broker = start(dir.path());
     let mut times = Times::new();
     for round in 0..ROUNDS {
         for name in NAMES {
             let shown = STANDARD.encode(format!("{name}:wrong-{round}"));
-            let mut flight = Flight::open(&broker, Some(format!("Basic {shown}"))).await;
+            let flight = Flight::open(&broker, Some(format!("Basic {shown}"))).await;
             let started = Instant::now();
-            let code = flight.code("version", json!({})).await;
-            assert_eq!(code, Code::Unauthenticated);
+            assert_eq!(refuse(flight).await, Code::Unauthenticated);
             times.add(name, started);
         }
     }
-    times.assert_alike("Flight");
+    times.assert_alike(call);
     tokio::task::spawn_blocking(move || broker.shutdown())
         .await
         .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flight_refusal_takes_as_long_for_every_name_and_kind_of_hash() {
+    let act = async |mut flight: Flight| flight.code("version", json!({})).await;
+    flight_refusals_take_as_long("Flight", act).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flight_handshake_refusal_takes_as_long_for_every_name_and_kind_of_hash() {
+    let shake = async |mut flight: Flight| {
+        let hello = flight.request(stream::iter([HandshakeRequest::default()]));
+        flight.service.handshake(hello).await.unwrap_err().code()
+    };
+    flight_refusals_take_as_long("Flight's handshake", shake).await;
 }
