@@ -3,6 +3,7 @@
 
 mod auth;
 mod behind;
+mod certificates;
 mod checkpoints;
 mod due_turns;
 mod edges;
