@@ -18,14 +18,19 @@ pub struct CertificateNames {
     pub expires_us: Option<i64>,
     /// Issuer and serial number, by which its authority may revoke it.
     pub id: CertificateId,
+    /// The same of the certificates between it and the listener's authority, as far as the client presented them.
+    pub authorities: Box<[CertificateId]>,
     /// What the authorities of its listener have revoked; `None` where the listener has no revocation lists.
     pub revocations: Option<Arc<Revocations>>,
 }
 
 impl CertificateNames {
+    /// Whether it, or a certificate above it, is in a revocation list.
     pub fn is_revoked(&self) -> bool {
         let lists = self.revocations.as_ref();
-        lists.is_some_and(|lists| lists.contains(&self.id))
+        lists.is_some_and(|lists| {
+            lists.contains(&self.id) || self.authorities.iter().any(|id| lists.contains(id))
+        })
     }
 }
 

@@ -118,7 +118,9 @@ settings! {
         #[effect = AtReload]
         client_ca: Option<PathBuf> = None;
         /// PEM file with the revocation lists (CRL) of the authorities that sign client certificates. A client whose
-        /// certificate is revoked, or whose authority has no valid list in the file, is refused.
+        /// certificate is revoked, or whose authority has no valid list in the file, is refused. The certificates
+        /// between it and `client_ca` are checked where the file has a list of their authority; an expired one refuses
+        /// them.
         #[effect = AtReload]
         crl: Option<PathBuf> = None;
         /// Whether clients present a certificate.

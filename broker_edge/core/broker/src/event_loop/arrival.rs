@@ -228,11 +228,10 @@ impl Arrival {
             return Err(Failure::new(ConnectFailure::Tls, "TLS has not begun"));
         };
         if !tls.is_handshaking() {
-            let first = tls.peer_certificates().and_then(<[_]>::first);
             let context = self.speaks.tls.as_ref();
             let lists = context.and_then(|context| context.revocations());
-            let names = first.and_then(|first| certificates::names_of(first, lists));
-            self.certificate = names.map(Arc::new);
+            let chain = tls.peer_certificates().unwrap_or_default();
+            self.certificate = certificates::names_of(chain, lists).map(Arc::new);
             self.next_stage();
         }
         Ok(0)

@@ -93,7 +93,7 @@ pub fn token(input: &[u8]) {
 }
 
 pub fn certificate(input: &[u8]) {
-    let names = names_of(&input.to_vec().into(), None);
+    let names = names_of(&[input.to_vec().into()], None);
     if let Some(names) = names {
         let bytes: usize = names.alternative_names.iter().map(String::len).sum();
         assert!(bytes <= input.len());

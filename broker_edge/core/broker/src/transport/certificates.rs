@@ -15,6 +15,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
+use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
@@ -22,6 +23,7 @@ use crate::clock::now_us;
 use crate::config::{ClientAuth, TlsSettings, TlsVersion};
 use crate::metrics::TransportMetrics;
 use crate::peer::CertificateNames;
+use crate::transport::client_verifier;
 use crate::transport::revocations::{self, CertificateId, Revocations, Revoked};
 
 /// Warn about a certificate that expires within this time.
@@ -221,20 +223,7 @@ fn client_verifier(
     for certificate in certificates(listener, "client_ca", &ca_file)? {
         roots.add(certificate).map_err(|error| refused(&error))?;
     }
-    let provider = Arc::new(ring::default_provider());
-    let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-    if is_optional {
-        verifier = verifier.allow_unauthenticated();
-    }
-    if !lists.is_empty() {
-        // Of the client's own certificate: few authorities publish a list for their intermediate certificates. A
-        // certificate whose authority has no list here, or an expired one, is refused.
-        verifier = verifier
-            .with_crls(lists)
-            .only_check_end_entity_revocation()
-            .enforce_revocation_expiration();
-    }
-    verifier.build().map_err(|error| refused(&error))
+    client_verifier::client_verifier(roots, is_optional, lists).map_err(|error| refused(&error))
 }
 
 fn revocation_lists(
@@ -308,12 +297,13 @@ fn check_time(
     Ok(expires_s)
 }
 
-/// The names in a verified certificate; `None` if it cannot be parsed after all.
+/// The names in the first certificate of a verified chain; `None` if it cannot be parsed after all.
 pub fn names_of(
-    certificate: &CertificateDer<'_>,
+    chain: &[CertificateDer<'_>],
     revocations: Option<Arc<Revocations>>,
 ) -> Option<CertificateNames> {
-    let (_, certificate) = parse_x509_certificate(certificate.as_ref()).ok()?;
+    let (first, others) = chain.split_first()?;
+    let (_, certificate) = parse_x509_certificate(first.as_ref()).ok()?;
     let common_name = certificate
         .subject()
         .iter_common_name()
@@ -337,8 +327,29 @@ pub fn names_of(
         alternative_names,
         expires_us: expires_s.checked_mul(1_000_000),
         id: CertificateId::of(&certificate),
+        authorities: authorities_of(&certificate, others),
         revocations,
     })
+}
+
+/// Of the other certificates that a client has presented, those above its own.
+fn authorities_of(
+    certificate: &X509Certificate<'_>,
+    others: &[CertificateDer<'_>],
+) -> Box<[CertificateId]> {
+    let parsed = others.iter().map(|one| parse_x509_certificate(one));
+    let mut others: Vec<_> = parsed.flatten().map(|(_, one)| one).collect();
+    let mut issuer = certificate.issuer().as_raw().to_vec();
+    let mut found = Vec::new();
+    while let Some(at) = others
+        .iter()
+        .position(|one| one.subject().as_raw() == issuer)
+    {
+        let next = others.swap_remove(at);
+        found.push(CertificateId::of(&next));
+        issuer = next.issuer().as_raw().to_vec();
+    }
+    found.into()
 }
 
 #[cfg(test)]
@@ -358,12 +369,12 @@ mod tests {
             .subject_alt_names
             .push(SanType::Rfc822Name("ops@example".try_into().unwrap()));
         let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-        let names = names_of(certificate.der(), None).unwrap();
+        let names = names_of(&[certificate.der().clone()], None).unwrap();
         assert_eq!(names.common_name.as_deref(), Some("dev-7"));
         assert_eq!(
             names.alternative_names,
             ["dev-7.example", "urn:device:7", "ops@example"]
         );
-        assert_eq!(names_of(&b"no certificate".to_vec().into(), None), None);
+        assert_eq!(names_of(&[b"no certificate".to_vec().into()], None), None);
     }
 }

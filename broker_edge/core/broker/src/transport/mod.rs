@@ -5,6 +5,7 @@
 //! layers when sockets are ready. Connections before their CONNECT are in the event loop's `arrivals`.
 
 pub mod certificates;
+mod client_verifier;
 pub mod first_bytes;
 pub mod proxy;
 pub mod revocations;

@@ -199,15 +199,23 @@ impl Gate {
         self.metrics.listeners.count_closed(self.kind, why);
     }
 
+    /// Counts a connection that ended with its credentials.
+    pub(super) fn count_end(&self, reason: &'static str) {
+        self.metrics.auth.end(reason);
+    }
+
     fn show(&self, state: &ConnectionSlots) {
         let (all, pending) = (state.passes.len(), state.pending + state.entry);
         self.metrics.listeners.set(self.kind, all, pending);
     }
 
     /// Makes connections pending again whose users the new authority does not admit. They have to show other
-    /// credentials within the usual deadline. Their running calls end by themselves, with the reason.
+    /// credentials within the usual deadline. Their running calls end by themselves, with the reason. Connections of
+    /// clients whose certificate was revoked are closed, whoever their user is.
     pub fn review(&self, authority: &Authority) {
         let mut state = self.state.lock();
+        let passes = state.passes.values().map(|(pass, _)| pass);
+        let revoked: Vec<Arc<Pass>> = passes.filter(|pass| pass.is_revoked()).cloned().collect();
         let gone: Vec<u64> = state
             .passes
             .iter()
@@ -226,6 +234,7 @@ impl Gate {
         }
         self.show(&state);
         drop(state);
+        revoked.iter().for_each(|pass| pass.end("revoked"));
         self.left.notify_one();
     }
 

@@ -127,9 +127,7 @@ fn an_entry_slot_is_left_by_the_address_with_the_most_and_there_by_the_oldest_qu
     let busy = enter(&gate, 4);
     let at = |after_ms| busy.came + Duration::from_millis(after_ms);
     let quiet = gate.enter_at(from(4), 9, at(10)).expect("an entry slot").0;
-    // What `busy` sent last came a moment ago.
-    std::thread::sleep(Duration::from_millis(15));
-    busy.spoke();
+    busy.spoke_at(at(15));
     let next = gate.enter_at(from(4), 9, at(20)).expect("an entry slot").0;
     assert!(!is_open(&quiet) && is_open(&busy));
     let last = gate

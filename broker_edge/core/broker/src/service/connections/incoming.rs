@@ -19,11 +19,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
+use super::expiry::ExpiryWatch;
 use super::gate::{Gate, Refused};
 use super::guarded_socket::GuardedSocket;
 use super::pass::{Pass, ROOM};
 use crate::metrics::Closed;
-use crate::transport::certificates::TlsContext;
+use crate::transport::certificates::{self, TlsContext};
 
 /// Accepted connections that wait to be served; further ones wait in the kernel's backlog.
 const WAITING_MAX: usize = 16;
@@ -39,6 +40,8 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 pub struct Conn {
     stream: Pin<Box<dyn ByteStream>>,
     pass: Arc<Pass>,
+    /// Of the client's certificate, if it presented one.
+    _expiry: Option<ExpiryWatch>,
 }
 
 /// Plain or TLS.
@@ -169,16 +172,23 @@ impl Acceptor {
         let (ready, pass) = (self.ready.clone(), Arc::clone(&stream.pass));
         let Some(tls) = &self.tls else {
             // An error means that the receiver is gone.
-            let _ = ready.send(Conn::new(pass, stream)).await;
+            let _ = ready.send(Conn::new(pass, stream, None)).await;
             return;
         };
-        let acceptor = TlsAcceptor::from(tls.current());
+        let (acceptor, lists) = (TlsAcceptor::from(tls.current()), tls.revocations());
         let (gate, address) = (Arc::clone(&self.gate), pass.address);
         tokio::spawn(async move {
             // The connection's deadline applies to the handshake.
             match acceptor.accept(stream).await {
                 Ok(stream) => {
-                    let _ = ready.send(Conn::new(pass, stream)).await;
+                    let chain = stream.get_ref().1.peer_certificates();
+                    let names = chain.and_then(|chain| certificates::names_of(chain, lists));
+                    let expires_us = names.as_ref().and_then(|names| names.expires_us);
+                    if let Some(names) = names {
+                        pass.set_certificate(Arc::new(names));
+                    }
+                    let expiry = expires_us.map(|at| ExpiryWatch::new(Arc::clone(&pass), at));
+                    let _ = ready.send(Conn::new(pass, stream, expiry)).await;
                 }
                 Err(error) => {
                     gate.count_failed_handshake();
@@ -213,9 +223,17 @@ impl Stream for Incoming {
 }
 
 impl Conn {
-    fn new(pass: Arc<Pass>, stream: impl ByteStream + 'static) -> Conn {
+    fn new(
+        pass: Arc<Pass>,
+        stream: impl ByteStream + 'static,
+        expiry: Option<ExpiryWatch>,
+    ) -> Conn {
         let stream = Box::pin(stream);
-        Conn { stream, pass }
+        Conn {
+            stream,
+            pass,
+            _expiry: expiry,
+        }
     }
 
     pub fn pass(&self) -> &Arc<Pass> {

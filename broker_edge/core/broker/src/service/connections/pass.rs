@@ -1,8 +1,8 @@
 //! The slot of one connection, as its socket and its calls see it.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use futures::task::AtomicWaker;
@@ -11,7 +11,7 @@ use super::gate::{Gate, Refused};
 use super::slots::TooMany;
 use crate::auth::{Identity, ListenerKind};
 use crate::metrics::Closed;
-use crate::peer::site_of;
+use crate::peer::{CertificateNames, site_of};
 
 /// How often to check whether a slot has become free.
 pub const ROOM: Duration = Duration::from_millis(10);
@@ -39,6 +39,8 @@ pub struct Pass {
     is_verified: AtomicBool,
     is_closed: AtomicBool,
     waker: AtomicWaker,
+    /// What the client has presented in its TLS handshake.
+    certificate: OnceLock<Arc<CertificateNames>>,
 }
 
 impl Pass {
@@ -54,6 +56,7 @@ impl Pass {
             is_verified: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             waker: AtomicWaker::new(),
+            certificate: OnceLock::new(),
         }
     }
 
@@ -87,7 +90,12 @@ impl Pass {
 
     /// Notes that the client has sent something.
     pub fn spoke(&self) {
-        let after_us = u64::try_from(self.came.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.spoke_at(Instant::now());
+    }
+
+    pub(super) fn spoke_at(&self, now: Instant) {
+        let after = now.saturating_duration_since(self.came);
+        let after_us = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
         self.spoke_us.store(after_us.max(1), Ordering::Relaxed);
     }
 
@@ -159,6 +167,30 @@ impl Pass {
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.waker.wake();
+    }
+
+    /// Notes the certificate that the client has presented, and closes the connection if it was revoked meanwhile.
+    pub fn set_certificate(&self, names: Arc<CertificateNames>) {
+        // A connection has one handshake.
+        let _ = self.certificate.set(names);
+        if self.is_revoked() {
+            self.end("revoked");
+        }
+    }
+
+    /// Whether a reload has revoked the client's certificate.
+    pub fn is_revoked(&self) -> bool {
+        let names = self.certificate.get();
+        names.is_some_and(|names| names.is_revoked())
+    }
+
+    /// Closes the connection because its client's certificate is not valid any more.
+    pub fn end(&self, reason: &'static str) {
+        self.close();
+        self.leave();
+        self.gate.count_end(reason);
+        let (listener, address) = (self.kind().name(), self.address);
+        tracing::info!(listener, %address, reason, "a connection ended with its client's certificate");
     }
 
     /// Closes the connection at its deadline.

@@ -4,6 +4,7 @@ mod doors;
 mod limits;
 mod refusals;
 mod revoked;
+mod service_certificates;
 mod tls;
 mod websocket;
 pub mod wires;

@@ -48,9 +48,18 @@ impl Fleet {
     }
 
     fn enter(&self, broker: &Broker, who: &Identity) -> Option<Client<TlsWire>> {
+        self.enter_as(broker, who, "c")
+    }
+
+    fn enter_as(
+        &self,
+        broker: &Broker,
+        who: &Identity,
+        client_id: &str,
+    ) -> Option<Client<TlsWire>> {
         let address = broker.addresses("mqtts")[0];
         let wire = tls(tcp(address), &client_config(&self.server, Some(who)));
-        try_connect(wire, "c")
+        try_connect(wire, client_id)
     }
 }
 
@@ -115,6 +124,39 @@ fn an_expired_list_and_an_authority_without_a_list_let_nobody_in() {
     fleet
         .enter(&broker, &client)
         .expect("the list is valid again");
+}
+
+#[test]
+fn an_authority_between_is_refused_where_a_list_revokes_it_and_admitted_where_there_is_no_list_for_it()
+ {
+    let fleet = Fleet::new();
+    let (good, bad) = (
+        fleet.clients.below("good", 21),
+        fleet.clients.below("bad", 22),
+    );
+    let of = |between: &Authority, name: &str| between.sign_numbered(name, 7).with(between);
+    let (stays, goes) = (of(&good, "a"), of(&bad, "b"));
+    let own = || [good.revoke(&[], 2100), bad.revoke(&[], 2100)].concat();
+    // There is no list of the authority that signed those between.
+    fleet.write(&own());
+    let broker = start_with(&fleet.log(), fleet.change());
+    let mut first = fleet.enter_as(&broker, &stays, "a").expect("not revoked");
+    let mut second = fleet.enter_as(&broker, &goes, "b").expect("not known");
+    fleet.write(&(own() + &fleet.clients.revoke(&[22], 2100)));
+    broker.reload().expect("the files are right");
+    assert!(second.packet().is_none(), "the connection ends");
+    first.publish("t", b"x");
+    assert!(fleet.enter(&broker, &goes).is_none());
+    fleet.enter(&broker, &stays).expect("it is not revoked");
+    // What was revoked since is not known.
+    fleet.write(&(own() + &fleet.clients.revoke(&[], 2002)));
+    broker.reload().expect("they are lists");
+    assert!(fleet.enter(&broker, &stays).is_none());
+    // A list is required of the authority that signed the client's own certificate.
+    fleet.write(&(good.revoke(&[], 2100) + &fleet.clients.revoke(&[], 2100)));
+    broker.reload().expect("they are lists");
+    assert!(fleet.enter(&broker, &goes).is_none());
+    fleet.enter(&broker, &stays).expect("it is not revoked");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -24,7 +24,7 @@ use crate::common::{Client, DEADLINE};
 /// The authority that signs the certificates of a test.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
-/// A certificate and its key, in PEM.
+/// A certificate, followed by those above it that the client presents, and its key, in PEM.
 pub struct Identity {
     pub cert: String,
     pub key: String,
@@ -32,6 +32,21 @@ pub struct Identity {
 
 impl Authority {
     pub fn new(name: &str) -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let own = CertifiedIssuer::self_signed(Self::params(name), key);
+        Self(own.expect("a certificate"))
+    }
+
+    /// An authority whose certificate is signed by this one, with a serial number by which it can be revoked.
+    pub fn below(&self, name: &str, serial: u64) -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = Self::params(name);
+        params.serial_number = Some(serial.into());
+        let signed = CertifiedIssuer::signed_by(params, key, &self.0);
+        Self(signed.expect("a certificate"))
+    }
+
+    fn params(name: &str) -> CertificateParams {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -39,8 +54,7 @@ impl Authority {
             rcgen::KeyUsagePurpose::KeyCertSign,
             rcgen::KeyUsagePurpose::CrlSign,
         ];
-        let key = KeyPair::generate().expect("a key");
-        Self(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
+        params
     }
 
     pub fn pem(&self) -> String {
@@ -78,6 +92,15 @@ impl Authority {
         list.pem().expect("PEM")
     }
 
+    /// A certificate that expires so long after now.
+    pub fn sign_for(&self, common_name: &str, time: Duration) -> Identity {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let until = now.expect("a clock after 1970") + time;
+        self.sign_with(common_name, |params| {
+            params.not_after = rcgen::date_time_ymd(1970, 1, 1) + until;
+        })
+    }
+
     pub fn sign_until(&self, common_name: &str, uri: Option<&str>, year: Option<i32>) -> Identity {
         self.sign_with(common_name, |params| {
             if let Some(uri) = uri {
@@ -110,6 +133,14 @@ impl Authority {
     }
 }
 
+impl Identity {
+    /// Presents the certificate of this authority too.
+    pub fn with(mut self, authority: &Authority) -> Self {
+        self.cert.push_str(&authority.pem());
+        self
+    }
+}
+
 /// Writes the files of a listener and returns the settings that name them.
 pub fn tls_settings(dir: &Path, identity: &Identity, clients: Option<&Authority>) -> TlsSettings {
     let file = |name: &str, text: &str| {
@@ -138,11 +169,10 @@ pub fn client_config(authority: &Authority, identity: Option<&Identity>) -> Arc<
         .with_root_certificates(roots);
     Arc::new(match identity {
         Some(identity) => {
-            let cert = CertificateDer::from_pem_slice(identity.cert.as_bytes()).expect("PEM");
+            let chain = CertificateDer::pem_slice_iter(identity.cert.as_bytes());
+            let chain = chain.collect::<Result<_, _>>().expect("PEM");
             let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).expect("PEM");
-            builder
-                .with_client_auth_cert(vec![cert], key)
-                .expect("they fit")
+            builder.with_client_auth_cert(chain, key).expect("they fit")
         }
         None => builder.with_no_client_auth(),
     })
@@ -198,7 +228,11 @@ pub fn try_connect<W: Wire>(wire: W, client_id: &str) -> Option<Client<W>> {
 
 /// The value of a metric by its full name with labels.
 pub fn metric(broker: &Broker, name: &str) -> f64 {
-    let text = http(broker, "/metrics");
+    value_in(&http(broker, "/metrics"), name)
+}
+
+/// The same in the text of all metrics.
+pub fn value_in(text: &str, name: &str) -> f64 {
     text.lines()
         .find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
         .unwrap_or_else(|| panic!("no {name} in {text}"))
