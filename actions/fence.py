@@ -15,6 +15,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 
 from broker_edge.errors import EngineFencedError, TableStoreError
+from sinks.probe import require_writable
+from sinks.tables import uri_of
 
 ENGINE = "headwater-actions:engine"
 """The Delta transaction that numbers the engines of these tables."""
@@ -40,6 +42,8 @@ class Fence:
         """Puts a new number into all tables by `claimed` (default: `numbered`). Raises EngineFencedError if another
         engine does so at the same time and wins, TableStoreError if the first table changes all the time."""
         claimed = claimed or numbered
+        for name in self._names:
+            require_writable(uri_of(self._root, name))
         number = self._claim_first(current, claimed)
         self._number = number
         for name in self._names[1:]:

@@ -30,7 +30,8 @@ from actions.rows import (
 )
 from actions.selectors import Selectors, merged
 from broker_edge.errors import RefusedError, SettingsError
-from sinks.probe import require_safe_commits
+from broker_edge.escape import moment
+from sinks.probe import require_safe_commits, require_writable
 from sinks.rows import Row, arrow_of, now_us
 from sinks.sql_text import literal
 from sinks.store import StoreAccess
@@ -164,6 +165,10 @@ class FleetDesk:
         Waves and percentages depend on a hash of the action's id, so they are the same in a later `order` with this id.
         """
         action = action_of(self._row(order, action_id), commit_version=0)
+        late = _too_late(action)
+        if late is not None:
+            said = f"refused, nothing was sent: {late}"
+            return Foresight(refused=said, message=said, devices=())
         updates = self._open_updates() if action.is_ota else []
         needed = {*action.rollout.depends_on, *(update.action_id for update in updates)} - {action.action_id}
         rows = [state_of(row) for id_ in needed for row in self._query("action_state", _where("action_state", id_))]
@@ -178,10 +183,16 @@ class FleetDesk:
         return foresee(action, state, devices, self._artifacts(), now_us(), logs=logs, limits=limits, updates=updates)
 
     def refusal(self, order: Order, *, action_id: str | None = None, limits: Limits | None = None) -> str | None:
-        """Why the engine would refuse this order with the artifacts of now, or None. Without `limits`, which say whose
-        signatures count, signatures are left to the engine."""
+        """Why the engine would refuse this order with the artifacts and actions of now, or time out all of its targets;
+        or None. Without `limits`, which say whose signatures count, signatures are left to the engine."""
         action = action_of(self._row(order, action_id), commit_version=0)
-        return refusal(action, self._artifacts(), limits or Limits(allow_unsigned=True))
+        wrong = refusal(action, self._artifacts(), limits or Limits(allow_unsigned=True)) or _too_late(action)
+        if wrong is not None:
+            return wrong
+        for needed in action.rollout.depends_on:
+            if self.stored(needed) is None and self.action(needed) is None:
+                return f"depends_on names action {needed}, which does not exist: insert it first"
+        return None
 
     def _artifacts(self) -> Artifacts:
         found = [artifact_of(row) for row in self._query("artifacts", "SELECT * FROM artifacts")]
@@ -354,12 +365,19 @@ class FleetDesk:
         if not DeltaTable.is_deltatable(uri, storage_options=options):
             raise self.history.missing(table.name)
         require_safe_commits(str(self._root), self._access)
+        require_writable(uri)
         # A table of an older version may lack a column.
         update_by_path(DeltaTable(uri, storage_options=options), table)
         write_deltalake(uri, arrow_of(rows, table), mode="append", storage_options=options)
 
     def _query(self, name: str, sql: str) -> list[dict[str, Any]]:
         return self.history.query(name, sql)
+
+
+def _too_late(action: Action) -> str | None:
+    if action.deadline_us is None or action.deadline_us > now_us():
+        return None
+    return f"deadline {moment(action.deadline_us)} has passed"
 
 
 def _created(row: Row) -> str:

@@ -31,6 +31,7 @@ from actions.inventory_values import (
 from actions.journal_overlay import FreshTable
 from broker_edge.errors import NotFoundError, SettingsError, SetupError, TableStoreError
 from sinks.conflicts import committed
+from sinks.probe import require_writable
 from sinks.rows import Row, arrow_of, now_us, rows_of
 from sinks.sql_text import literal
 from sinks.table_query import queried
@@ -223,6 +224,7 @@ class Inventory:
             summary, changes = plan(self._by_id(table))
             if dry_run or not changes:
                 return summary
+            require_writable(uri_of(self._root, DEVICES.name))
             update_by_path(table, DEVICES)
             self._merge(table, changes.values())
             return replace(summary, version=table.version())

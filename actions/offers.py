@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 from actions.engine import ActionPhase
 from broker_edge.errors import NotFoundError, SetupError
 from sinks.conflicts import committed
-from sinks.probe import require_safe_commits
+from sinks.probe import require_safe_commits, require_writable
 from sinks.rows import now_us, rows_of
 from sinks.sql_text import literal
 from sinks.store import StoreAccess
@@ -46,6 +46,7 @@ class Offers:
     def withdraw(self, name: str, version: str, *, reason: str = "") -> Withdrawn:
         """Marks the row as withdrawn; a second time changes nothing. Raises NotFoundError if there is no such row."""
         require_safe_commits(self._root, self._access)
+        require_writable(uri_of(self._root, ARTIFACTS.name))
 
         def attempt() -> tuple[Mapping[str, Any], bool]:
             table = self._open("artifacts")

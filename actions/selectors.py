@@ -18,7 +18,7 @@ from actions.engine.selection import describe
 from actions.engine.validity import refusal
 from actions.rows import selector_of
 from broker_edge.errors import NotFoundError, RefusedError, SettingsError
-from sinks.probe import require_safe_commits
+from sinks.probe import require_safe_commits, require_writable
 from sinks.rows import Row, arrow_of, now_us, rows_of
 from sinks.sql_text import literal
 from sinks.store import StoreAccess
@@ -94,6 +94,7 @@ class Selectors:
     def _append(self, row: Row) -> None:
         options = self._access.deltalake()
         require_safe_commits(str(self._root), self._access)
+        require_writable(uri_of(self._root, SELECTORS.name))
         create_by_path(self._root, storage_options=options, tables=[SELECTORS])
         full = {**row, "tenant": self._tenant, "created_by": self._by, "created_at": now_us()}
         uri = uri_of(self._root, SELECTORS.name)

@@ -21,6 +21,8 @@ _TIME = "TIME"
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DURATION = re.compile(r"([0-9]+)([smhd]?)")
 _SECONDS_MAX = 2**31 - 1
+_INT_MAX = 2**31 - 1
+"""The columns have 32 bits."""
 
 
 def seconds_of(text: str) -> int:
@@ -77,11 +79,13 @@ def _order(
         typer.Option(metavar="PERCENT[,KEY=VALUE…]", help="For example 1,success=90,error=10,min=5,soak=1h,approve."),
     ] = None,
     needs_approval: Annotated[bool, typer.Option("--needs-approval", help="Another person must approve it.")] = False,
-    rate: Annotated[int | None, typer.Option(metavar="N", help="Maximum commands per minute.")] = None,
-    max_in_flight: Annotated[int | None, typer.Option(metavar="N", help="Maximum devices at work at once.")] = None,
+    rate: Annotated[int | None, typer.Option(max=_INT_MAX, metavar="N", help="Maximum commands per minute.")] = None,
+    max_in_flight: Annotated[
+        int | None, typer.Option(max=_INT_MAX, metavar="N", help="Maximum devices at work at once.")
+    ] = None,
     abort: Annotated[float | None, typer.Option(metavar="PERCENT", help="Stop above this share of errors.")] = None,
     abort_min: Annotated[
-        int | None, typer.Option(metavar="N", help="Devices that must have ended before it stops.")
+        int | None, typer.Option(max=_INT_MAX, metavar="N", help="Devices that must have ended before it stops.")
     ] = None,
     not_before: Annotated[str | None, typer.Option(metavar="TIME", help="Start: ISO 8601, or +2h from now.")] = None,
     deadline: Annotated[str | None, typer.Option(metavar="TIME", help="End: ISO 8601, or +2h from now.")] = None,
@@ -99,12 +103,14 @@ def _order(
     timeout_step: Annotated[
         int | None, typer.Option(parser=seconds_of, metavar=_TIME, help="Between two reports: 90s, 15m, 24h, 7d.")
     ] = None,
-    retries: Annotated[int | None, typer.Option(metavar="N", help="Further attempts after an error.")] = None,
+    retries: Annotated[
+        int | None, typer.Option(max=_INT_MAX, metavar="N", help="Further attempts after an error.")
+    ] = None,
     retry_backoff: Annotated[
         int | None,
         typer.Option(parser=seconds_of, metavar=_TIME, help="Pause before the first retry: 90s, 15m, 24h, 7d."),
     ] = None,
-    priority: Annotated[int | None, typer.Option(help="Higher first.")] = None,
+    priority: Annotated[int | None, typer.Option(min=-_INT_MAX, max=_INT_MAX, help="Higher first.")] = None,
     depends_on: Annotated[list[str] | None, typer.Option(metavar="ACTION_ID", help="Must succeed first.")] = None,
     mode: Annotated[str | None, typer.Option(help="OTA: forced, soft or download_only.")] = None,
     supersede: Annotated[bool, typer.Option("--supersede", help="OTA: cancel older ones on its devices.")] = False,
@@ -162,6 +168,8 @@ def labels_of(texts: list[str]) -> dict[str, str]:
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise typer.BadParameter(f"--label {text}: write KEY=VALUE")
+        if key in labels:
+            raise typer.BadParameter(f"--label {text}: {key} is there twice, and a device has one value of a label")
         labels[key] = value
     return labels
 

@@ -49,7 +49,9 @@ def create(
     by: ByOption = None,
     admin: SignInOption = None,
     action_id: Annotated[str | None, typer.Option("--id", help="Id of the action (default: a new one).")] = None,
-    wait: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait until the action has ended.")] = None,
+    wait: Annotated[
+        float | None, typer.Option(min=0.001, metavar="SECONDS", help="Wait until the action has ended.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Insert an action, unless the engine would refuse it. A device must match all selectors given. With --wait, exit
@@ -180,7 +182,7 @@ def watch(
     action_id: ActionArgument,
     tables: Tables,
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Stop after this time (exit code 124).")
+        float | None, typer.Option(min=0.001, metavar="SECONDS", help="Stop after this time (exit code 124).")
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -224,6 +226,8 @@ def export(
     if out is not None and csv is not None:
         raise typer.BadParameter("give one of --out and --csv")
     period = (time_of("--since", since), time_of("--until", until))
+    if period[0] is not None and period[1] is not None and period[0] >= period[1]:
+        raise typer.BadParameter(f"--since {since} is not before --until {until}")
     with open_desk(tables) as desk:
         from actions.export import Export, actions_between
 

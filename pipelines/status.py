@@ -42,10 +42,10 @@ from pipelines.spark.pools import pool
 from pipelines.spark.session import open_session
 from pipelines.spark.stores import reach_stores
 from sinks.connect import QueryId, is_connect
-from sinks.probe import require_safe_commits
+from sinks.probe import require_safe_commits, require_writable
 from sinks.rows import now_us, rows_of
 from sinks.store import StoreAccess
-from sinks.tables import DEFAULT_TENANT
+from sinks.tables import ACTION_EVENTS, DEFAULT_TENANT, uri_of
 from sinks.torn_commits import repair_tables
 
 QUERY_NAME = "status"
@@ -91,6 +91,7 @@ def start_status(spark: SparkSession, settings: StatusSettings, *, available_now
         repair_checkpoint(settings.checkpoint)
     reach_stores(spark, settings.access, [settings.checkpoint])
     require_safe_commits(settings.root, settings.access)
+    require_writable(uri_of(settings.root, ACTION_EVENTS.name))
     log = EventLog(settings.root, access=settings.access)
     uplink = None if settings.uplink_topic is None else UplinkTopic(settings.uplink_topic)
     records = headwater_stream(

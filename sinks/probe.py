@@ -1,4 +1,4 @@
-"""Refuses an object store that cannot commit safely, before the first row is written to it.
+"""Refuses a place that cannot be written or cannot commit safely, before the first row is written to it.
 
 A Delta commit must fail if the version already exists, which needs a PUT with `If-None-Match: *`. Some stores accept
 the header and ignore it: two writers then overwrite each other's commits, and rows are lost without an error. The probe
@@ -7,15 +7,17 @@ writes one new key twice, in a folder of its own that Delta's readers ignore.
 
 from __future__ import annotations
 
+import os
 import uuid
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
-from broker_edge.errors import StoreRefusedError
+from broker_edge.errors import StoreRefusedError, TableStoreError
 from sinks.store import CONNECT_S, RETRIES, RETRY_S, StoreAccess, is_remote
 from sinks.store_errors import kind_of
 
@@ -48,6 +50,19 @@ def require_safe_commits(path: str, access: StoreAccess) -> None:
             f"the store of {path} has no conditional PUT (If-None-Match), so that concurrent commits would lose rows: "
             "use a store that has it"
         )
+
+
+def require_writable(table: str) -> None:
+    """Raises TableStoreError if this user may not write the table at this path. deltalake would panic in a thread of
+    its own, and name the file but not what to do. Does nothing for object stores, and where there is no table."""
+    if is_remote(table):
+        return
+    folder = Path(table.removeprefix("file://"))
+    for one in (folder, folder / "_delta_log"):
+        if one.is_dir() and not os.access(one, os.W_OK | os.X_OK):
+            is_mounted_so = bool(os.statvfs(one).f_flag & os.ST_RDONLY)
+            why = "its file system is mounted read-only" if is_mounted_so else "this user has no right to write there"
+            raise TableStoreError(f"nothing was written: {one}: {why}")
 
 
 def _second_put_fails(path: str, access: StoreAccess) -> bool:

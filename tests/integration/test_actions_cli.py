@@ -322,7 +322,13 @@ def test_bars_show_every_state_that_is_there() -> None:
         (("create", "echo", "--wave", "100,soak=soon"), 2, "`soon` is not a duration"),
         (("create", "echo", "--deadline", "+99999999999d"), 2, "--deadline +99999999999d: write a time such as"),
         (("export", "--since", "24h"), 2, "--since 24h: write a time such as 2027-01-15T22:00+01:00, +2h for"),
+        (("export", "--since", "-1h", "--until", "-2h"), 2, "--since -1h is not before --until -2h"),
+        (("create", "echo", "--label", "a=b", "--label", "a=c"), 2, "--label a=c: a is there twice"),
+        (("create", "echo", "--device", "d1", "--priority", "99999999999"), 2, "--priority"),
+        (("create", "echo", "--device", "d1", "--rate", "99999999999"), 2, "--rate"),
         (("list", "--limit", str(10**20)), 2, "--limit"),
+        (("watch", "a1", "--timeout", "-1"), 2, "--timeout"),
+        (("create", "echo", "--device", "d1", "--wait", "-1"), 2, "--wait"),
         (("audit", "nothing"), 4, "there is no action nothing"),
         (("watch", "nothing", "--timeout", "0.4"), 4, "no action engine has processed action nothing within 0.4 s"),
         (("show", "nothing"), 4, "no action engine has processed action nothing"),
@@ -337,7 +343,14 @@ def test_wrong_use_is_one_sentence(run: Run, root: str, arguments: tuple[str, ..
 
 @pytest.mark.parametrize(
     "wrong",
-    [("--percentage", "0"), ("--wave", "10"), ("--artifact", "pump:9.9"), ("--where", "site =")],
+    [
+        ("--percentage", "0"),
+        ("--wave", "10"),
+        ("--artifact", "pump:9.9"),
+        ("--where", "site ="),
+        ("--deadline", "2020-01-01T00:00Z"),
+        ("--depends-on", "nothing"),
+    ],
 )
 def test_plan_and_create_refuse_the_same_with_the_same_code(run: Run, root: str, wrong: tuple[str, ...]) -> None:
     order = ("fw", "--device", "d1", *wrong, "--root", root)
