@@ -7,6 +7,7 @@ missing one. Expressions only: this module runs no job and knows no table.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ from pipelines.silver.schema import EventTime, Evolution, MessageSchema, Payload
 PAYLOAD = "_payload"
 """The column with the payload as a variant; null if it could not be parsed."""
 
+IS_LONG = "_is_long"
+"""The column that says whether the payload is longer, as JSON, than `_SHORT_BYTES`."""
+
+_SHORT_BYTES = 2 * 1024
+
 NOT_JSON = "the payload is not JSON, or has a key twice"
 
 Path = tuple[str, ...]
@@ -30,7 +36,7 @@ _KIND_MAX = 64
 """Characters of a type name, enough for every scalar. The type of an object names all its keys, which may be as long as
 the payload."""
 
-# Results of `schema_of_variant` that a column of the type accepts. Numbers that do not fit are detected later.
+# Results of `_kind` that a column of the type accepts. Numbers that do not fit are detected later.
 _NUMBER = r"BIGINT|DOUBLE|FLOAT|DECIMAL\(.*\)"
 _TAKES: Mapping[str, str] = {
     "string": "STRING",
@@ -69,17 +75,20 @@ def parsed(json: Column) -> Column:
     return F.try_parse_json(json)
 
 
+def is_long(json: Column) -> Column:
+    return F.octet_length(json) > _SHORT_BYTES
+
+
 def payload_problem(problem: Column) -> Column:
     """The problem with the payload as a whole, or null."""
-    is_object = _kind(F.col(PAYLOAD)).startswith("OBJECT")
+    is_object = _is_object(F.col(PAYLOAD))
     return F.when(problem.isNotNull(), problem).when(~is_object, F.lit("the payload is not a JSON object"))
 
 
 def field_value(schema: MessageSchema, field: SchemaField) -> Column:
     """The field's value in its type; null if it is missing or has another type."""
     path = schema.path_of(field)
-    found = _at(path, "variant")
-    return F.when(_kind(found).rlike(_takes(field.type)), _typed(path, field))
+    return F.when(_kind_at(path).rlike(_takes(field.type)), _typed(path, field))
 
 
 def field_problem(schema: MessageSchema, field: SchemaField) -> Column:
@@ -88,7 +97,7 @@ def field_problem(schema: MessageSchema, field: SchemaField) -> Column:
         return F.lit(None).cast("string")
     path = schema.path_of(field)
     found = _at(path, "variant")
-    kind = _kind(found)
+    kind = _kind_at(path)
     shown = ".".join(path)
     missing = _missing(schema, path) if field.required else F.lit(None).cast("string")
     return (
@@ -127,7 +136,7 @@ def time_problem(time: EventTime | None) -> Column:
     wanted = "an ISO 8601 time" if time.unit is TimeUnit.ISO else f"a time in {time.unit} since 1970"
     return F.when(_is_missing(found), missing).when(
         _moment(tuple(time.path), time.unit).isNull(),
-        F.concat(F.lit(f"{shown} must be {wanted}, not "), _told(_kind(found))),
+        F.concat(F.lit(f"{shown} must be {wanted}, not "), _told(_kind_at(tuple(time.path)))),
     )
 
 
@@ -176,7 +185,7 @@ def unnamed_kinds(prefix: Prefix) -> Column:
     return F.transform(
         F.map_entries(unnamed(prefix)),
         lambda entry: F.struct(
-            entry["key"].alias("key"), F.substring(F.schema_of_variant(entry["value"]), 1, _KIND_MAX).alias("kind")
+            entry["key"].alias("key"), F.substring(_kind(entry["value"]), 1, _KIND_MAX).alias("kind")
         ),
     )
 
@@ -194,7 +203,7 @@ def rescued(schema: MessageSchema) -> Column:
     for prefix in prefixes(schema):
         parts.append(F.transform_keys(unnamed(prefix), _key_below(prefix.path)))
         if prefix.path:
-            parts.append(_unless(prefix.path, "OBJECT.*"))
+            parts.append(_unless(prefix.path, "^OBJECT"))
     parts += [_unless(schema.path_of(field), _takes(field.type)) for field in schema.fields if field.inferred]
     whole = F.map_concat(*[F.coalesce(part, empty) for part in parts])
     return F.when(F.size(whole) > 0, F.to_json(whole))
@@ -220,8 +229,43 @@ def _quoted(key: str) -> str:
     return f'"{key}"' if "'" in key else f"'{key}'"
 
 
+def kinds(schema: MessageSchema) -> list[Column]:
+    """The original types of the values that the other columns are about. Select them first: each costs more than what
+    is made of it, and is used several times."""
+    time = [tuple(schema.time.path)] if schema.time is not None else []
+    below = [one.path for one in prefixes(schema) if one.path]
+    paths = sorted({*(schema.path_of(field) for field in schema.fields), *time, *below})
+    return [_kind(_at(path, "variant")).alias(_kind_name(path)) for path in paths]
+
+
+def _kind_at(path: Path) -> Column:
+    return F.col(_kind_name(path))
+
+
+def _kind_name(path: Path) -> str:
+    """Keys may have any characters, and the names of columns may not."""
+    return f"_kind_{json.dumps(path).encode().hex()}"
+
+
 def _kind(value: Column) -> Column:
-    return F.schema_of_variant(value)
+    """The original type, in the words of `schema_of_variant`. In a long payload an object is OBJECT without its keys,
+    and an array of objects or arrays is ARRAY<OBJECT>.
+
+    `schema_of_variant` merges the keys of all objects in an array, again for each of them: one payload of a megabyte
+    took minutes. In short payloads it is the cheapest way.
+    """
+    is_nested = F.exists(
+        F.try_variant_get(value, "$", "array<variant>"), lambda one: F.substring(F.to_json(one), 1, 1).isin("{", "[")
+    )
+    return (
+        F.when(F.col(IS_LONG) & _is_object(value), F.lit("OBJECT"))
+        .when(F.col(IS_LONG) & is_nested, F.lit("ARRAY<OBJECT>"))
+        .otherwise(F.schema_of_variant(value))
+    )
+
+
+def _is_object(value: Column) -> Column:
+    return F.try_variant_get(value, "$", "map<string,variant>").isNotNull()
 
 
 def _is_missing(value: Column) -> Column:
@@ -267,10 +311,11 @@ def _finite(number: Column) -> Column:
 
 def _moment(path: Path, unit: TimeUnit) -> Column:
     """A timestamp, or null if the value is not one or lies before 1970 or after 9999."""
+    kind = _kind_at(path)
     if unit is TimeUnit.ISO:
-        moment = F.when(_kind(_at(path, "variant")) == "STRING", F.try_to_timestamp(_at(path, "string")))
+        moment = F.when(kind == "STRING", F.try_to_timestamp(_at(path, "string")))
         return F.when(moment.between(F.lit(_TIME_MIN).cast("timestamp"), F.lit(_TIME_MAX).cast("timestamp")), moment)
-    number = F.when(_kind(_at(path, "variant")).rlike(f"^({_NUMBER})$"), _at(path, "decimal(29,9)"))
+    number = F.when(kind.rlike(f"^({_NUMBER})$"), _at(path, "decimal(29,9)"))
     micros = F.floor(number / 1_000) if unit is TimeUnit.NS else F.floor(number * _MICROS[unit])
     return F.when(micros.between(0, _TIME_MAX_US), F.timestamp_micros(micros.cast("bigint")))
 
@@ -289,7 +334,8 @@ def _dotted(path: Path) -> str:
     return ".".join(key.replace("\\", "\\\\").replace(".", "\\.") for key in path)
 
 
-def _unless(path: Path, kinds: str) -> Column:
+def _unless(path: Path, but: str) -> Column:
     """The value at a path as a map with one entry; empty if it is missing or has one of these types."""
     found = _at(path, "variant")
-    return F.when(~_is_missing(found) & ~_kind(found).rlike(kinds), F.create_map(F.lit(_dotted(path)), found))
+    is_other = ~_is_missing(found) & ~_kind_at(path).rlike(but)
+    return F.when(is_other, F.create_map(F.lit(_dotted(path)), found))

@@ -50,7 +50,11 @@ def parsed(bronze: DataFrame, schema: MessageSchema) -> DataFrame:
     )
     rows = rows.select(*_RECORD, decoded(F.col(_VALUE), schema).alias("_decoded"))
     rows = rows.select(*_RECORD, F.col("_decoded.json").alias(_JSON), F.col("_decoded.problem").alias(_PROBLEM))
-    rows = rows.select(*_RECORD, _PROBLEM, columns.parsed(F.col(_JSON)).alias(columns.PAYLOAD))
+    payload = (
+        columns.parsed(F.col(_JSON)).alias(columns.PAYLOAD),
+        columns.is_long(F.col(_JSON)).alias(columns.IS_LONG),
+    )
+    rows = rows.select(*_RECORD, _PROBLEM, *payload)
     unread = F.when(F.col(columns.PAYLOAD).isNull(), F.lit(columns.NOT_JSON))
     return rows.withColumn(_PROBLEM, F.coalesce(F.col(_PROBLEM), unread))
 
@@ -62,7 +66,7 @@ def judged(rows: DataFrame, schema: MessageSchema, rules: Rules | None) -> DataF
     # A payload that is not an object has no fields either; reporting them as missing would add nothing.
     whole = columns.payload_problem(F.col(_PROBLEM))
     problem = F.coalesce(whole, _sentence([columns.time_problem(schema.time), *wrong]))
-    taken = rows.select(
+    taken = rows.select("*", *columns.kinds(schema)).select(
         "*",
         F.col(_TIME).alias("ingest_time"),
         columns.event_time(schema.time, F.col(_TIME)).alias("event_time"),
