@@ -7,16 +7,19 @@ fleets of simulated devices. Neither knows the meaning of a step; `ota` does.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from broker_edge.artifacts.manifest import Artifact
 from broker_edge.device.files import remove, sync_folder, write_json
+from broker_edge.errors import ConfigError
 
 BOOTS_MAX = 3
 """How often a new image may start without being confirmed."""
@@ -124,17 +127,20 @@ class FileFlash:
             self.set_boot(Boot(firmware))
 
     def boot(self) -> Boot:
-        body = json.loads((self._folder / "boot.json").read_text())
-        trial = body.pop("trial")
-        good = Firmware(**body.pop("good"))
-        return Boot(good=good, trial=None if trial is None else Firmware(**trial), **body)
+        path = self._folder / "boot.json"
+        with _damage(path, "put the file of a backup there; without it nobody knows which slot starts"):
+            body = json.loads(path.read_text())
+            trial = body.pop("trial")
+            good = Firmware(**body.pop("good"))
+            return Boot(good=good, trial=None if trial is None else Firmware(**trial), **body)
 
     def set_boot(self, boot: Boot) -> None:
         write_json(self._folder / "boot.json", asdict(boot))
 
     def job(self) -> Job | None:
         path = self._folder / "job.json"
-        return Job(**json.loads(path.read_text())) if path.exists() else None
+        with _damage(path, "remove it to give up the update that was in progress"):
+            return Job(**json.loads(path.read_text())) if path.exists() else None
 
     def set_job(self, job: Job | None) -> None:
         path = self._folder / "job.json"
@@ -189,6 +195,14 @@ class FileFlash:
 
     def _slot(self, slot: str) -> Path:
         return self._folder / f"slot-{slot}"
+
+
+@contextlib.contextmanager
+def _damage(path: Path, advice: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{path} is damaged ({error}): {advice}") from error
 
 
 class MemoryFlash:

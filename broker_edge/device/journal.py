@@ -6,6 +6,7 @@ Kept in memory, or in a small JSON file that is replaced atomically. Keeps only 
 from __future__ import annotations
 
 import json
+import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ class Journal:
         self._path = path
         self._entries_max = entries_max
         self._entries: OrderedDict[tuple[str, int], Entry] = OrderedDict()
-        if path is not None and path.exists():
+        # A link that leads nowhere is no new journal either.
+        if path is not None and os.path.lexists(path):
             self._load(path)
 
     def _load(self, path: Path) -> None:
@@ -47,8 +49,12 @@ class Journal:
                 raise TypeError("it is not a list")
             for row in rows:
                 entry = Entry(**row)
+                if not (
+                    isinstance(entry.action_id, str) and isinstance(entry.state, str) and type(entry.attempt) is int
+                ):
+                    raise TypeError("an entry has a field of another type")
                 self._entries[(entry.action_id, entry.attempt)] = entry
-        except (TypeError, ValueError, RecursionError) as error:
+        except (OSError, TypeError, ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{path} is damaged ({error}): put the file of a backup there; without it the device would carry out "
                 "again what it has done"

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import fcntl
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from broker_edge.device.key_feed import KeyFeed
 from broker_edge.device.link import Link
 from broker_edge.device.ota import UpdatePolicy, Updater
 from broker_edge.device.wording import Said, Words
+from broker_edge.errors import ConfigError
 from broker_edge.mqtt_address import WS_PATH
 from broker_edge.tls import NO_TLS, TlsReferences
 
@@ -48,9 +51,32 @@ class StandaloneSettings:
     connect_timeout_s: float = 30.0
 
 
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Raises ConfigError if another process runs this device: each would carry out the commands of the other, and
+    write its journal over that of the other. The lock ends with the process, however that ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ConfigError(f"cannot use the folder {folder} of the device: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise ConfigError(f"another process runs the device in {folder}: stop it, or give another folder") from error
+    finally:
+        os.close(descriptor)
+
+
 async def run(settings: StandaloneSettings, *, on_told: Callable[[Said], None] | None = None) -> bool:
-    """Runs until cancelled, or returns True when the device must restart. Raises LinkError if it cannot connect."""
-    settings.folder.mkdir(parents=True, exist_ok=True)
+    """Runs until cancelled, or returns True when the device must restart. Raises LinkError if it cannot connect, and
+    ConfigError if another process runs the device in this folder."""
+    with _alone_in(settings.folder):
+        return await _run(settings, on_told)
+
+
+async def _run(settings: StandaloneSettings, on_told: Callable[[Said], None] | None) -> bool:
     again = asyncio.Event()
     device = _Controls(again)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
+import io
+import socket
+import time
 import urllib.request
 from http.client import HTTPException
 from typing import Any
@@ -19,7 +23,64 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-_opener = urllib.request.build_opener(_NoRedirect)
+class _UntilThen(io.RawIOBase):
+    """The bytes of a socket, for as long in all as the socket would wait for one of them. A receiver that sends a byte
+    now and then, or `100 Continue` again and again, would otherwise be waited for without end."""
+
+    def __init__(self, source: socket.socket) -> None:
+        self._socket = source
+        self._bytes = source.makefile("rb", buffering=0)
+        self._until_s = time.monotonic() + (source.gettimeout() or POST_S)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._socket.settimeout(left_s)
+        return self._bytes.readinto(buffer)
+
+    def close(self) -> None:
+        self._bytes.close()
+        super().close()
+
+
+class _Source:
+    """What `HTTPResponse` asks of a socket."""
+
+    def __init__(self, source: socket.socket) -> None:
+        self._socket = source
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_UntilThen(self._socket))
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(_Source(sock), *arguments, **options)  # type: ignore[arg-type]
+
+
+class _Http(http.client.HTTPConnection):
+    response_class = _Response
+
+
+class _Https(http.client.HTTPSConnection):
+    response_class = _Response
+
+
+class _HttpHandler(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Http, req)
+
+
+class _HttpsHandler(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Https, req)
+
+
+_opener = urllib.request.build_opener(_NoRedirect, _HttpHandler, _HttpsHandler)
 
 
 def is_address(url: str) -> bool:
@@ -38,7 +99,8 @@ def address_of(given: str, *, what: str) -> str:
 
 
 def post(url: str, body: bytes, *, timeout_s: float = POST_S) -> None:
-    """Raises OSError or ValueError unless the receiver answers with 2xx. `timeout_s` is how long it may be silent."""
+    """Raises OSError or ValueError unless the receiver answers with 2xx. Connecting, sending and the answer may each
+    take `timeout_s`."""
     request = urllib.request.Request(url, data=body, headers={"content-type": "application/json"}, method="POST")
     try:
         with _opener.open(request, timeout=timeout_s):
