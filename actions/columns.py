@@ -50,7 +50,7 @@ def _fields(batch: pa.RecordBatch, kind: Any, same_id: Callable[[str], str]) -> 
     pool: dict[Any, Any] = {}
     for name, column in columns_of(kind):
         found = values_of(batch, column)
-        default = TARGET_DEFAULTS.get(name) if kind is Target else None
+        default = TARGET_DEFAULTS.get(name) if kind is Target or name == "tenant" else None
         if name == "device_id":
             yield map(same_id, found)
         elif name == "state":
@@ -59,7 +59,8 @@ def _fields(batch: pa.RecordBatch, kind: Any, same_id: Callable[[str], str]) -> 
         elif name == "copies":
             yield [tuple(one or ()) for one in found]
         elif default is not None:
-            yield [default if one is None else one for one in found]
+            filled = [default if one is None else one for one in found]
+            yield _shared(filled, pool) if isinstance(default, str) else filled
         else:
             yield _shared(found, pool)
 

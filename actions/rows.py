@@ -192,6 +192,7 @@ TARGET_DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("late", "forced", "leaving", "claimed", "erred"), False),
     **dict.fromkeys(("given_up", "wave"), 0),
     "copies": (),
+    "tenant": DEFAULT_TENANT,
 }
 """What null means in a field of a target: a row of an older version has nulls in newer columns."""
 _SHARED = ("action_id", "tenant", "outbox", "mode", "log_id", "receipt_log_id", "report_log_id")
@@ -209,6 +210,7 @@ def state_of(row: Row) -> ActionState:
     fields: dict[str, Any] = {name: row.get(column) for name, column in columns_of(ActionState)}
     fields["phase"] = ActionPhase(row["phase"])
     fields["requests_done"] = tuple(row["requests_done"] or ())
+    fields["tenant"] = fields["tenant"] or DEFAULT_TENANT
     # Null in a row of an older version.
     fields |= {"counts": fields["counts"] or {}, "sent": fields["sent"] or {}, "forced": bool(fields["forced"])}
     for name, usual in (("wave", 0), ("waves", 1), ("approved", -1)):
@@ -218,6 +220,7 @@ def state_of(row: Row) -> ActionState:
 
 def device_state_of(row: Row) -> DeviceState:
     fields: dict[str, Any] = {name: row.get(column) for name, column in columns_of(DeviceState)}
+    fields["tenant"] = DEFAULT_TENANT if fields["tenant"] is None else fields["tenant"]
     return DeviceState(**fields)
 
 

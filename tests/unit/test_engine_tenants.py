@@ -9,7 +9,10 @@ from dataclasses import replace
 import pytest
 from support.engine import Engine, action_of, devices_of, started
 
+from actions.columns import device_states_in, targets_in
 from actions.engine import Device, Logs, Selector, Served, TargetState
+from actions.rows import device_state_of, device_states_table, state_of, states_table, target_of, targets_table
+from sinks.rows import rows_of
 
 S = TargetState
 
@@ -79,3 +82,22 @@ def test_each_tenant_ends_its_own_targets() -> None:
     )
     assert (engine.target().state, engine.target("d2", "a2").state) == (S.SUCCEEDED, S.SUCCEEDED)
     assert engine.state.facts["d2"].tenant == "north"
+
+
+def test_null_is_the_default_tenant_in_every_row_of_the_engine() -> None:
+    """Rows of an older version, and of people, may have null."""
+    engine = started()
+    engine.tick(engine.report("ONLINE", 1, action_id="", attempt=0))
+    target, state, fact = engine.target(), engine.state.actions["a1"], engine.state.facts["d1"]
+    tables = (
+        targets_table([replace(target, tenant=None)]),  # type: ignore[arg-type]
+        states_table([replace(state, tenant=None)]),  # type: ignore[arg-type]
+        device_states_table([replace(fact, tenant=None)]),  # type: ignore[arg-type]
+    )
+    targets, states, facts = ([dict(row) for row in rows_of(table)] for table in tables)
+    assert target_of(targets[0]) == target
+    assert state_of(states[0]) == state
+    assert device_state_of(facts[0]) == fact
+    (batch,), (of_facts,) = tables[0].to_batches(), tables[2].to_batches()
+    assert list(targets_in(batch, str)) == [target]
+    assert list(device_states_in(of_facts, str)) == [fact]
