@@ -30,8 +30,11 @@ from broker_edge.values import (
     Version,
     group_from_json,
     offsets_from_json,
+    places_from_json,
     plan_from_json,
+    text,
     topic_from_json,
+    version_from_json,
 )
 
 DEFAULT_SERVER = "grpc://127.0.0.1:8815"
@@ -117,7 +120,7 @@ class Client:
         """Version, protocol, disk format and log id of the broker."""
         answer = self._flight.version(timeout_s=timeout_s)
         with self._flight.decoding():
-            return Version(**{n: answer[n] for n in ("version", "protocol", "format", "log_id")})
+            return version_from_json(answer)
 
     def topics(self, filters: str | Sequence[str] | None = None, *, timeout_s: float | None = None) -> list[Topic]:
         """The topics that match any of the MQTT filters (default: all except the broker's own state)."""
@@ -229,10 +232,7 @@ class Client:
         places: list[Place] = []
         for batch, answer in zip(batches, answers, strict=True):
             with self._flight.decoding():
-                columns = (answer["partitions"], answer["offsets"], answer["duplicates"])
-            if any(len(column) != batch.num_rows for column in columns):
-                raise BrokerError(f"{self.server} sent a wrong number of answers for {batch.num_rows} rows")
-            places += [Place(*place) for place in zip(*columns, strict=True)]
+                places += places_from_json(answer, batch.num_rows)
         return places
 
     # Consumer groups
@@ -275,7 +275,7 @@ class Client:
             answer = self._flight.groups(after=after, timeout_s=timeout_s)
             with self._flight.decoding():
                 groups += [group_from_json(one) for one in answer["groups"]]
-                following = answer.get("next")
+                following = None if answer.get("next") is None else text(answer["next"])
             if following is None:
                 return groups
             if after is not None and following <= after:

@@ -174,30 +174,68 @@ class Place:
     duplicate: bool
 
 
-# Parsers for the JSON of docs/protocols.md, section 3. A missing field raises KeyError, which the caller reports.
+# Parsers for the JSON of docs/protocols.md, section 3. A missing field raises KeyError, and a wrong one TypeError; the
+# caller reports them. Jobs use the values of several brokers together: one of them must not spoil those of the others.
+
+_INT64_MAX = 2**63 - 1
+
+
+def whole(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= _INT64_MAX:
+        raise TypeError(f"{value!r:.60} is not a whole number")
+    return value
+
+
+def whole_or_none(value: object) -> int | None:
+    return None if value is None else whole(value)
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.60} is not a text")
+    return value
+
+
+def version_from_json(answer: Mapping[str, Any]) -> Version:
+    return Version(text(answer["version"]), whole(answer["protocol"]), whole(answer["format"]), text(answer["log_id"]))
+
+
+def places_from_json(answer: Mapping[str, Any], count: int) -> list[Place]:
+    """The places of `count` rows."""
+    columns = (answer["partitions"], answer["offsets"], answer["duplicates"])
+    if any(not isinstance(column, list) or len(column) != count for column in columns):
+        raise ValueError(f"a wrong number of answers for {count} rows")
+    return [Place(whole(at), whole(offset), bool(is_known)) for at, offset, is_known in zip(*columns, strict=True)]
 
 
 def topic_from_json(row: Mapping[str, Any]) -> Topic:
-    return Topic(row["topic"], row["class"], row["partition"], row["name"], row["first"], row["next"])
+    return Topic(
+        text(row["topic"]),
+        text(row["class"]),
+        whole(row["partition"]),
+        text(row["name"]),
+        whole(row["first"]),
+        whole(row["next"]),
+    )
 
 
 def offsets_from_json(answer: Mapping[str, Any]) -> Offsets:
     partitions = {
         int(number): PartitionOffsets(
             partition=int(number),
-            name=row["name"],
-            class_name=row["class"],
-            log_start=row["log_start"],
-            high_watermark=row["high_watermark"],
-            epoch=row["epoch"],
-            bytes=row["bytes"],
-            offset_for_time=row.get("offset_for_time"),
-            epoch_before=row.get("epoch_before"),
-            gaps=tuple(Gap(gap["start"], gap["end"], gap["reason"]) for gap in row.get("gaps", ())),
+            name=text(row["name"]),
+            class_name=text(row["class"]),
+            log_start=whole(row["log_start"]),
+            high_watermark=whole(row["high_watermark"]),
+            epoch=whole(row["epoch"]),
+            bytes=whole(row["bytes"]),
+            offset_for_time=whole_or_none(row.get("offset_for_time")),
+            epoch_before=whole_or_none(row.get("epoch_before")),
+            gaps=tuple(Gap(whole(gap["start"]), whole(gap["end"]), text(gap["reason"])) for gap in row.get("gaps", ())),
         )
         for number, row in answer["partitions"].items()
     }
-    return Offsets(answer["log_id"], dict(sorted(partitions.items())))
+    return Offsets(text(answer["log_id"]), dict(sorted(partitions.items())))
 
 
 def plan_from_json(answer: Mapping[str, Any], starts: Mapping[int, int]) -> Plan:
@@ -205,22 +243,22 @@ def plan_from_json(answer: Mapping[str, Any], starts: Mapping[int, int]) -> Plan
         int(number): PartitionPlan(
             partition=int(number),
             start=starts[int(number)],
-            end=row["end"],
-            scanned=row["scanned"],
-            records=row["records"],
-            bytes=row["bytes"],
-            epoch=row["epoch"],
-            log_start=row["log_start"],
-            high_watermark=row["high_watermark"],
+            end=whole(row["end"]),
+            scanned=whole(row["scanned"]),
+            records=whole(row["records"]),
+            bytes=whole(row["bytes"]),
+            epoch=whole_or_none(row["epoch"]),
+            log_start=whole(row["log_start"]),
+            high_watermark=whole(row["high_watermark"]),
         )
         for number, row in answer["partitions"].items()
     }
-    return Plan(answer["log_id"], dict(sorted(partitions.items())))
+    return Plan(text(answer["log_id"]), dict(sorted(partitions.items())))
 
 
 def group_from_json(answer: Mapping[str, Any]) -> Group:
     partitions = {
-        int(number): GroupOffsets(row["initial"], row["committed"], row["scanned"])
+        int(number): GroupOffsets(*(whole_or_none(row[name]) for name in ("initial", "committed", "scanned")))
         for number, row in answer["partitions"].items()
     }
-    return Group(answer["group"], answer["reader_epoch"], dict(sorted(partitions.items())))
+    return Group(text(answer["group"]), whole(answer["reader_epoch"]), dict(sorted(partitions.items())))
