@@ -116,6 +116,9 @@ class SecuredFolder:
         for name in self.devices:
             if not name or set(name) & set("/+#:\0\n") or name in (OPERATOR, PIPELINE, "devices"):
                 raise ConfigError(f"`{name}` cannot be the name of a device: it is a user and a level of topics")
+            if any(mark in name for mark in "*?[]{}"):
+                how = "for many, give names on stdin to `headwater users generate`"
+                raise ConfigError(f"`{name}` is no pattern: a device has a name and a user of its own; {how}")
         if self.client_certificates and self.broker.exists() and not self.devices_ca.exists():
             raise ConfigError(f"{self.broker} lets devices in by password: name a new folder for client certificates")
         for name in self.devices if self.client_certificates or self.devices_ca.exists() else ():

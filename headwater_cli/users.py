@@ -22,6 +22,10 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="`auth.passwo
 UserArgument = Annotated[str, typer.Argument(metavar="USER", show_default=False)]
 
 
+_WRITING = ("add", "generate", "remove")
+"""These read the file and put another one in its place. A pipe has nothing to read, and would never end."""
+
+
 def _ask(*, twice: bool) -> None:
     """Asks for a password on the terminal and puts it on stdin, where the native tool reads it."""
     if not sys.stdin.isatty():
@@ -35,7 +39,10 @@ def _ask(*, twice: bool) -> None:
     os.close(reading)
 
 
-def _run(verb: str, *words: object) -> None:
+def _run(verb: str, file: Path, *words: object) -> None:
+    if verb in _WRITING and file.exists() and not file.is_file():
+        raise typer.BadParameter(f"{file} is no file: users are kept in a file, which {verb} writes again")
+    words = (file, *words)
     raise typer.Exit(native().run(["users", verb, *(str(word) for word in words)]))
 
 

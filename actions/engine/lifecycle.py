@@ -67,6 +67,9 @@ def with_status(target: Target, report: Report, now_us: int, *, proof: str | Non
     if late:
         said = f": {message}" if message else ""
         message = f"succeeded after it had timed out{said}"
+    elif target.state is S.CANCELLING and state is S.SUCCEEDED and message is None and target.message:
+        # The bare reason of the cancel would say that it had an effect.
+        message = f"succeeded before it could be stopped ({target.message})"
     marks: dict[str, Any] = {
         "since_us": now_us,
         "updated_us": now_us,

@@ -197,6 +197,14 @@ def test_a_name_that_no_certificate_can_have_is_refused(
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("name", ["pump-*", "pump-000?", "pump-[1-3]", "pump-{1,2}"])
+def test_a_pattern_is_no_device(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    refused = init(capsys, str(tmp_path / "x"), "--device", name)
+    assert (refused.code, f"`{name}` is no pattern" in refused.err) == (5, True), refused.err
+    assert "headwater users generate" in refused.err
+    assert not (tmp_path / "x").exists()
+
+
 def test_certificates_are_for_new_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = str(tmp_path / "first")
     assert init(capsys, first).code == 0

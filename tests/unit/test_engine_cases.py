@@ -179,6 +179,8 @@ def test_device_that_finishes_before_the_cancel_keeps_its_state() -> None:
     assert engine.target().state is S.CANCELLING
     engine.tick(engine.report("SUCCEEDED", 5), engine.report("CANCELLED", 6))
     assert engine.target().state is S.SUCCEEDED
+    # Not the bare reason of the cancel: a device that succeeded with the message "cancelled by ann" puzzles people.
+    assert engine.target().message == "succeeded before it could be stopped (cancelled by ann)"
 
 
 def test_unanswered_cancel_times_out() -> None:
