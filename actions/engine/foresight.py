@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from broker_edge.escape import moment
+
 from .action import Action, Artifacts, Device
 from .admission import admit
 from .giving_way import can_give_way
 from .logs import Logs
-from .model import ActionPhase, EngineState, Limits, Target, TargetState
+from .model import ActionPhase, ActionState, EngineState, Limits, Target, TargetState
 from .routes import silence
 from .sending import SENDING, Around, Verdict, under_way, verdict
 from .work import Work
@@ -23,9 +25,10 @@ class Planned:
     wave: int
     skipped: str | None = None
     waits: bool = False
-    """The command would not be sent at once: outside the window, waiting for another action, or without a route."""
+    """The command would not be sent at once: before its time, its wave or an approval, outside the window, waiting for
+    another action, or without a route."""
     message: str | None = None
-    """Why it has no route, or what becomes of the other updates that are open on the device."""
+    """What it waits for, why it has no route, or what becomes of the other updates that are open on the device."""
     log: str | None = None
     """The log or the broker through which the device is reached: that of `devices.log`, or of its newest status."""
 
@@ -83,9 +86,28 @@ def foresee(
         if skipped is None and reason is None:
             is_behind, reason = _among(action, beside.get(target.device_id, []))
             waits = waits or is_behind
+        later = None if skipped is not None else _later(target, action, row, found, now_us)
+        if later is not None:
+            waits, reason = True, f"{later}; {reason}" if reason else later
         log = _log_of(target.device_id, work)
         planned.append(Planned(target.device_id, target.wave, skipped, waits=waits, message=reason, log=log))
     return Foresight(refused=None, message=row.message, devices=tuple(planned))
+
+
+def _later(target: Target, action: Action, row: ActionState, found: Verdict | str, now_us: int) -> str | None:
+    """What the command waits for, apart from routes and other updates: the last thing that holds it."""
+    start_us = action.rollout.not_before_us
+    if target.wave > max(row.wave, 0):
+        return f"after wave {target.wave}"
+    if target.wave > row.wave:
+        return "for an approval"
+    if start_us is not None and start_us > now_us:
+        return f"until {moment(start_us)}"
+    if found is Verdict.CLOSED:
+        return f"for its window {action.rollout.maintenance_window}"
+    if found is Verdict.WAIT and action.rollout.depends_on:
+        return f"for {', '.join(action.rollout.depends_on)}"
+    return None
 
 
 def _beside(action: Action, updates: Collection[Action], work: Work) -> dict[str, list[tuple[Action, Target]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,26 @@ def engine_of(world: World, job: ActionJob, **fields: object) -> dict[str | None
         world.now_us += 1_000_000
         job.turn()
     return {row["device_id"]: row["state"] for row in world.desk.targets("a2")}
+
+
+def test_plan_says_what_a_command_waits_for(world: World) -> None:
+    """Not "at once" for a wave, an approval, a time or a window that is still to come."""
+
+    def said(**fields: object) -> list[tuple[bool, str | None]]:
+        order = Order(name="echo", percentage=100.0, **fields)  # type: ignore[arg-type]
+        return [(one.waits, one.message) for one in world.desk.plan(order, action_id="a2").devices]
+
+    waves = [{"percentage": 50}, {"percentage": 100}]
+    assert said() == [(False, None)] * 2
+    assert said(waves=waves) == [(False, None), (True, "after wave 1")]
+    assert said(needs_approval=True, waves=waves) == [(True, "for an approval"), (True, "after wave 1")]
+    assert said(not_before_us=4_102_444_800_000_000) == [(True, "until 2100-01-01T00:00:00+00:00")] * 2
+    now = datetime.now(UTC)
+    window = f"{now + timedelta(days=2):%a} 10:00-11:00"
+    assert said(maintenance_window=window) == [(True, f"for its window {window}")] * 2
+    world.desk.order(Order(name="echo", percentage=100.0), action_id="first")
+    world.job().turn()
+    assert said(depends_on=["first"]) == [(True, "for first")] * 2
 
 
 def test_plan_judges_signatures_by_the_settings(world: World) -> None:
