@@ -18,6 +18,7 @@ from broker_edge.tls import TlsReferences
 @dataclass(frozen=True, slots=True)
 class BrokerAccess:
     """`server` is `grpc://host:port` or, with TLS, `grpc+tls://host:port`. `name` is what people call the broker.
+    With `log_id`, it counts as away for jobs while it says that it holds another log.
 
     Raises ConfigError for another address, and if `tls` is given for a server without TLS.
     """
@@ -26,6 +27,7 @@ class BrokerAccess:
     credentials: Credentials = field(default_factory=Credentials)
     tls: TlsReferences = field(default_factory=TlsReferences)
     name: str | None = None
+    log_id: str | None = None
 
     def __post_init__(self) -> None:
         address = parse_server(self.server)

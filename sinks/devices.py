@@ -23,8 +23,10 @@ class DevicePublisher:
 
     def __init__(self, broker: BrokerAccess | str | None = None, *, timeout_s: float = 30.0) -> None:
         self._name: str | None = None
+        self._log_id: str | None = None
         if isinstance(broker, BrokerAccess):
             self._client, self._name = broker.client(timeout_s=timeout_s, retries=0), broker.name
+            self._log_id = broker.log_id
         else:
             self._client = Client(broker, timeout_s=timeout_s, retries=0)
 
@@ -41,8 +43,15 @@ class DevicePublisher:
         return self._client
 
     def log_id(self) -> str:
-        """The log that the broker serves now. Raises the errors of `Client.version`."""
-        return self._client.version(timeout_s=_ASK_S).log_id
+        """The log that the broker serves now. Raises the errors of `Client.version`, and BrokerError if the settings
+        name another log."""
+        said = self._client.version(timeout_s=_ASK_S).log_id
+        if self._log_id is not None and said != self._log_id:
+            raise BrokerError(
+                f"{self.server} says that it holds log {said:.100}, and the settings name {self._log_id}: correct them "
+                "if the box was replaced"
+            )
+        return said
 
     def publish(self, rows: Sequence[Row]) -> list[Place]:
         """The log positions of the rows, in their order, once they are on disk.

@@ -20,6 +20,8 @@ from sources.option_values import count_value, reference_value
 
 CREDENTIAL_NAMES = ("user", "password", "token")
 TLS_NAMES = ("tls.ca", "tls.cert", "tls.key")
+LOG_NAME = "log_id"
+_OF_A_SERVER = (*CREDENTIAL_NAMES, *TLS_NAMES, LOG_NAME)
 
 REQUEST_TIMEOUT_MS_DEFAULT = 15_000
 """A plan over a long log may scan it; all other requests are answered in milliseconds."""
@@ -37,6 +39,8 @@ class Access:
     request_timeout_ms: int = REQUEST_TIMEOUT_MS_DEFAULT
     num_retries: int = NUM_RETRIES_DEFAULT
     retry_interval_ms: int = RETRY_INTERVAL_MS_DEFAULT
+    log_id: str | None = None
+    """The log that the broker must hold; None: whichever it says."""
 
 
 def common_access(values: Mapping[str, str], servers: Sequence[str]) -> Access:
@@ -69,7 +73,7 @@ def access_by_server(values: Mapping[str, str], servers: Sequence[str], common: 
             credentials, tls = _read(entry)
         except OptionError as error:
             raise OptionError(f"option access, {server}: {error}") from error
-        chosen = common
+        chosen = replace(common, log_id=entry.get(LOG_NAME))
         if any(name in entry for name in CREDENTIAL_NAMES):
             chosen = replace(chosen, credentials=credentials)
         if any(name in entry for name in TLS_NAMES):
@@ -89,7 +93,7 @@ def access_options(servers: Sequence[BrokerAccess | str]) -> dict[str, str]:
     addresses = [parse_server(broker.server) for broker in brokers]
     ways = [_way(broker) for broker in brokers]
     options = {"servers": ",".join(addresses)}
-    if all(way == ways[0] for way in ways):
+    if all(way == ways[0] for way in ways) and not any(LOG_NAME in way for way in ways):
         return options | ways[0]
     return options | {"access": json.dumps({server: way for server, way in zip(addresses, ways, strict=True) if way})}
 
@@ -103,6 +107,7 @@ def _way(broker: BrokerAccess) -> dict[str, str]:
         "tls.ca": tls.ca,
         "tls.cert": tls.cert,
         "tls.key": tls.key,
+        LOG_NAME: broker.log_id,
     }
     return {name: value for name, value in values.items() if value is not None}
 
@@ -126,8 +131,8 @@ def _named(text: str | None, servers: Sequence[str]) -> Mapping[str, Mapping[str
         if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
             raise OptionError(_FORM)
         for name in entry:
-            if name not in (*CREDENTIAL_NAMES, *TLS_NAMES):
-                near = difflib.get_close_matches(name, (*CREDENTIAL_NAMES, *TLS_NAMES), n=1, cutoff=0.0)
+            if name not in _OF_A_SERVER:
+                near = difflib.get_close_matches(name, _OF_A_SERVER, n=1, cutoff=0.0)
                 raise OptionError(f"option access, {server}: unknown key {name}: did you mean {near[0]}?")
         found[server] = entry
     return found

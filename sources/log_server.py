@@ -50,7 +50,11 @@ class LogServer:
         )
 
     def log_id(self) -> str:
-        return str(self.version()["log_id"])
+        """The log that the broker says it holds. Raises `UnavailableError` if the options name another one."""
+        said, named = str(self.version()["log_id"]), self._access.log_id
+        if named is not None and said != named:
+            raise unreachable(self.address, f"it says that it holds log {said:.100}, and the options name {named}")
+        return said
 
     def require_log(self, log_id: str) -> None:
         """Raises `UnavailableError` unless the broker holds this log. The broker is asked once per connection."""

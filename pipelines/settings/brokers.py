@@ -64,6 +64,8 @@ class BrokerSection(AccessSection):
 
     server: str
     name: str | None = None
+    log_id: str | None = None
+    """The log that it holds. A broker says its log itself, and without this could say that of another one."""
 
 
 def fleet_of(brokers: list[BrokerSection], access: AccessSection) -> tuple[BrokerAccess, ...]:
@@ -79,7 +81,7 @@ def fleet_of(brokers: list[BrokerSection], access: AccessSection) -> tuple[Broke
         if is_default and not is_tls(broker.server):
             tls = TlsReferences()
         try:
-            found.append(BrokerAccess(broker.server, credentials, tls, broker.name))
+            found.append(BrokerAccess(broker.server, credentials, tls, broker.name, broker.log_id))
         except ConfigError as error:
             raise SettingsError(f"brokers: {error}") from error
     return tuple(found)

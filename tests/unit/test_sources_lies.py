@@ -16,12 +16,16 @@ import pyarrow.flight as flight
 import pytest
 from support.flight_wire import SCHEMA
 
+from broker_edge.access import BrokerAccess
 from broker_edge.client import Client
 from broker_edge.errors import BrokerError, HeadwaterError, OptionError, RefusedError, UnavailableError
+from sinks.devices import DevicePublisher
+from sources.access import Access, access_options
 from sources.fetch import fetch
 from sources.log_server import LogServer
 from sources.offsets import OffsetRange, SourceOffset
 from sources.options import parse_options
+from sources.servers import Servers
 from sources.stream import StreamReader
 
 MINE = "log-of-this-broker"
@@ -35,7 +39,7 @@ class LyingServer(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__("grpc://127.0.0.1:0")
         self.sent: Callable[[], Iterable[Sent]] = list
         self.schema = SCHEMA
-        self.answers: dict[str, Any] = {"version": {"log_id": MINE}}
+        self.answers: dict[str, Any] = {"version": {"version": "1", "protocol": 1, "format": 1, "log_id": MINE}}
 
     @property
     def address(self) -> str:
@@ -156,6 +160,33 @@ def test_a_column_of_another_type_is_named(liar: LyingServer) -> None:
     liar.sent = lambda: [(records(range(10)).select(liar.schema.names), 10)]
     with pytest.raises(OptionError, match="epoch"):
         read(liar)
+
+
+def test_a_broker_with_a_named_log_takes_the_place_of_no_other(liar: LyingServer) -> None:
+    """A broker says itself which log it holds. Of two that say the same, the first one is read."""
+    victim = LyingServer()
+    try:
+        for server in (victim, liar):
+            server.answers["version"] |= {"log_id": "log-of-the-victim"}
+        for named, read_from in (({}, liar), ({"log_id": MINE}, victim)):
+            brokers = [BrokerAccess(liar.address, **named), BrokerAccess(victim.address)]
+            servers = Servers(parse_options({**access_options(brokers), "subscribe": "a"}))
+            found, away = servers.reachable()
+            assert {log_id: server.address for log_id, server in found.items()} == {
+                "log-of-the-victim": read_from.address
+            }
+            servers.close()
+        (error,) = away
+        assert f"says that it holds log log-of-the-victim, and the options name {MINE}" in str(error)
+        victim.shutdown()
+        publisher = DevicePublisher(brokers[0], timeout_s=5.0)
+        with pytest.raises(BrokerError, match="says that it holds log log-of-the-victim"):
+            publisher.log_id()
+        publisher.close()
+        liar.answers["version"] |= {"log_id": MINE}
+        assert LogServer(liar.address, access=Access(log_id=MINE)).log_id() == MINE
+    finally:
+        victim.shutdown()
 
 
 PLAN = {"end": 10, "scanned": 10, "high_watermark": 10, "records": 10, "bytes": 9, "epoch": 1, "log_start": 0}

@@ -309,6 +309,8 @@ def test_brokers_become_options_that_mean_the_same() -> None:
         "password": "env:PW",
         "tls.ca": "file:ca.pem",
     }
+    of_logs = access_options([replace(anonymous, log_id="l1")])
+    assert parse_options({**of_logs, "subscribe": "t"}).access_of("grpc://c:3").log_id == "l1"
     options = parse_options({**access_options([ann, bob, anonymous]), "subscribe": "t"})
     for broker, server in ((ann, "grpc+tls://a:1"), (bob, "grpc+tls://b:8815"), (anonymous, "grpc://c:3")):
         assert options.access_of(server).credentials == broker.credentials
