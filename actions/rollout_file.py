@@ -1,7 +1,7 @@
 """Reads a rollout file: an action as people save and review it, in YAML.
 
-The keys are the fields of `Order`, without the units at their ends, and `id`. Every problem is one SettingsError that
-names file, line, key and what to write. Opens no table.
+The keys are the fields of `Order`, without the units at their ends, and `id`. All problems of a file are one
+SettingsError with a line for each that names file, line, key and what to write. Opens no table.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ retries: 1
 """
 
 DEPTH_MAX = 100
+SHOWN_MAX = 20
+"""Problems of a file that are told at once."""
 _DIGITS_MAX = 1_000
 """Characters of a whole number: the time for one such as 1:1:1:… (base 60) grows with the square of its length."""
 
@@ -94,6 +96,14 @@ class _KeyProblem(ValueError):
         self.keys, self.what = tuple(keys), what
 
 
+class _KeyProblems(ValueError):
+    """All problems of a file, at least one."""
+
+    def __init__(self, problems: Sequence[_KeyProblem]) -> None:
+        super().__init__()
+        self.problems = tuple(problems)
+
+
 class _Loader(yaml.SafeLoader):
     """Without anchors, whose content could be repeated without limit, and without times, which lose their zone."""
 
@@ -138,9 +148,18 @@ def read_rollout(path: Path) -> Rollout:
             raise _KeyProblem((), "write keys such as id: pump-110; `headwater rollout example` prints a file")
         return _rollout(value)
     except _KeyProblem as problem:
-        name = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in problem.keys).lstrip(".")
-        place = f"{path}:{_line(root, problem.keys)}"
-        raise SettingsError(f"{place}: {f'{name}: ' if name else ''}{problem.what}") from None
+        raise SettingsError(_told(path, root, problem)[1]) from None
+    except _KeyProblems as several:
+        told = sorted(_told(path, root, problem) for problem in several.problems)
+        left = f"\n{path}: {len(told) - SHOWN_MAX} more" if len(told) > SHOWN_MAX else ""
+        raise SettingsError("\n".join(text for _, text in told[:SHOWN_MAX]) + left) from None
+
+
+def _told(path: Path, root: yaml.Node | None, problem: _KeyProblem) -> tuple[int, str]:
+    """The line of a problem, and what to say about it."""
+    name = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in problem.keys).lstrip(".")
+    line = _line(root, problem.keys)
+    return line, f"{path}:{line}: {f'{name}: ' if name else ''}{problem.what}"
 
 
 def _text(path: Path) -> str:
@@ -183,21 +202,25 @@ def _rollout(given: dict[Any, Any]) -> Rollout:
     fields = typing.get_type_hints(Order)
     names = {_human(name): name for name in fields}
     found: dict[str, Any] = {}
+    problems: list[_KeyProblem] = []
     for key, value in _map([], given).items():
-        if key == "id":
-            continue
-        field = names.get(key) or (key if key in fields and not key.endswith("_us") else None)
-        if field is None:
-            raise _KeyProblem([str(key)], _unknown(str(key), ["id", *names]))
-        if field in found:
-            raise _KeyProblem([key], f"it is there as {_human(field)} too: remove one")
-        found[field] = _value([key], field, fields[field], value)
+        field = key if key == "id" else names.get(key) or (key if key in fields and not key.endswith("_us") else None)
+        try:
+            if field is None:
+                raise _KeyProblem([str(key)], _unknown(str(key), ["id", *names]))
+            if field in found:
+                raise _KeyProblem([key], f"it is there as {_human(field)} too: remove one")
+            found[field] = _value([key], field, fields.get(field, str), value)
+        except _KeyProblem as problem:
+            problems.append(problem)
     for key, example in (("id", "pump-110"), ("name", "update")):
         if key not in given:
-            raise _KeyProblem([], f"{key} is missing: write a line such as {key}: {example}")
+            problems.append(_KeyProblem([], f"{key} is missing: write a line such as {key}: {example}"))
+    if problems:
+        raise _KeyProblems(problems)
     if "artifact_name" in found or "artifact_version" in found:
         found.setdefault("type", "ota")
-    return Rollout(_value(["id"], "id", str, given["id"]), Order(**found))
+    return Rollout(found.pop("id"), Order(**found))
 
 
 def _human(field: str) -> str:

@@ -22,11 +22,13 @@ _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def show_action(desk: FleetDesk, row: dict[str, Any], *, every: bool, json: bool) -> None:
-    from actions.progress import groups
+    from actions.progress import groups, waits
 
     action_id, every = row["action_id"], every or (row["targets"] or 0) <= _DEVICES_MAX
     if not json:
         say(f"{row['phase']}: {row['message']}")
+        if held := waits(desk, row):
+            say(f"PENDING devices wait: {'; '.join(held)}")
     if every:
         targets = desk.targets(action_id)
         if json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broker_edge.errors import ConfigError
+from broker_edge.errors import ConfigError, SettingsError
 from headwater_cli._author import ByOption, SignInOption
 from headwater_cli._options import JsonOption
 from headwater_cli._output import put, put_fields, put_json, say
@@ -69,7 +69,10 @@ def _read(file: Path) -> Rollout:
     _needs_yaml()
     from actions.rollout_file import read_rollout
 
-    return read_rollout(file)
+    try:
+        return read_rollout(file)
+    except SettingsError as error:
+        raise ConfigError(str(error)) from error  # A line for each mistake.
 
 
 def _needs_yaml() -> None:

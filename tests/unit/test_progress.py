@@ -5,16 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import write_deltalake
+from support.engine_world import EngineWorld, PretendedLog
 
 from actions.engine import ActionPhase, ActionState
-from actions.fleet_desk import FleetDesk
-from actions.progress import GROUPS_MAX, groups
+from actions.fleet_desk import FleetDesk, Order
+from actions.job import ActionJob
+from actions.progress import GROUPS_MAX, groups, waits
 from actions.rows import states_table
+from actions.store import DeltalakeStore
 from headwater_cli import main
 from sinks.rows import arrow_of, now_us
 from sinks.tables import ACTION_EVENTS, ACTION_STATE, ACTION_TARGETS, uri_of
@@ -47,6 +51,32 @@ def filled(root: Path, targets: list[dict[str, Any]]) -> FleetDesk:
 def many(count: int) -> list[dict[str, Any]]:
     failed = [{"device_id": f"f{n}", "state": "FAILED", "message": "no space"} for n in range(2)]
     return [{"device_id": f"d{n:06}", "message": "waits"} for n in range(count)] + failed
+
+
+def test_it_is_told_for_what_the_pending_devices_wait(tmp_path: Path) -> None:
+    """The rows of targets that wait for a wave, a window, a time or the rate have no message."""
+    world = EngineWorld(tmp_path)
+    world.devices(*(f"d{number}" for number in range(10)))
+    desk = FleetDesk(tmp_path, by="ann")
+    window = f"{datetime.now(UTC) + timedelta(days=2):%a} 10:00-11:00"
+    orders: dict[str, dict[str, Any]] = {
+        "rate": {"rate_per_minute": 1, "max_in_flight": 1, "waves": [{"percentage": 50}, {"percentage": 100}]},
+        "window": {"maintenance_window": window},
+        "time": {"not_before_us": 4_102_444_800_000_000},
+        "sent": {},
+    }
+    for action_id, fields in orders.items():
+        desk.order(Order("echo", percentage=100.0, **fields), action_id=action_id)
+    job = ActionJob(DeltalakeStore(tmp_path), (PretendedLog(),))
+    job.turn()
+    said = {id_: waits(desk, row) for id_ in orders if (row := desk.action(id_)) is not None}
+    assert said == {
+        "rate": ["5 for a later wave", "for the rate of 1 a minute", "for others, as at most 1 work at once"],
+        "window": [f"for the window {window}, which is closed now in UTC"],
+        "time": ["until 2100-01-01T00:00:00+00:00"],
+        "sent": [],
+    }
+    job.close()
 
 
 def test_many_devices_are_shown_in_groups_with_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

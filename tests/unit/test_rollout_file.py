@@ -9,9 +9,10 @@ import pytest
 
 from actions.engine import Limits
 from actions.fleet_desk import FleetDesk, Order
-from actions.rollout_file import EXAMPLE, FILE_BYTES_MAX, read_rollout
+from actions.rollout_file import EXAMPLE, FILE_BYTES_MAX, SHOWN_MAX, read_rollout
 from actions.rollouts import apply
 from broker_edge.errors import RefusedError, SettingsError
+from headwater_cli import main
 
 MANIFEST = {"artifact": {"name": "pump", "version": "1.1.0", "size": 1, "sha256": "a" * 64}}
 
@@ -115,6 +116,29 @@ def test_a_file_that_is_not_understood_is_refused_with_one_sentence(tmp_path: Pa
     assert text.startswith(str(path))
     assert said in text
     assert "\n" not in text
+
+
+def test_all_mistakes_of_a_file_are_told_in_the_order_of_its_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = "artifact_version: 1.10\nwaves:\n- {percentag: 1}\ndeadline: +2h\nfoo: 3\ntimeout_queued: 7 days\n"
+    file = written(tmp_path, lines)
+    with pytest.raises(SettingsError) as refused:
+        read_rollout(file)
+    said = [line.removeprefix(f"{file}:").partition(":")[::2] for line in str(refused.value).splitlines()]
+    assert [int(line) for line, _ in said] == [1, 1, 1, 3, 4, 5, 6]
+    for wanted in ("id is missing", "name is missing", "artifact_version", "percentag", "deadline", "foo", "timeout"):
+        assert sum(wanted in text for _, text in said) >= 1, wanted
+    assert main(["rollout", "apply", str(file), "--root", str(tmp_path)]) == 5
+    assert len(capsys.readouterr().err.splitlines()) == len(said)
+
+
+def test_a_file_with_very_many_mistakes_is_told_in_part(tmp_path: Path) -> None:
+    file = written(tmp_path, "id: a\nname: b\n" + "".join(f"zz{number}: 1\n" for number in range(30)))
+    with pytest.raises(SettingsError) as refused:
+        read_rollout(file)
+    told = str(refused.value).splitlines()
+    assert (len(told), told[-1]) == (SHOWN_MAX + 1, f"{file}: {30 - SHOWN_MAX} more")
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
