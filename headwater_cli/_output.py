@@ -17,6 +17,8 @@ from rich.text import Text
 
 from broker_edge.escape import json_line, shown, shown_lines
 
+_ID_CELLS_MAX = 36
+
 
 def say(text: str) -> None:
     """Prints a line for the user to stderr, never data."""
@@ -54,11 +56,14 @@ def put_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         for row in rows:
             put_fields(*row)
         return
+    cells = [[text_cell(field) for field in row] for row in rows]
     table = Table(box=box.SIMPLE_HEAD)
-    for name in names:
-        table.add_column(name, overflow="fold")  # People copy ids from it.
-    for row in rows:
-        table.add_row(*(text_cell(field) for field in row))
+    for place, name in enumerate(names):
+        # People copy the id in the first column: it stays on one line if the others can give way.
+        least = max((row[place].cell_len for row in cells), default=0) if place == 0 else 0
+        table.add_column(name, overflow="fold", min_width=min(least, _ID_CELLS_MAX))
+    for row in cells:
+        table.add_row(*row)
     Console().print(table)
 
 

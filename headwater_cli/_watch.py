@@ -83,7 +83,7 @@ def picture(row: dict[str, Any], waves: list[dict[str, Any]]) -> Table:
     for cell in waves:
         by_wave.setdefault(cell["wave"] or 0, {})[cell["state"]] = cell["number"]
     states = [state for state in _ORDER if any(state in counts for counts in by_wave.values())]
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("wave", "devices", "", *states):
         table.add_column(name, no_wrap=True)
     table.title, table.caption = text_cell(f"{row['action_id']}: {row['phase']}"), text_cell(row["message"])

@@ -178,13 +178,16 @@ def test_tables_on_a_narrow_terminal_keep_ids_and_bars(monkeypatch: pytest.Monke
     _output.put_rows(("name", "sha256", "where", "message"), [("fw", digest, "artifacts-0:0", "x " * 40)])
     assert "…" not in screen.getvalue()
     assert "".join(re.findall(r"^ +(?:fw)? +([0-9a-f]+) ", screen.getvalue(), re.MULTILINE)) == digest
+    _output.put_rows(tuple("abcdefgh"), [("pump-0001-of-the-cellar", *["a longer text"] * 7)])
+    assert "pump-0001-of-the-cellar" in screen.getvalue()
     screen.truncate(0)
     row = {"action_id": "a1", "phase": "RUNNING", "message": "wave 1 of 2", "wave": 0}
-    cells = [("SUCCEEDED", 5), ("FAILED", 5), ("PENDING", 10)]
+    cells = [("SUCCEEDED", 5), ("FAILED", 5), ("CANCELLED", 10)]
     waves = [{"wave": wave, "state": state, "number": number} for wave in (0, 1) for state, number in cells]
     terminal.print(picture(row, waves))
-    assert bar({"SUCCEEDED": 5, "FAILED": 5, "PENDING": 10}).strip() in screen.getvalue()
-    assert "SUCCEEDED" in screen.getvalue()
+    assert bar({"SUCCEEDED": 5, "FAILED": 5, "CANCELLED": 10}).strip() in screen.getvalue()
+    for heading in ("wave", "devices", "SUCCEEDED", "FAILED", "CANCELLED"):
+        assert heading in screen.getvalue()
     assert "TIMED_OUT" not in screen.getvalue()
     screen.truncate(0)
     terminal.print(clients._table([("pump-0001", *["connected"] * 10)]))
