@@ -63,7 +63,10 @@ impl Gate {
 
     /// Waits while authenticated connections take every slot, unless there are entry slots.
     pub async fn place(&self) {
-        while self.limits.entry == 0 {
+        if self.limits.entry > 0 {
+            return;
+        }
+        loop {
             let left = self.left.notified();
             if !self.limits.are_reached_by_users(&self.state.lock()) {
                 return;

@@ -8,7 +8,7 @@ use crate::descriptors::Share;
 use crate::metrics::Closed;
 
 /// Entry slots, beyond the configured limits, and at most as many as the descriptors allow connections.
-const ENTRY_SLOTS: usize = 64;
+const ENTRY_SLOTS: usize = 256;
 
 #[derive(Clone, Debug)]
 pub struct Limits {
