@@ -159,7 +159,7 @@ class Admin:
     def _read(self, status: int, body: bytes) -> Mapping[str, Any]:
         try:
             found = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if status < 300 and isinstance(found, dict):
             return found

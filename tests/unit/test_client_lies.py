@@ -6,6 +6,8 @@ The action engine serves many brokers in one process. A value that is no number 
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from actions.engine import Publish
 from actions.outbound import Outbound
 from broker_edge import Client, HeadwaterError
+from broker_edge.admin import Admin
 from broker_edge.errors import BrokerError
 from broker_edge.values import Row
 from sinks.devices import DevicePublisher
@@ -128,3 +131,21 @@ def test_a_broker_with_odd_answers_is_away_and_ends_no_engine(odd: OddServer, wr
         )
     outbound.close()
     publisher.close()
+
+
+def test_an_answer_of_admin_http_that_is_too_deep_is_one_sentence() -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"[" * 200_000)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    address = f"http://127.0.0.1:{server.getsockname()[1]}"
+    with pytest.raises(BrokerError, match=address):
+        Admin(address, timeout_s=20.0).whoami()
+    thread.join()
+    server.close()
