@@ -282,12 +282,8 @@ class FleetDesk:
             signature, key_id = signed.get("value"), signed.get("key_id")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise SettingsError(f"this is not the manifest of an artifact: {error!r}") from error
-        for known in self._query("artifacts", "SELECT * FROM artifacts"):
-            if (known["name"], known["version"], known["tenant"] or DEFAULT_TENANT) != (name, version, self._tenant):
-                continue
-            if known.get("withdrawn_at") is not None:
-                who = known["withdrawn_by"] or "somebody"
-                raise RefusedError(f"artifact {name} {version} was withdrawn by {who}: push it under another version")
+        self.require_not_withdrawn(name, version)
+        if self._versions(name, version):
             raise RefusedError(f"artifact {name} {version} is already in the table: a version is final")
         row = {
             "name": name,
@@ -304,12 +300,22 @@ class FleetDesk:
         }
         self._append(ARTIFACTS, [row])
 
+    def require_not_withdrawn(self, name: str, version: str) -> None:
+        """Raises RefusedError if somebody has withdrawn this version: it is not offered again."""
+        for known in self._versions(name, version):
+            if known.get("withdrawn_at") is not None:
+                who = known["withdrawn_by"] or "somebody"
+                raise RefusedError(f"artifact {name} {version} was withdrawn by {who}: push it under another version")
+
     def has_offered(self, name: str, version: str, sha256: str) -> bool:
         """Whether the table `artifacts` has this version with these bytes, and nobody has withdrawn it."""
-        where = f"name = {literal(name)} AND version = {literal(version)} AND sha256 = {literal(sha256)}"
+        rows = self._versions(name, version)
+        return any(row["sha256"] == sha256 and row.get("withdrawn_at") is None for row in rows)
+
+    def _versions(self, name: str, version: str) -> list[dict[str, Any]]:
+        where = f"name = {literal(name)} AND version = {literal(version)}"
         rows = self._query("artifacts", f"SELECT * FROM artifacts WHERE {where}")
-        mine = [row for row in rows if (row["tenant"] or DEFAULT_TENANT) == self._tenant]
-        return any(row.get("withdrawn_at") is None for row in mine)
+        return [row for row in rows if (row["tenant"] or DEFAULT_TENANT) == self._tenant]
 
     def audit(self, action_id: str) -> list[dict[str, Any]]:
         """Requests with their authors and times, the engine's events, and the end, by time. Without reports of devices

@@ -27,6 +27,7 @@ from headwater_cli._tables import Tables, brokers_of, require_tables
 from headwater_cli.signing import add_to, check_expiry, check_policy, load_policy, load_root
 
 if TYPE_CHECKING:
+    from actions.fleet_desk import FleetDesk
     from broker_edge.artifacts import Manifest, Pushed
 
 app = typer.Typer(help="Artifacts: push, list, verify, withdraw and remove firmware in the log.", no_args_is_help=True)
@@ -79,6 +80,9 @@ def push(
     signer = None if key is None else SigningKey.load(key)
     signed = None if policy is None else load_policy(policy)
     brokers = brokers_of(server, every=every, settings=tables.settings)
+    desk = _desk(tables, by) if offer else None
+    if desk is not None:
+        desk.require_not_withdrawn(name, version)  # Before its bytes are at a broker again.
     failed: list[HeadwaterError] = []
     rows: list[dict[str, Any]] = []
     is_signed = is_checked = True
@@ -121,19 +125,20 @@ def push(
         say("the broker has no key list, so the signatures of the policy were not checked (see `publish-root`)")
     if failed:
         raise failed[0]
-    if offer and manifest is not None:
-        _offer(tables, by, manifest, label, device)
+    if desk is not None and manifest is not None:
+        _offer(desk, manifest, label, device)
 
 
-def _offer(
-    tables: Tables, by: str | None, manifest: Manifest, label: list[str] | None, device: list[str] | None
-) -> None:
-    """Adds the row, unless one with these bytes is there."""
+def _desk(tables: Tables, by: str | None) -> FleetDesk:
     require_tables()
     from actions.fleet_desk import FleetDesk
 
-    artifact, who = manifest.artifact, author(by, None)
-    desk = FleetDesk(tables.root, by=who.name, access=tables.access, tenant=tables.tenant)
+    return FleetDesk(tables.root, by=author(by, None).name, access=tables.access, tenant=tables.tenant)
+
+
+def _offer(desk: FleetDesk, manifest: Manifest, label: list[str] | None, device: list[str] | None) -> None:
+    """Adds the row, unless one with these bytes is there."""
+    artifact = manifest.artifact
     what = f"{artifact.name} {artifact.version}"
     if desk.has_offered(artifact.name, artifact.version, artifact.sha256):
         say(f"the table artifacts has {what} already, with the devices that it had")

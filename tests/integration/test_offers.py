@@ -112,6 +112,16 @@ def test_nothing_is_sent_for_a_withdrawn_artifact(world: OffersWorld, pushed: Pa
     assert (code != 0, "was withdrawn by bob: push it under another version" in said) == (True, True)
 
 
+def test_a_revoked_version_is_not_stored_again_by_a_push_that_would_offer_it(
+    broker: BrokerProcess, pushed: Path, run: Run
+) -> None:
+    assert run("revoke", "fw", "2", "--by", "bob")[0] == 0
+    code, out, said = run("push", str(pushed), "fw", "2", "--offer")
+    assert (code, out) == (4, "")
+    assert "was withdrawn by bob: push it under another version" in said
+    assert main(["artifacts", "verify", "fw", "2", "--server", "grpc://{}:{}".format(*broker.flight)]) == 4
+
+
 def test_a_command_that_is_due_is_called_off_when_its_artifact_is_withdrawn(
     world: OffersWorld, pushed: Path, run: Run
 ) -> None:
