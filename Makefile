@@ -139,7 +139,7 @@ test-long: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp store-server ## lon
 	HEADWATER_MODEL_CASES=5000 HEADWATER_CRASH_STRIDE=1 $(CARGO) test --quiet $(RUST) --test it -- model:: crash_points::
 	HEADWATER_FUZZ_SECONDS=300 $(CARGO) test --quiet $(RUST) --test fuzz
 	@$(MAKE) --no-print-directory fuzz-machine ARGS='--executions 10000000'
-	@$(MAKE) --no-print-directory fuzz ARGS='--executions 10000000'
+	@$(MAKE) --no-print-directory fuzz ARGS='--goal'
 	HEADWATER_FAULT_CYCLES=200 $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile tests/faults
 	HEADWATER_HISTORIES=6000 $(PY) -m pytest tests/unit/test_engine_fleet.py
 	HEADWATER_STEPS=1000000 $(PY) -m pytest -s tests/unit/test_engine_machine.py -k promises

@@ -1,7 +1,9 @@
 """Coverage-guided fuzzing of every reader of bytes from outside, one target after the other, on the corpus of earlier
-runs in .cache/fuzz.
+runs in .cache/fuzz. Each run is added to the ledger in the tree (fuzz_ledger.py).
 
     make fuzz                                              60 seconds for each target
+    make fuzz ARGS='--goal'                                what each target still owes
+    make fuzz ARGS='--status'                              runs nothing: what has been run, and what is owed
     make fuzz ARGS='--executions 10000000 --target mqtt'
     make fuzz ARGS='--target mqtt --input FILE'            one input again
     make fuzz ARGS='--merge'                               puts what reaches new code into the corpus of the tree
@@ -12,7 +14,6 @@ Ctrl-C ends the run after the target's figures; the next run goes on from there.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import subprocess
@@ -21,13 +22,17 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support import fuzz_ledger as ledger
+
+ROOT = ledger.ROOT
 PROGRAM = ROOT / ".cache/fuzz/build/fuzz/headwater-fuzz"
 PYTHON = ROOT / ".cache/fuzz/python"
 """atheris; empty where it has no wheel for this Python."""
 TREE = ROOT / "broker_edge/core/fuzz/corpus"
-LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-max_len=4096"]
-"""Of one input: seconds, memory of the process, bytes. The program bounds the memory of an input more closely."""
+LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-malloc_limit_mb=1024"]
+"""Of one input: seconds, memory of the process, one allocation. The program bounds the memory of an input closely."""
 INPUT_BYTES_MAX, INPUTS_BYTES_MAX = 4096, 20 * 1024
 """Of an input in the tree, and of a target's inputs together, so that the corpora stay below 1 MB."""
 
@@ -38,6 +43,7 @@ class Figures:
 
     target: str
     executions: int
+    cpu_s: float
     coverage: int
     corpus: int
     crashes: tuple[Path, ...]
@@ -47,10 +53,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Fuzz the readers of bytes from outside.")
     parser.add_argument("--seconds", type=int, help="time for each target (default 60)")
     parser.add_argument("--executions", type=int, help="inputs for each target, instead of a time")
+    parser.add_argument("--goal", action="store_true", help="the executions that each target still owes")
+    parser.add_argument("--status", action="store_true", help="show what has been run on the present code")
     parser.add_argument("--target", action="append", help="only this target; may be given several times")
     parser.add_argument("--input", type=Path, help="run one input of one target again")
     parser.add_argument("--merge", action="store_true", help="put the smallest inputs with all coverage into the tree")
     args = parser.parse_args()
+    if args.status:
+        status()
+        return 0
     known = names()
     unknown = sorted(set(args.target or ()) - set(known))
     if unknown:
@@ -59,7 +70,7 @@ def main() -> int:
     if args.input is not None:
         if len(targets) != 1:
             parser.error("--input needs one --target")
-        return subprocess.call([*command_of(targets[0]), *LIMITS, args.input], env=environment(targets[0]))
+        return subprocess.call([*command_of(targets[0]), *limits(targets[0]), args.input], env=environment(targets[0]))
     if args.merge:
         for target in targets:
             merge(target)
@@ -68,6 +79,11 @@ def main() -> int:
     done: list[Figures] = []
     try:
         for target in targets:
+            if args.goal:
+                left = ledger.owed(known_target(target), ledger.entry(known_target(target), TREE.parent, ROOT))
+                if left == 0:
+                    continue
+                stop = f"-runs={left}"
             done.append(run(target, stop))
             print(line(done[-1]), flush=True)
     except KeyboardInterrupt:
@@ -92,7 +108,16 @@ def command_of(target: str) -> list[Path | str]:
 
 def environment(target: str) -> dict[str, str]:
     path = f"{PYTHON}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    return {**os.environ, "PYTHONPATH": path, "HEADWATER_FUZZ_TARGET": target}
+    # One arena: what the system's allocator keeps for threads that come and go would pass for growth.
+    return {**os.environ, "PYTHONPATH": path, "HEADWATER_FUZZ_TARGET": target, "MALLOC_ARENA_MAX": "1"}
+
+
+def known_target(target: str) -> ledger.Target:
+    return ledger.targets(TREE.parent)[target]
+
+
+def limits(target: str) -> list[str]:
+    return [*LIMITS, f"-max_len={known_target(target).input_bytes_max}"]
 
 
 def work(target: str) -> Path:
@@ -105,22 +130,24 @@ def work(target: str) -> Path:
 def run(target: str, stop: str) -> Figures:
     folder = work(target)
     before = set((folder / "crashes").iterdir())
-    command = [*command_of(target), folder / "corpus", unpacked(target), *LIMITS, stop, "-print_final_stats=1",
+    command = [*command_of(target), folder / "corpus", unpacked(target), *limits(target), stop, "-print_final_stats=1",
                f"-artifact_prefix={folder / 'crashes'}/"]  # fmt: skip
     with (folder / "log").open("w") as log:
         child = subprocess.Popen(command, env=environment(target), stdout=log, stderr=subprocess.STDOUT)
         interrupted = False
         while True:
             try:
-                child.wait()
+                _, status, used = os.wait4(child.pid, 0)
+                child.returncode = os.waitstatus_to_exitcode(status)
                 break
             except KeyboardInterrupt:
                 interrupted = True  # libFuzzer got the signal too, and writes its figures.
     text = (folder / "log").read_text(errors="replace")
     crashes = tuple(sorted(set((folder / "crashes").iterdir()) - before))
     figures = Figures(target, found(r"number_of_executed_units: (\d+)", text) or found(r"#(\d+)\t", text),
-                      found(r"cov: (\d+)", text), len(list((folder / "corpus").iterdir())), crashes)  # fmt: skip
-    note(folder / "ledger.json", figures.executions)
+                      used.ru_utime + used.ru_stime, found(r"cov: (\d+)", text),
+                      len(list((folder / "corpus").iterdir())), crashes)  # fmt: skip
+    ledger.add(known_target(target), figures.executions, figures.cpu_s, len(crashes), TREE.parent, ROOT)
     if interrupted:
         print(line(figures), flush=True)
         raise KeyboardInterrupt
@@ -135,16 +162,6 @@ def found(pattern: str, text: str) -> int:
     return int(numbers[-1]) if numbers else 0
 
 
-def note(ledger: Path, executions: int) -> None:
-    before = json.loads(ledger.read_text())["executions"] if ledger.exists() else 0
-    ledger.write_text(json.dumps({"executions": before + executions}))
-
-
-def total(target: str) -> int:
-    ledger = work(target) / "ledger.json"
-    return int(json.loads(ledger.read_text())["executions"]) if ledger.exists() else 0
-
-
 def line(figures: Figures) -> str:
     text = f"{figures.target}: {figures.executions:,} executions, coverage {figures.coverage}"
     for crash in figures.crashes:
@@ -153,10 +170,19 @@ def line(figures: Figures) -> str:
 
 
 def table(done: list[Figures]) -> None:
-    print(f"\n{'target':<20}{'executions':>14}{'of all runs':>16}{'coverage':>10}{'corpus':>8}{'crashes':>9}")
+    print(f"\n{'target':<20}{'executions':>14}{'CPU s':>8}{'coverage':>10}{'corpus':>8}{'crashes':>9}")
     for figures in done:
-        print(f"{figures.target:<20}{figures.executions:>14,}{total(figures.target):>16,}{figures.coverage:>10}"
+        print(f"{figures.target:<20}{figures.executions:>14,}{figures.cpu_s:>8,.0f}{figures.coverage:>10}"
               f"{figures.corpus:>8}{len(figures.crashes):>9}")  # fmt: skip
+
+
+def status() -> None:
+    print(f"{'target':<20}{'kind':<7}{'executions':>14}{'CPU s':>8}{'last':>12}{'found':>7}{'owed':>14}")
+    for target in ledger.targets(TREE.parent).values():
+        done = ledger.entry(target, TREE.parent, ROOT)
+        kind = "pure" if target.is_pure else "other"
+        print(f"{target.name:<20}{kind:<7}{done.executions:>14,}{done.cpu_s:>8,}{done.last:>12}{done.found:>7}"
+              f"{ledger.owed(target, done):>14,}")  # fmt: skip
 
 
 def merge(target: str) -> None:
@@ -164,7 +190,7 @@ def merge(target: str) -> None:
     folder, tree = work(target), unpacked(target)
     with tempfile.TemporaryDirectory(dir=folder) as place:
         # By places reached, not by how often: a tenth of the inputs.
-        options = ["-set_cover_merge=1", "-use_counters=0", f"-artifact_prefix={folder / 'crashes'}/", *LIMITS]
+        options = ["-set_cover_merge=1", "-use_counters=0", f"-artifact_prefix={folder / 'crashes'}/", *limits(target)]
         command = [*command_of(target), *options, place, tree, folder / "corpus"]
         # atheris cannot merge; its corpora are short as they are.
         kept = [tree, folder / "corpus"] if target.startswith("py_") else [Path(place)]

@@ -29,9 +29,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "program"
     program.write_text(PROGRAM)
     program.chmod(0o755)
-    (tmp_path / "acl.hex").write_text("00ff\n61\n")
+    tree = tmp_path / "corpus"
+    tree.mkdir()
+    (tree / "acl.hex").write_text("00ff\n61\n")
+    (tmp_path / "acl.rs").write_text("fn acl() {}")
+    (tmp_path / "targets.tsv").write_text("acl\tpure\t512\tacl.rs\n")
     monkeypatch.setattr(fuzz, "ROOT", tmp_path)
-    monkeypatch.setattr(fuzz, "TREE", tmp_path)
+    monkeypatch.setattr(fuzz, "TREE", tree)
     monkeypatch.setattr(fuzz, "PROGRAM", program)
     return tmp_path
 
@@ -39,7 +43,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_second_run_goes_on_from_the_corpus_of_the_first_and_adds_to_its_executions(project: Path) -> None:
     first, second = fuzz.run("acl", "-runs=1"), fuzz.run("acl", "-runs=1")
     assert (first.executions, first.coverage, first.corpus, second.corpus) == (1000, 12, 1, 2)
-    assert fuzz.total("acl") == 2000
+    assert fuzz.ledger.entry(fuzz.known_target("acl"), project, project).executions == 2000
     assert sorted(path.read_bytes() for path in fuzz.unpacked("acl").iterdir()) == [b"\x00\xff", b"a"]
 
 

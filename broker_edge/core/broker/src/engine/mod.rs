@@ -15,6 +15,8 @@ mod delivery;
 mod due;
 mod effects;
 mod env;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod ids;
 mod ingest;
 mod lifecycle;

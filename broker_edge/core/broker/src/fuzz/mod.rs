@@ -2,10 +2,14 @@
 //! panics, a refusal says something, and what was read can be written and read again.
 //!
 //! `make fuzz` calls them with inputs that coverage guides; the tests call them with the corpus and with changed inputs
-//! of it (`broker_edge/core/fuzz`). The codec has its function in its own tests, the log in `log/src/fuzz`.
+//! of it (`broker_edge/core/fuzz`). The codec has its function in its own tests, the log in `log/src/fuzz`. Whole
+//! connections have theirs beside the code that serves them: `engine/fuzz`, `service/fuzz`.
 
 mod arrow_put;
 mod identity;
+#[allow(dead_code, reason = "the tests of the log use the rest")]
+#[path = "../../../log/tests/it/support/memory.rs"]
+pub(crate) mod memory_files;
 mod requests;
 mod settings;
 mod stored;
@@ -29,6 +33,8 @@ pub const TARGETS: &[Target] = &[
     ("artifact_manifest", requests::artifact_manifest),
     ("arrow_put", arrow_put::arrow_put),
     ("stored", stored::stored),
+    ("session", crate::engine::fuzz::session),
+    ("admin_http", crate::service::fuzz::admin_http),
 ];
 
 /// A refusal is a sentence for a person: not empty, not longer than `bytes_max`, one line.

@@ -11,6 +11,8 @@ mod callers;
 mod connections;
 pub(crate) mod error;
 mod flight;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 pub(crate) mod groups;
 pub(crate) mod ingest;
 pub(crate) mod limits;
@@ -145,30 +147,8 @@ pub(crate) fn start(
 ) -> std::io::Result<Service> {
     let runtime = runtime_of(&config.flight)?;
     let (stop, stopping) = watch::channel(false);
-    let progress: Vec<Progress> = log.partitions().iter().map(Progress::of).collect();
-    let state_progress = progress[state.partition().id().0 as usize].clone();
-    let idle = config.log.group_idle.map(|idle| idle.0);
-    let limits = Limits::of(config);
-    let holds = Arc::new(GroupHolds::new(&log, Arc::clone(&state), idle));
-    let shared = Arc::new(Shared {
-        shares: Shares::new(&limits, &context.metrics.flight.read_memory),
-        constants: OnceLock::new(),
-        backing_up: Mutex::default(),
-        groups: Groups::new(state, state_progress, Arc::clone(&holds), &limits),
-        holds: Arc::clone(&holds),
-        log_id: log.id().to_string(),
-        progress,
-        limits,
-        classes: log_config(config).classes,
-        config: config.clone(),
-        log,
-        metrics: context.metrics,
-        commands: context.commands,
-        auth: context.auth,
-        bearers: Bearers::new()?,
-        reloads: context.reloads,
-        stopping: stopping.clone(),
-    });
+    let shared = share(config, log, state, context, stopping.clone())?;
+    let holds = Arc::clone(&shared.holds);
     let entered = runtime.enter();
     let gates = Gates::new(&shared);
     let browser = Browser {
@@ -192,6 +172,43 @@ pub(crate) fn start(
         stop,
         holds,
     })
+}
+
+/// What all calls share.
+///
+/// # Errors
+/// The system provides no random bytes.
+fn share(
+    config: &Config,
+    log: Log,
+    state: Arc<StateStore>,
+    context: ServiceContext,
+    stopping: watch::Receiver<bool>,
+) -> std::io::Result<Arc<Shared>> {
+    let progress: Vec<Progress> = log.partitions().iter().map(Progress::of).collect();
+    let state_progress = progress[state.partition().id().0 as usize].clone();
+    let idle = config.log.group_idle.map(|idle| idle.0);
+    let limits = Limits::of(config);
+    let holds = Arc::new(GroupHolds::new(&log, Arc::clone(&state), idle));
+    Ok(Arc::new(Shared {
+        shares: Shares::new(&limits, &context.metrics.flight.read_memory),
+        constants: OnceLock::new(),
+        backing_up: Mutex::default(),
+        groups: Groups::new(state, state_progress, Arc::clone(&holds), &limits),
+        holds,
+        log_id: log.id().to_string(),
+        progress,
+        limits,
+        classes: log_config(config).classes,
+        config: config.clone(),
+        log,
+        metrics: context.metrics,
+        commands: context.commands,
+        auth: context.auth,
+        bearers: Bearers::new()?,
+        reloads: context.reloads,
+        stopping,
+    }))
 }
 
 /// The gate of each listener.

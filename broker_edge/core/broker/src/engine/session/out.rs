@@ -167,7 +167,7 @@ impl<'a> Out<'a> {
     }
 
     /// A contiguous copy.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub fn to_vec(self) -> Vec<u8> {
         self.without(0)
     }

@@ -56,7 +56,13 @@ pub async fn serve(
     }
 }
 
-async fn serve_one(stream: Conn, routes: Router, time: Duration, stopping: watch::Receiver<bool>) {
+/// Serves one connection until it ends.
+pub async fn serve_one(
+    stream: Conn,
+    routes: Router,
+    time: Duration,
+    stopping: watch::Receiver<bool>,
+) {
     let pass = Arc::clone(stream.pass());
     let service = service_fn(move |mut request: hyper::Request<Body>| {
         request.extensions_mut().insert(Arc::clone(&pass));
@@ -81,7 +87,7 @@ async fn serve_one(stream: Conn, routes: Router, time: Duration, stopping: watch
 }
 
 /// The routes, wrapped in their limits.
-fn limited(routes: Router, limits: &AdminSettings, metrics: &Arc<Metrics>) -> Router {
+pub fn limited(routes: Router, limits: &AdminSettings, metrics: &Arc<Metrics>) -> Router {
     let (time, metrics) = (limits.request_timeout.0, Arc::clone(metrics));
     let body_bytes_max = limits.max_body_bytes.0;
     routes

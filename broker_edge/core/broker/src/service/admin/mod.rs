@@ -43,7 +43,14 @@ pub async fn serve(
     browser: Browser,
     stopping: watch::Receiver<bool>,
 ) {
-    let routes = Router::new()
+    let routes = routes(&shared, browser);
+    let (limits, metrics) = (shared.config.admin.clone(), Arc::clone(&shared.metrics));
+    http::serve(listener, routes, limits, metrics, stopping).await;
+}
+
+/// Every path, behind its two guards.
+pub fn routes(shared: &Arc<Shared>, browser: Browser) -> Router {
+    Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
@@ -54,11 +61,9 @@ pub async fn serve(
         .merge(artifacts::routes())
         .merge(whoami::routes())
         .route("/api/v1/reload", post(reload))
-        .layer(from_fn_with_state(Arc::clone(&shared), guard::guard))
+        .layer(from_fn_with_state(Arc::clone(shared), guard::guard))
         .layer(from_fn_with_state(Arc::new(browser), browser::guard))
-        .with_state(Arc::clone(&shared));
-    let (limits, metrics) = (shared.config.admin.clone(), Arc::clone(&shared.metrics));
-    http::serve(listener, routes, limits, metrics, stopping).await;
+        .with_state(Arc::clone(shared))
 }
 
 /// Reloads users, token keys and the ACL. A file with an error keeps its old contents.

@@ -45,7 +45,7 @@ pub struct Conn {
 }
 
 /// Plain or TLS.
-trait ByteStream: AsyncRead + AsyncWrite + Send {}
+pub(in crate::service) trait ByteStream: AsyncRead + AsyncWrite + Send {}
 
 impl ByteStream for GuardedSocket {}
 impl ByteStream for TlsStream<GuardedSocket> {}
@@ -223,7 +223,7 @@ impl Stream for Incoming {
 }
 
 impl Conn {
-    fn new(
+    pub(in crate::service) fn new(
         pass: Arc<Pass>,
         stream: impl ByteStream + 'static,
         expiry: Option<ExpiryWatch>,
