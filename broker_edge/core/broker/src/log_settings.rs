@@ -25,6 +25,7 @@ pub fn log_config(config: &Config) -> LogConfig {
         maintain_every: Some(std::time::Duration::from_secs(1)),
         disk: disk_config(&settings.disk),
         removes_at_once: false,
+        replica: None,
         classes: vec![
             ClassConfig::new(Class::Internal),
             class_config(Class::Control, &classes.control),

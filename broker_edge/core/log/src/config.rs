@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::OpenError;
-use crate::ids::{Class, LogId};
+use crate::ids::{Class, Epoch, LogId, Offset, Secret};
 
 /// Room for a header and a few batches; smaller segments would only waste files.
 const SEGMENT_BYTES_MIN: u64 = 16 << 10;
@@ -39,6 +39,9 @@ pub struct LogConfig {
     /// Whether retention begins when the log is opened; else it waits for [`Log::hold_with`](crate::Log::hold_with), so
     /// that hooks and holders are there before the first segment is removed.
     pub removes_at_once: bool,
+    /// The log is one of several copies: records are committed by [`Partition::commit_to`](crate::Partition::commit_to)
+    /// and not by the sync alone. None for a log alone.
+    pub replica: Option<ReplicaConfig>,
     /// In the order in which partition numbers are given out; the last class takes topics that no filter matches.
     pub classes: Vec<ClassConfig>,
 }
@@ -57,6 +60,7 @@ impl LogConfig {
             maintain_every: Some(Duration::from_secs(1)),
             disk: DiskConfig::default(),
             removes_at_once: true,
+            replica: None,
             classes: Class::ALL.into_iter().map(ClassConfig::new).collect(),
         }
     }
@@ -76,6 +80,9 @@ impl LogConfig {
                 return wrong(format!("class {name} is there twice"));
             }
         }
+        if self.replica.is_some() && self.sync == SyncMode::Never {
+            return wrong("a replica must sync: what it answers for is on its disk".to_owned());
+        }
         let bytes = self.segment_bytes;
         if bytes < SEGMENT_BYTES_MIN {
             return wrong(format!(
@@ -84,6 +91,18 @@ impl LogConfig {
         }
         Ok(())
     }
+}
+
+/// What a replica knows when it starts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReplicaConfig {
+    /// By partition number: an offset below which everything was committed, as noted some time ago; 0 for partitions
+    /// that are not named.
+    pub committed: Vec<Offset>,
+    /// Of the cluster's log, whose id is `LogConfig::expected_id`: a new folder is created with it, another is refused.
+    pub secret: Option<Secret>,
+    /// The newest epoch in which it has taken batches; 0 for a new one. It starts as a follower in this epoch.
+    pub epoch: Epoch,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::batch::records::Records;
-use crate::ids::{LogId, Offset, PartitionId};
+use crate::ids::{Epoch, LogId, Offset, PartitionId};
 use crate::vfs::files::is_full;
 
 /// Why an append was refused. Nothing of it was queued; its records must not be acknowledged.
@@ -34,9 +34,66 @@ pub enum AppendError {
         /// The records of the refused append.
         records: Box<Records>,
     },
+    /// This node does not lead the partition.
+    #[error("partition {partition} is led by another node; append there")]
+    NotLeader { partition: PartitionId },
     /// A record that may have this idempotency key could not be read, so it is unknown whether this is a repeat.
     #[error("cannot tell whether an idempotency key is known in partition {partition}: {reason}")]
     Unverified {
+        partition: PartitionId,
+        reason: String,
+    },
+}
+
+/// Why a replica does not do what the protocol asks of it. Nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReplicaError {
+    #[error("partition {partition} is no replica")]
+    NoReplica { partition: PartitionId },
+    /// It leads, or follows in another epoch: what was asked belongs to a term that is over or has not begun.
+    #[error("partition {partition} is {role} in epoch {current}, not a follower in epoch {asked}")]
+    WrongEpoch {
+        partition: PartitionId,
+        role: &'static str,
+        current: Epoch,
+        asked: Epoch,
+    },
+    /// A batch that does not continue what is there. Align, and ask again.
+    #[error(
+        "partition {partition} expects offset {expected} in an epoch of {least} to {most}, not {batch}"
+    )]
+    OutOfOrder {
+        partition: PartitionId,
+        expected: Offset,
+        least: Epoch,
+        most: Epoch,
+        batch: String,
+    },
+    /// A cut there would remove committed records, or part of a batch.
+    #[error("partition {partition} can not be cut at {to}: {reason}")]
+    NoCut {
+        partition: PartitionId,
+        to: Offset,
+        reason: String,
+    },
+    /// The device is full, or a backup reads the files: try again later.
+    #[error("partition {partition} can not be cut yet: {reason}")]
+    Later {
+        partition: PartitionId,
+        reason: String,
+    },
+    /// Too many bytes wait for the writer. Try again once `synced` has moved.
+    #[error(
+        "{queued_bytes} bytes wait for the writer of partition {partition}, the bound is {limit_bytes}"
+    )]
+    QueueFull {
+        partition: PartitionId,
+        queued_bytes: usize,
+        limit_bytes: usize,
+    },
+    /// An earlier write or sync failed, or the log is shut down.
+    #[error("partition {partition} is read-only: {reason}")]
+    ReadOnly {
         partition: PartitionId,
         reason: String,
     },
@@ -67,6 +124,11 @@ pub enum OpenError {
         expected: LogId,
         found: LogId,
     },
+    /// Its log id was copied by hand, or it is a restored copy that was told to keep its id.
+    #[error(
+        "{dir} has the id of log {log_id}, but not its secret, so its batches can not be compared; move the folder away and let the node join again"
+    )]
+    OtherSecret { dir: PathBuf, log_id: LogId },
     #[error(
         "{path} names log {found}, but this is log {expected}; move that partition folder back where it came from"
     )]

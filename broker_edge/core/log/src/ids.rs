@@ -111,9 +111,10 @@ impl FromStr for LogId {
 /// Part of every checksum, and known only inside the data folder. The log id is public, so without the secret a payload
 /// could hold bytes that look like a batch. It is never shown, not even by `Debug`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Secret([u8; 8]);
+pub struct Secret([u8; 8]);
 
 impl Secret {
+    #[must_use]
     pub const fn from_bytes(bytes: [u8; 8]) -> Self {
         Self(bytes)
     }

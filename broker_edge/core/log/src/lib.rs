@@ -36,9 +36,9 @@ pub use batch::records::{
     ClientIndex, MAX_RECORDS_BYTES, RecordMeta, Records, RecordsFull, TopicIndex,
 };
 pub use batch::view::{Headers, PublishId, RecordView};
-pub use config::{ClassConfig, DiskAction, DiskConfig, LogConfig, SyncMode};
-pub use error::{AppendError, OpenError, ReadError};
-pub use ids::{Class, Epoch, LogId, Offset, ParseLogIdError, PartitionId};
+pub use config::{ClassConfig, DiskAction, DiskConfig, LogConfig, ReplicaConfig, SyncMode};
+pub use error::{AppendError, OpenError, ReadError, ReplicaError};
+pub use ids::{Class, Epoch, LogId, Offset, ParseLogIdError, PartitionId, Secret};
 pub use index::model::RetainedOffset;
 pub use log::{Log, PartitionReport, RecoveryReport};
 pub use partition::{Partition, RemovalGuard};

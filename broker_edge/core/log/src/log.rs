@@ -1,12 +1,13 @@
 //! A log: the partitions of one folder, opened together, and the threads that write and maintain them.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::batch::layout::Identity;
-use crate::config::LogConfig;
+use crate::config::{LogConfig, ReplicaConfig};
 use crate::error::{OpenError, ReadError};
 use crate::failpoint;
 use crate::ids::{Class, Epoch, LogId, Offset, PartitionId, Secret};
@@ -56,6 +57,7 @@ pub struct Log(Arc<Inner>);
 
 struct Inner {
     id: LogId,
+    secret: Secret,
     partitions: Vec<Partition>,
     upkeep: Arc<Upkeep>,
     router: Router,
@@ -108,8 +110,15 @@ impl Log {
         let lock = lock(&seams, dir)?;
         let (mut meta, created) = load_or_create(&config, &seams)?;
         let id = meta.log_id(dir)?;
-        let newest = Epoch(meta.epoch);
-        let epoch = crate::faults::epoch_of_start(meta.epoch);
+        let is_new = meta.epoch == 0;
+        let (newest, epoch) = match &config.replica {
+            None => (Epoch(meta.epoch), crate::faults::epoch_of_start(meta.epoch)),
+            // Terms are begun by leaders, not by starts.
+            Some(replica) => {
+                let newest = Epoch(replica.epoch.0.max(meta.epoch).max(1));
+                (newest, newest)
+            }
+        };
         failpoint!("recovery-begun");
         crate::faults::set_recovering(true);
         let contexts = contexts(&config, &seams, (id, meta.secret), epoch);
@@ -122,10 +131,16 @@ impl Log {
         };
         let mut partitions = Vec::with_capacity(contexts.len());
         for context in contexts {
-            let (recovered, findings) = if newest == Epoch(0) {
+            let number = context.identity.partition.0 as usize;
+            let noted = |replica: &ReplicaConfig| replica.committed.get(number).copied();
+            let committed = config
+                .replica
+                .as_ref()
+                .map(|it| noted(it).unwrap_or_default());
+            let (recovered, findings) = if is_new {
                 (create(&context)?, Findings::default())
             } else {
-                recover(&context, newest)?
+                recover(&context, newest, committed)?
             };
             failpoint!("recovery-partition-done");
             let partition = Partition::new(context, recovered, &tail, &budget, &ages);
@@ -153,6 +168,7 @@ impl Log {
         failpoint!("start-threads");
         let inner = Inner {
             id,
+            secret: meta.secret,
             partitions,
             upkeep,
             router: Router::new(&config.classes),
@@ -165,6 +181,12 @@ impl Log {
     #[must_use]
     pub fn id(&self) -> LogId {
         self.0.id
+    }
+
+    /// What a new replica of this log must be given, and nobody else.
+    #[must_use]
+    pub fn secret(&self) -> Secret {
+        self.0.secret
     }
 
     /// All partitions; the index is the partition's number.
@@ -284,7 +306,8 @@ fn contexts(
                     partition: PartitionId(contexts.len() as u32),
                     secret,
                 },
-                epoch,
+                current_epoch: AtomicU64::new(epoch.0),
+                is_replica: config.replica.is_some(),
                 seams: Seams {
                     files: Arc::new(counted),
                     clock: Arc::clone(&seams.clock),

@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::batch::layout::DecodeError;
 use crate::batch::record_batch::Batch;
 use crate::batch::records::Records;
 use crate::batch::view::RecordView;
-use crate::error::{AppendError, ReadError};
+use crate::error::{AppendError, ReadError, ReplicaError};
 use crate::ids::{Class, Epoch, Offset, PartitionId};
 use crate::index::model::RetainedOffset;
 use crate::index::shared::Shared;
@@ -25,6 +26,7 @@ use crate::state::stats::Stats;
 use crate::state::status::{PartitionState, Watcher};
 use crate::write::active::Active;
 use crate::write::append::UniqueAppend;
+use crate::write::uncommitted::Uncommitted;
 use crate::write::writer::Writer;
 
 /// A cheap handle; clones name the same partition.
@@ -48,9 +50,12 @@ impl Partition {
         ages: &Arc<AgeClock>,
     ) -> Self {
         let active = Active::resume(&context, recovered.active);
-        let shared = Shared::new(context, recovered.segments, active.next);
+        let (high_watermark, next) = (recovered.high_watermark, active.next);
+        let shared = Shared::new(context, recovered.segments, high_watermark, next);
+        shared.status.set_following(shared.context.is_replica);
         let reader = Arc::new(Reader::new(&shared, tail, recovered.quarantine));
-        let writer = Writer::new(&shared, &reader, tail, budget, active, &recovered.keys);
+        let written = (active, Uncommitted::new(recovered.uncommitted));
+        let writer = Writer::new(&shared, &reader, tail, budget, written, &recovered.keys);
         let writer = Arc::new(writer);
         let retention = Retention::new(shared.clone(), (&reader, &writer), (budget, ages));
         Self(Arc::new(Owners {
@@ -81,19 +86,25 @@ impl Partition {
         self.0.shared.context.class
     }
 
-    /// The epoch that records appended now carry.
+    /// The epoch that records appended now carry; of a follower the newest that a batch may have.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
-        self.0.shared.context.epoch
+        self.0.shared.context.epoch()
     }
 
-    /// First offset that is not yet durable; readers see only offsets below.
+    /// First offset that is not yet committed, which in a log alone means durable; readers see only offsets below.
     #[must_use]
     pub fn high_watermark(&self) -> Offset {
         self.0.shared.status.high_watermark()
     }
 
-    /// First offset that is not yet written; equals the high watermark unless the log syncs at an interval.
+    /// First offset that is not on this disk; equals the high watermark unless this is a replica.
+    #[must_use]
+    pub fn synced(&self) -> Offset {
+        self.0.shared.status.synced()
+    }
+
+    /// First offset that is not yet written; equals [`synced`](Self::synced) unless the log syncs at an interval.
     #[must_use]
     pub fn written(&self) -> Offset {
         self.0.shared.status.written()
@@ -169,6 +180,58 @@ impl Partition {
     /// offset.
     pub fn append_unique(&self, records: Records) -> Result<Vec<UniqueAppend>, AppendError> {
         self.0.writer.append_unique(records)
+    }
+
+    /// Of a replica: has it lead from here on, in an epoch that no batch has yet. Returns the offset at which the epoch
+    /// begins; appends get offsets from there on.
+    ///
+    /// Waits until the write in progress is over, as all calls do that change what a replica is or has.
+    pub fn lead(&self, epoch: Epoch) -> Result<Offset, ReplicaError> {
+        self.0.writer.lead(epoch)
+    }
+
+    /// Of a replica: has it refuse appends, drop those that are queued, and take batches of the leader of `epoch`,
+    /// which may not be lower than the epoch before.
+    pub fn follow(&self, epoch: Epoch) -> Result<(), ReplicaError> {
+        self.0.writer.follow(epoch)
+    }
+
+    /// Of a follower: queues batches of the leader of `epoch`, which begin where the last one ended. They are durable
+    /// here once [`synced`](Self::synced) is above them. Never blocks.
+    pub fn take(&self, epoch: Epoch, batches: Vec<Batch>) -> Result<(), ReplicaError> {
+        self.0.writer.take(epoch, batches)
+    }
+
+    /// The batches that these bytes hold, one after the other, as another replica's
+    /// [`Batch::bytes`] gave them. Every length and the checksum, which only replicas of this log can make, are
+    /// checked.
+    pub fn decode(&self, bytes: Vec<u8>) -> Result<Vec<Batch>, DecodeError> {
+        Batch::decode_all(bytes, &self.0.shared.context.identity)
+    }
+
+    /// Of a replica: shows the batches that end at or below `to` and are on this disk to readers. Returns the high
+    /// watermark. The caller knows that they are on the disk of every replica that counts.
+    pub fn commit_to(&self, to: Offset) -> Offset {
+        self.0.writer.commit_to(to)
+    }
+
+    /// Of a follower: removes the batches from the one that begins at `to` on. Those below the high watermark are never
+    /// removed.
+    pub fn truncate(&self, to: Offset) -> Result<(), ReplicaError> {
+        self.0.writer.truncate(to)
+    }
+
+    /// Of a replica: written batches above the high watermark, from the one that begins at `from` on, until `max_bytes`
+    /// (at least one). None when none begins there: then [`read`](Self::read) has it, or it was cut.
+    #[must_use]
+    pub fn read_uncommitted(&self, from: Offset, max_bytes: usize) -> Option<Vec<Batch>> {
+        self.0.writer.read_uncommitted(from, max_bytes)
+    }
+
+    /// Where each epoch begins, ascending: the newest 128, of all batches that are written.
+    #[must_use]
+    pub fn epochs(&self) -> Vec<(Epoch, Offset)> {
+        self.0.writer.epochs()
     }
 
     /// Adds a watcher. It is called for as long as the caller keeps it.

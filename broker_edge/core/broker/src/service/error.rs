@@ -207,7 +207,9 @@ impl Refusal {
                 let code = Code::ResourceExhausted;
                 Refusal::new("full", code, error.to_string()).with(at(partition))
             }
-            AppendError::QueueFull { .. } | AppendError::Unverified { .. } => {
+            AppendError::QueueFull { .. }
+            | AppendError::Unverified { .. }
+            | AppendError::NotLeader { .. } => {
                 Refusal::unavailable(error.to_string()).with(at(partition))
             }
         }

@@ -36,6 +36,21 @@ impl Batch {
         Ok(batch)
     }
 
+    /// The batches that fill `bytes`, one after the other.
+    pub(crate) fn decode_all(
+        bytes: Vec<u8>,
+        identity: &Identity,
+    ) -> Result<Vec<Self>, DecodeError> {
+        let bytes = Arc::new(Chunk::from(bytes));
+        let (mut batches, mut start) = (Vec::new(), 0);
+        while start < bytes.len() {
+            let batch = Self::decode(&bytes, start, identity)?;
+            start += batch.bytes_len();
+            batches.push(batch);
+        }
+        Ok(batches)
+    }
+
     /// A batch that this process has just encoded.
     pub(crate) fn from_encoded(bytes: Arc<Chunk>, start: usize) -> Self {
         let header =

@@ -12,11 +12,24 @@ use crate::index::model::{
 /// Batches are grouped into blocks of at least this size.
 const BLOCK_BYTES: u64 = 64 << 10;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct TopicState {
     extent: TopicExtent,
     blocks: Vec<u8>,
     last_block: u64,
+}
+
+/// The keys of a batch's records.
+pub(crate) fn key_entries(batch: &Batch) -> Vec<KeyEntry> {
+    let key = |index: usize| {
+        let is_keyed = batch.entry(index).flags & FLAG_EXTENSION != 0;
+        let key = batch.record(index).idempotency_key.filter(|_| is_keyed)?;
+        Some(KeyEntry {
+            hash: key_hash(key),
+            offset: batch.base_offset().plus(index as u64),
+        })
+    };
+    (0..batch.len()).filter_map(key).collect()
 }
 
 /// The records of one topic in a batch, by their numbers.
@@ -37,7 +50,7 @@ impl Span {
 }
 
 /// The index of a segment that still grows.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct IndexBuilder {
     /// Without its topics.
     index: Index,

@@ -17,6 +17,8 @@ use crate::vfs::files::OpenMode;
 /// A holder of an `Arc` of it may read its file: the file is not recycled meanwhile.
 pub(crate) struct Segment {
     pub base: Offset,
+    /// Grows when another file takes its name, as after a cut: what is cached of a file belongs to one of them.
+    pub generation: u32,
     pub path: PathBuf,
     /// The head of its index. Set once, when nothing is written to it any more.
     pub sealed: OnceLock<Index>,
@@ -43,6 +45,7 @@ impl Segment {
     fn new(dir: &Path, base: Offset, sealed: OnceLock<Index>, index: IndexState) -> Self {
         Self {
             base,
+            generation: 0,
             path: dir.join(file_name(base, "seg")),
             sealed,
             index: Mutex::new(index),
@@ -57,6 +60,19 @@ impl Segment {
         Self::new(dir, base, OnceLock::new(), index)
     }
 
+    /// The active segment after a cut: another file under its name, with the same batches up to the high watermark.
+    pub fn after_cut(&self, dir: &Path) -> Self {
+        let builder = self.with_builder(|builder| builder.clone());
+        let builder = builder.expect("only the active segment is cut");
+        let copied = |of: &AtomicU64| AtomicU64::new(of.load(Ordering::Relaxed));
+        Self {
+            generation: self.generation + 1,
+            first_write: copied(&self.first_write),
+            last_write: copied(&self.last_write),
+            ..Self::active(dir, self.base, builder)
+        }
+    }
+
     pub fn sealed(dir: &Path, head: Index, index: IndexState) -> Self {
         Self::new(dir, head.base, OnceLock::from(head), index)
     }
@@ -69,6 +85,10 @@ impl Segment {
 
     pub fn index_path(&self) -> PathBuf {
         self.path.with_extension("idx")
+    }
+
+    pub fn file_key(&self) -> (Offset, u32) {
+        (self.base, self.generation)
     }
 
     /// Notes a write by this process.

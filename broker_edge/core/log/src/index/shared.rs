@@ -19,10 +19,21 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Of these segments, the last of which is the active one. All of their records are durable.
-    pub fn new(context: Context, segments: Vec<Arc<Segment>>, next: Offset) -> Self {
+    /// Of these segments, the last of which is the active one. All of their records, up to `next`, are durable, and
+    /// those below the high watermark are committed.
+    pub fn new(
+        context: Context,
+        segments: Vec<Arc<Segment>>,
+        high_watermark: Offset,
+        next: Offset,
+    ) -> Self {
         let context = Arc::new(context);
-        let status = Arc::new(Status::new(&context.name, segments[0].base, next));
+        let status = Arc::new(Status::new(
+            &context.name,
+            segments[0].base,
+            high_watermark,
+            next,
+        ));
         let segments = Arc::new(SegmentStore::new(&context, segments));
         let topics = Arc::new(TopicCatalog::new(&context, &status, &segments));
         Self {

@@ -41,7 +41,8 @@ pub(crate) struct SegmentStore {
     context: Arc<Context>,
     /// Ascending in base offset; the last is the active one.
     segments: RwLock<Vec<Arc<Segment>>>,
-    files: Cache<Offset, Arc<dyn File>>,
+    /// By base offset and generation.
+    files: Cache<(Offset, u32), Arc<dyn File>>,
     indexes: Cache<Offset, Arc<IndexFile>, ByMemory>,
     /// Held while index files are written: two writers of one unfinished file would rename each other's half.
     saving: Mutex<()>,
@@ -90,6 +91,15 @@ impl SegmentStore {
         self.segments.write().push(segment);
     }
 
+    /// Puts the active segment after a cut in the place of the one before.
+    pub fn replace_active(&self, segment: Arc<Segment>) {
+        let mut segments = self.segments.write();
+        let active = segments.last_mut();
+        let old = std::mem::replace(active.expect("a partition has an active segment"), segment);
+        drop(segments);
+        self.files.remove(&old.file_key());
+    }
+
     /// The first segment, when there is another one after it, and the base offset of that one.
     pub fn oldest(&self) -> Option<(Arc<Segment>, Offset)> {
         match self.segments.read().as_slice() {
@@ -101,7 +111,7 @@ impl SegmentStore {
     /// Takes the first segment out of the list.
     pub fn remove_first(&self) -> Arc<Segment> {
         let segment = self.segments.write().remove(0);
-        self.files.remove(&segment.base);
+        self.files.remove(&segment.file_key());
         self.indexes.remove(&segment.base);
         segment
     }
@@ -119,18 +129,18 @@ impl SegmentStore {
     }
 
     pub fn open(&self, segment: &Segment) -> Result<Arc<dyn File>, ReadError> {
-        if let Some(file) = self.files.get(&segment.base) {
+        if let Some(file) = self.files.get(&segment.file_key()) {
             return Ok(file);
         }
         let file = self.context.open(&segment.path, OpenMode::Read);
         let file = file.map_err(|error| io_error(&segment.path, error))?;
-        self.files.insert(segment.base, Arc::clone(&file));
+        self.files.insert(segment.file_key(), Arc::clone(&file));
         Ok(file)
     }
 
     #[cfg(test)]
     pub fn has_open(&self, base: Offset) -> bool {
-        self.files.contains_key(&base)
+        self.files.contains_key(&(base, 0))
     }
 
     /// Asks the index of a segment: in the making, in memory, in its file, or made again when that is not whole.
@@ -190,7 +200,7 @@ impl SegmentStore {
     fn build(&self, segment: &Segment) -> io::Result<Index> {
         let summary = segment.sealed.get().expect("it is not the active segment");
         let file = self.context.open(&segment.path, OpenMode::Read)?;
-        let (identity, newest) = (self.context.identity, self.context.epoch);
+        let (identity, newest) = (self.context.identity, self.context.epoch());
         index_of_file(&*file, identity, segment.base, summary.next, newest)
     }
 

@@ -71,7 +71,7 @@ impl Reader {
                 }
                 None => {
                     let (first, from) = (scan.expected, scan.position);
-                    let is_found = scan.resync(limit, self.context.epoch).map_err(failed)?;
+                    let is_found = scan.resync(limit, self.context.epoch()).map_err(failed)?;
                     let (next, to) = if is_found {
                         (scan.expected, scan.position)
                     } else {

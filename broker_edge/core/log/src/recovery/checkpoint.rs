@@ -84,6 +84,10 @@ impl Checkpoint {
         checkpoint.ok_or("the checkpoint (file mark) is damaged")
     }
 
+    pub fn remove(files: &dyn Files, dir: &Path) -> io::Result<()> {
+        existing(files.remove(&dir.join(NAME))).map(drop)
+    }
+
     pub fn save(self, files: &dyn Files, dir: &Path, identity: &Identity) -> io::Result<()> {
         replace_file(files, &dir.join(NAME), &self.to_bytes(identity))
     }

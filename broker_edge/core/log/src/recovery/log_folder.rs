@@ -34,6 +34,13 @@ pub(crate) fn load_or_create(config: &LogConfig, seams: &Seams) -> Result<(Meta,
                 found,
             });
         }
+        let given = config.replica.as_ref().and_then(|replica| replica.secret);
+        if given.is_some_and(|given| given != meta.secret) {
+            return Err(OpenError::OtherSecret {
+                dir: dir.to_owned(),
+                log_id: found,
+            });
+        }
         meta.check(dir, &config.classes)?;
         return Ok((meta, false));
     }
@@ -55,6 +62,8 @@ pub(crate) fn load_or_create(config: &LogConfig, seams: &Seams) -> Result<(Meta,
     let failed = |source| OpenError::io("read", Path::new("/dev/urandom"), source);
     let (id, secret) = random_identity().map_err(failed)?;
     let id = config.expected_id.unwrap_or(id);
+    let given = config.replica.as_ref().and_then(|replica| replica.secret);
+    let secret = given.unwrap_or(secret);
     sync_names_of(files, dir)?;
     let meta = Meta::new(id, secret, seams.clock.now_us(), &config.classes);
     meta.save(files, dir)?;

@@ -8,5 +8,6 @@ pub(crate) mod lost_offsets;
 pub(crate) mod meta;
 pub(crate) mod partition;
 pub(crate) mod quarantine;
+pub(crate) mod replica;
 pub(crate) mod rewrite;
 pub(crate) mod sealed;

@@ -5,6 +5,7 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::batch::record_batch::Batch;
 use crate::error::OpenError;
 use crate::failpoint;
 use crate::ids::{Epoch, Offset};
@@ -13,6 +14,7 @@ use crate::index::segment::Segment;
 use crate::recovery::active::recover_active;
 use crate::recovery::checkpoint::Checkpoint;
 use crate::recovery::quarantine::{Findings, QuarantineBytes, quarantine_bytes_of};
+use crate::recovery::replica::uncommitted_of;
 use crate::recovery::rewrite::{ActiveFile, create_first};
 use crate::recovery::sealed::{check_header, recover_sealed};
 use crate::segment::header::{HeaderFound, base_of, file_name};
@@ -24,6 +26,10 @@ pub(crate) struct RecoveredPartition {
     /// Ascending; the last is the active one.
     pub segments: Vec<Arc<Segment>>,
     pub keys: Vec<KeyEntry>,
+    /// Everything below is committed.
+    pub high_watermark: Offset,
+    /// Of a replica, with their positions in the active segment.
+    pub uncommitted: Vec<(Batch, u64)>,
     pub quarantine: QuarantineBytes,
 }
 
@@ -35,16 +41,20 @@ pub(crate) fn create(context: &Context) -> Result<RecoveredPartition, OpenError>
     let active = create_first(context).map_err(|source| OpenError::write(&path, source))?;
     Ok(RecoveredPartition {
         segments: vec![Arc::clone(&active.segment)],
+        high_watermark: active.next,
         active,
         keys: Vec::new(),
+        uncommitted: Vec::new(),
         quarantine: QuarantineBytes::default(),
     })
 }
 
-/// Recovers an existing partition. `newest` is the newest epoch that any batch may carry.
+/// Recovers an existing partition. `newest` is the newest epoch that any batch may carry, and of a replica everything
+/// below `committed` is known to be committed.
 pub(crate) fn recover(
     context: &Context,
     newest: Epoch,
+    committed: Option<Offset>,
 ) -> Result<(RecoveredPartition, Findings), OpenError> {
     let mut findings = Findings::default();
     let bases = list_segments(context, &mut findings)?;
@@ -87,10 +97,19 @@ pub(crate) fn recover(
         }
     }
     check_epochs(context, &segments, newest)?;
+    let (mut high_watermark, mut uncommitted) = (active.next, Vec::new());
+    if let Some(committed) = committed {
+        let found = uncommitted_of(context, &active, committed);
+        (high_watermark, uncommitted) =
+            found.map_err(|source| OpenError::io("read", &active.segment.path, source))?;
+        keys.retain(|key| key.offset < high_watermark);
+    }
     let recovered = RecoveredPartition {
         active,
         segments,
         keys,
+        high_watermark,
+        uncommitted,
         quarantine: quarantine_bytes_of(context),
     };
     Ok((recovered, findings))

@@ -29,7 +29,7 @@ pub(crate) enum Kept {
 
 /// Copies the piece and syncs it. A full disk is not an error here, because it must not prevent a start.
 pub(crate) fn keep(context: &Context, file: &dyn File, piece: Piece) -> io::Result<Kept> {
-    let suffix = format!("{}.{}", context.epoch, piece.kind);
+    let suffix = format!("{}.{}", context.epoch(), piece.kind);
     let path = context.dir.join(file_name(piece.first, &suffix));
     match copy_bytes(context, file, piece.bytes, &path) {
         Ok(()) => Ok(Kept::At(path)),

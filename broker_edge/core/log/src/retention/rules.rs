@@ -160,6 +160,9 @@ impl Retention {
     /// The oldest segment and its end, when it is sealed and may be removed. None before the holders are known, if they
     /// must be asked, and once the log closes.
     pub(super) fn removable(&self) -> Option<(Arc<Segment>, Offset)> {
+        if self.status.is_following() {
+            return None; // The leader decides, and tells.
+        }
         let (first, end) = self.segments.oldest()?;
         first.sealed.get()?;
         let needs_holders = self.context.kept.honours_holds || !self.context.removes_at_once;

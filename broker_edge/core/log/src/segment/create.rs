@@ -21,7 +21,7 @@ pub(crate) fn header_bytes(context: &Context, base: Offset, recycled: bool) -> V
         class: context.class,
         recycled,
         base,
-        epoch: context.epoch,
+        epoch: context.epoch(),
         created_us: context.seams.clock.now_us(),
     };
     header.to_bytes()

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::batch::layout::Identity;
@@ -16,8 +17,9 @@ pub(crate) struct Context {
     pub name: String,
     pub class: Class,
     pub identity: Identity,
-    /// The epoch of this start; every batch written now carries it.
-    pub epoch: Epoch,
+    /// Read by [`epoch`](Self::epoch).
+    pub current_epoch: AtomicU64,
+    pub is_replica: bool,
     pub dir: PathBuf,
     pub seams: Seams,
     pub sync: SyncMode,
@@ -32,6 +34,17 @@ pub(crate) struct Context {
 impl Context {
     pub fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         self.seams.files.open(path, mode)
+    }
+
+    /// The epoch that every batch made now carries, and no batch of the partition exceeds. Of a log alone that of this
+    /// start, of a replica that of the leader.
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.current_epoch.load(Ordering::Acquire))
+    }
+
+    /// Only the thread that has the turn of the writer calls this.
+    pub fn begin_epoch(&self, epoch: Epoch) {
+        self.current_epoch.fetch_max(epoch.0, Ordering::AcqRel);
     }
 
     pub fn steady(&self) -> Duration {

@@ -19,6 +19,8 @@ pub enum PartitionState {
     Running,
     /// The device or the disk budget is full: appends are refused until there is space, and then resume.
     Full,
+    /// A replica that does not lead: its records come from the leader, appends are refused.
+    Following,
     /// Read-only until restart, with the reason.
     Stopped(String),
 }
@@ -26,16 +28,21 @@ pub enum PartitionState {
 pub(crate) struct Status {
     /// Name of the partition, for the log.
     name: String,
-    /// Everything below is synced. Moved only after the sync of those bytes returned, and after their batches are in
-    /// the tail and noted for the index, so that a reader that sees it can read up to it.
+    /// Everything below is committed: synced here, and in a cluster on every member of the in-sync set. Moved only
+    /// after the sync of those bytes returned, and after their batches are in the tail and noted for the index, so that
+    /// a reader that sees it can read up to it.
     high_watermark: AtomicU64,
-    /// Everything below is written; equals the high watermark unless `SyncMode::Interval`.
+    /// Everything below is on this disk; equals the high watermark unless this is a replica. Only a cut moves it back.
+    synced: AtomicU64,
+    /// Everything below is written; equals `synced` unless `SyncMode::Interval`. Only a cut moves it back.
     written: AtomicU64,
     log_start: AtomicU64,
     /// The device has no space, or the process no descriptor.
     is_full: AtomicBool,
     /// The disk budget has no room for this class: appends are refused although the partition could take them.
     over_budget: AtomicBool,
+    /// A replica whose batches come from a leader. Changed under the lock of the writer's queue.
+    is_following: AtomicBool,
     /// Why it is read-only; the first reason is kept.
     stopped: OnceLock<String>,
     /// Called without the lock: a watcher may add another, or drop the last handle of the log, which shuts it down.
@@ -43,14 +50,17 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    pub fn new(name: &str, log_start: Offset, next: Offset) -> Self {
+    /// Everything below `next` is on this disk, everything below `high_watermark` committed.
+    pub fn new(name: &str, log_start: Offset, high_watermark: Offset, next: Offset) -> Self {
         Self {
             name: name.to_owned(),
-            high_watermark: AtomicU64::new(next.0),
+            high_watermark: AtomicU64::new(high_watermark.0),
+            synced: AtomicU64::new(next.0),
             written: AtomicU64::new(next.0),
             log_start: AtomicU64::new(log_start.0),
             is_full: AtomicBool::new(false),
             over_budget: AtomicBool::new(false),
+            is_following: AtomicBool::new(false),
             stopped: OnceLock::new(),
             watchers: RwLock::default(),
         }
@@ -76,20 +86,50 @@ impl Status {
         self.written.store(to.0, Ordering::Release);
     }
 
+    pub fn synced(&self) -> Offset {
+        Offset(self.synced.load(Ordering::Acquire))
+    }
+
     /// Only after the sync of everything below `to` returned.
-    pub fn set_high_watermark(&self, to: Offset) {
+    pub fn set_synced(&self, to: Offset) {
         debug_assert!(to <= self.written());
+        self.synced.store(to.0, Ordering::Release);
+    }
+
+    /// Only after everything below `to` is committed and can be read.
+    pub fn set_high_watermark(&self, to: Offset) {
+        debug_assert!(to <= self.synced() && to >= self.high_watermark());
         self.high_watermark.store(to.0, Ordering::Release);
+    }
+
+    /// After a cut: everything below `end`, which is not below the high watermark, is on this disk, and nothing else is.
+    pub fn cut_to(&self, end: Offset) {
+        debug_assert!(end >= self.high_watermark());
+        self.synced.store(end.0, Ordering::Release);
+        self.written.store(end.0, Ordering::Release);
+    }
+
+    pub fn is_following(&self) -> bool {
+        self.is_following.load(Ordering::Acquire)
+    }
+
+    pub fn set_following(&self, is_following: bool) {
+        self.is_following.store(is_following, Ordering::Release);
     }
 
     pub fn is_stopped(&self) -> bool {
         self.stopped.get().is_some()
     }
 
+    pub fn stopped_because(&self) -> Option<String> {
+        self.stopped.get().cloned()
+    }
+
     pub fn state(&self) -> PartitionState {
         let is_refusing = |flag: &AtomicBool| flag.load(Ordering::Acquire);
         match self.stopped.get() {
             Some(reason) => PartitionState::Stopped(reason.clone()),
+            None if is_refusing(&self.is_following) => PartitionState::Following,
             None if is_refusing(&self.is_full) || is_refusing(&self.over_budget) => {
                 PartitionState::Full
             }
@@ -159,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_watcher_is_called_for_as_long_as_it_is_kept() {
-        let status = Status::new("p", Offset(0), Offset(0));
+        let status = Status::new("p", Offset(0), Offset(0), Offset(0));
         let calls = Arc::new(AtomicUsize::new(0));
         let watch = || {
             let counted = Arc::clone(&calls);

@@ -81,6 +81,8 @@ pub(crate) struct SpareSegment {
 pub(crate) enum Halt {
     /// No space; nothing was harmed.
     Full,
+    /// The segment is at its end, and not all of it is committed.
+    Uncommitted,
     /// The content of the disk is unknown from here on.
     Failed(String),
 }

@@ -76,7 +76,7 @@ impl Writer {
             if records.is_empty() {
                 return Ok(queue.next..queue.next);
             }
-            let is_free = !queue.busy && queue.items.is_empty() && !queue.seal;
+            let is_free = !queue.busy && queue.turns_wanted == 0 && !queue.has_work();
             let range = queue.push(records, time_us);
             if !is_free {
                 return Ok(range);
@@ -85,23 +85,20 @@ impl Writer {
             std::mem::swap(&mut work, &mut queue.items);
             range
         };
-        let halt = self.write_taken(&mut work);
+        let halt = self.write_taken(&mut work, Self::write_batches);
         let mut queue = self.queue.lock();
         // Records that found no space go back to the front: the writer waits for space, the caller must not.
         while let Some(queued) = work.pop_back() {
             queue.items.push_front(queued);
         }
-        queue.busy = false;
-        if !queue.items.is_empty() || queue.seal || queue.closing {
-            self.queue_changed.notify_one();
-        }
+        self.end_turn_of(&mut queue);
         drop(queue);
         match halt {
             Some(Halt::Failed(reason)) => Err(AppendError::ReadOnly {
                 partition: self.id(),
                 reason,
             }),
-            Some(Halt::Full) | None => Ok(range),
+            Some(Halt::Full | Halt::Uncommitted) | None => Ok(range),
         }
     }
 
@@ -111,6 +108,7 @@ impl Writer {
         match self.status.state() {
             PartitionState::Running => {}
             PartitionState::Full => return Err(AppendError::Full { partition }),
+            PartitionState::Following => return Err(AppendError::NotLeader { partition }),
             PartitionState::Stopped(reason) => {
                 return Err(AppendError::ReadOnly { partition, reason });
             }

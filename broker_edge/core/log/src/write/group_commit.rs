@@ -24,10 +24,19 @@ const GROUP_BYTES_MAX: usize = 8 << 20;
 #[derive(Default)]
 pub(crate) struct Group {
     /// With their positions.
-    batches: Vec<(Batch, u64)>,
-    bytes: usize,
+    pub batches: Vec<(Batch, u64)>,
+    pub bytes: usize,
     /// The appends that these batches complete.
-    completed: Vec<QueuedAppend>,
+    pub completed: Vec<QueuedAppend>,
+    /// Batches of a leader.
+    pub is_taken: bool,
+}
+
+impl Group {
+    /// Further batches wait for the next sync.
+    pub fn is_large(&self) -> bool {
+        self.bytes >= GROUP_BYTES_MAX
+    }
 }
 
 /// The next batch: which part of the queue it takes.
@@ -76,14 +85,14 @@ impl Writer {
         while !work.is_empty() {
             let next = Next::of(work);
             if let Err(halt) = self.secure(active, &mut group, next.plan.bytes() as u64) {
-                if matches!(halt, Halt::Full) {
+                if !matches!(halt, Halt::Failed(_)) {
                     self.flush(active, &mut group)?;
                 }
                 return Err(halt);
             }
             let place = BatchStamp {
                 base_offset: active.next,
-                epoch: self.context.epoch,
+                epoch: self.context.epoch(),
                 flags: if active.unsynced {
                     BATCH_AFTER_UNSYNCED
                 } else {
@@ -107,8 +116,9 @@ impl Writer {
                 }
             }
             group.bytes += bytes.len() - start;
-            group.batches.push(self.place_batch(active, bytes, start));
-            if group.bytes >= GROUP_BYTES_MAX {
+            let batch = Batch::from_encoded(Chunk::new(bytes, &self.tail.buffers), start);
+            group.batches.push(self.place_batch(active, batch));
+            if group.is_large() {
                 self.flush(active, &mut group)?;
             }
         }
@@ -124,8 +134,7 @@ impl Writer {
     }
 
     /// Gives a batch its place behind the last one.
-    fn place_batch(&self, active: &mut Active, bytes: Vec<u8>, start: usize) -> (Batch, u64) {
-        let batch = Batch::from_encoded(Chunk::new(bytes, &self.tail.buffers), start);
+    pub(super) fn place_batch(&self, active: &mut Active, batch: Batch) -> (Batch, u64) {
         debug_assert_eq!(batch.base_offset(), active.next);
         let position = active.position;
         active.position += batch.bytes_len() as u64;
@@ -172,6 +181,9 @@ impl Writer {
         failpoint!("batch-written");
         active.wrote_at = self.context.steady();
         active.segment.note_write(active.wrote_at);
+        if self.context.is_replica {
+            return self.announce(active, group);
+        }
         if self.context.sync == SyncMode::Always {
             self.sync_file(active)?;
             failpoint!("batch-synced");
@@ -192,15 +204,9 @@ impl Writer {
         self.queue.lock().give_back(group.completed.drain(..));
         self.status.set_written(active.next);
         match self.context.sync {
-            SyncMode::Interval(interval) => {
-                let since = self.context.steady().saturating_sub(active.synced_at);
-                if since >= interval {
-                    self.sync_active(active)?;
-                } else {
-                    self.status.tell_watchers();
-                }
-            }
+            SyncMode::Interval(_) => self.sync_when_due(active)?,
             SyncMode::Always | SyncMode::Never => {
+                self.status.set_synced(active.next);
                 self.status.set_high_watermark(active.next);
                 failpoint!("batch-shown");
                 self.status.tell_watchers();

@@ -34,6 +34,18 @@ impl IdempotencyKeys {
         self.queued.entry(name.into()).or_insert(offset);
     }
 
+    /// Notes the keys of records that another node has appended.
+    pub fn add(&mut self, entries: &[KeyEntry]) {
+        let places = entries.iter().map(|entry| (entry.hash, entry.offset));
+        self.places.extend(places);
+    }
+
+    /// Drops the keys of records that were cut off.
+    pub fn forget_from(&mut self, offset: Offset) {
+        self.places.retain(|(_, at)| *at < offset);
+        self.queued.retain(|_, at| *at < offset);
+    }
+
     /// Offset of a queued record with this key and topic.
     pub fn queued(&self, name: &str) -> Option<Offset> {
         self.queued.get(name).copied()

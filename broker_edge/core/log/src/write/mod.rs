@@ -1,4 +1,4 @@
-//! The write path of a partition: idempotency keys, queue, group commit, space.
+//! The write path of a partition: idempotency keys, queue, group commit, space, and what a replica does besides.
 
 pub(crate) mod active;
 pub(crate) mod append;
@@ -6,4 +6,6 @@ pub(crate) mod group_commit;
 pub(crate) mod idempotency;
 pub(crate) mod preallocate;
 pub(crate) mod queue;
+pub(crate) mod replica;
+pub(crate) mod uncommitted;
 pub(crate) mod writer;

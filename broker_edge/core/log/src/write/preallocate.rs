@@ -85,9 +85,13 @@ impl Writer {
         self.spare.lock().as_ref().map_or(0, |spare| spare.bytes)
     }
 
-    /// Seals the active segment, whose batches are all shown to readers, and begins a new one.
+    /// Seals the active segment, whose batches are all shown to readers, and begins a new one. What a replica has not
+    /// committed always lies in the active segment: until all is committed it begins no other.
     pub(super) fn roll(&self, active: &mut Active, first_bytes: u64) -> Result<(), Halt> {
         self.sync_active(active)?;
+        if self.context.is_replica && self.status.high_watermark() != active.next {
+            return Err(Halt::Uncommitted);
+        }
         failpoint!("roll-begun");
         let context = &self.context;
         let path = context.dir.join(file_name(active.next, "seg"));

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use crate::batch::assembler::BATCH_BYTES_MAX;
 use crate::batch::buffers::Buffers;
 use crate::batch::payloads::Payloads;
+use crate::batch::record_batch::Batch;
 use crate::batch::records::Records;
-use crate::ids::Offset;
+use crate::ids::{Epoch, Offset};
 
 /// Cleared `Records` that are kept for their buffers: as many as a loop queues that appends records one by one.
 const SPARES_MAX: usize = 4096;
@@ -48,11 +49,19 @@ pub(crate) struct Queue {
     pub items: VecDeque<QueuedAppend>,
     /// Bytes of the items, and of the appends that the writer took and has not yet made durable.
     pub bytes: usize,
+    /// Of a follower: batches of the leader, which go on where the last one ended.
+    pub taken: VecDeque<Batch>,
+    /// The epoch of the last of all batches that were written or taken.
+    pub taken_epoch: Epoch,
     /// The offset that the next record gets.
     pub next: Offset,
     /// A thread has taken the items and writes them. The thread that sets it owns the active segment until it clears
     /// it.
     pub busy: bool,
+    /// Threads that wait for `busy` to end, to change what is led or written.
+    pub turns_wanted: usize,
+    /// How often everything queued was dropped: whoever has taken items before drops them as well.
+    pub drops: u64,
     /// The active segment is to be sealed, because of its age.
     pub seal: bool,
     /// No more appends; what is queued is still written.
@@ -111,10 +120,27 @@ impl Queue {
         spare
     }
 
-    /// Takes written appends back for their buffers.
+    /// Whether the writer has something to do.
+    pub fn has_work(&self) -> bool {
+        !self.items.is_empty() || !self.taken.is_empty() || self.seal || self.closing
+    }
+
+    /// Takes written appends back, whose records are durable.
     pub fn give_back(&mut self, written: impl Iterator<Item = QueuedAppend>) {
+        let bytes = self.recycle(written);
+        self.release(bytes);
+    }
+
+    /// Gives room back.
+    pub fn release(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// Takes written appends back for their buffers; returns what they hold of the bound until they are released.
+    pub fn recycle(&mut self, written: impl Iterator<Item = QueuedAppend>) -> usize {
+        let mut bytes = 0;
         for mut queued in written {
-            self.bytes = self.bytes.saturating_sub(queued.bytes);
+            bytes += queued.bytes;
             let kept_bytes = self.spares_bytes + queued.records.capacity_bytes();
             if self.spares.len() < SPARES_MAX && kept_bytes <= SPARES_BYTES_MAX {
                 queued.records.clear();
@@ -122,11 +148,14 @@ impl Queue {
                 self.spares.push(queued.records);
             }
         }
+        bytes
     }
 
     pub fn drop_all(&mut self) {
         self.items.clear();
+        self.taken.clear();
         self.bytes = 0;
+        self.drops += 1;
     }
 }
 

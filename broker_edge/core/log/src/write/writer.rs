@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::batch::record_batch::Batch;
 use crate::batch::records::Records;
 use crate::config::SyncMode;
 use crate::failpoint;
@@ -25,6 +26,7 @@ use crate::state::disk_budget::DiskBudget;
 use crate::write::active::{Active, Halt, SpareSegment};
 use crate::write::idempotency::IdempotencyKeys;
 use crate::write::queue::{Queue, QueuedAppend};
+use crate::write::uncommitted::Uncommitted;
 
 /// How often securing space is tried again on a full disk.
 const FULL_RETRY: Duration = Duration::from_millis(500);
@@ -43,6 +45,10 @@ pub(crate) struct Writer {
     pub(super) keys: Mutex<IdempotencyKeys>,
     pub(super) queue: Mutex<Queue>,
     pub(super) queue_changed: Condvar,
+    /// `Queue::busy` ended, and somebody waits for that.
+    pub(super) turn_ended: Condvar,
+    /// Of a replica; empty for a log alone. Locked after `active` and before `keys` and `queue`.
+    pub(super) uncommitted: Mutex<Uncommitted>,
     /// Locked by the thread that set `Queue::busy`, and by the maintenance thread to note idleness.
     pub(super) active: Mutex<Active>,
     pub(super) spare: Mutex<Option<SpareSegment>>,
@@ -51,8 +57,18 @@ pub(crate) struct Writer {
     pub(super) spares_made: AtomicU64,
 }
 
+/// Writes what was taken from the queue; what could not be written stays.
+type Write<T> = fn(&Writer, &mut Active, &mut VecDeque<T>) -> Result<(), Halt>;
+
 enum Job {
-    Write,
+    /// `drops` as in the queue when the work was taken from it.
+    Write {
+        drops: u64,
+    },
+    /// Batches of a leader.
+    Take {
+        drops: u64,
+    },
     Seal,
     Sync,
     Close,
@@ -72,7 +88,7 @@ impl Writer {
         reader: &Arc<Reader>,
         tail: &Arc<Tail>,
         budget: &Arc<DiskBudget>,
-        active: Active,
+        (active, uncommitted): (Active, Uncommitted),
         keys: &[KeyEntry],
     ) -> Self {
         Self {
@@ -83,6 +99,8 @@ impl Writer {
             keys: Mutex::new(IdempotencyKeys::new(keys)),
             queue: Mutex::new(Queue::starting_at(active.next)),
             queue_changed: Condvar::new(),
+            turn_ended: Condvar::new(),
+            uncommitted: Mutex::new(uncommitted),
             active: Mutex::new(active),
             spare: Mutex::new(None),
             spares_made: AtomicU64::new(0),
@@ -130,10 +148,15 @@ impl Writer {
 
     /// The writer thread.
     pub fn run(&self) {
-        let mut work = VecDeque::new();
+        let (mut work, mut taken) = (VecDeque::new(), VecDeque::new());
         loop {
-            match self.next_job(&mut work) {
-                Job::Write => self.write_until_done(&mut work),
+            match self.next_job(&mut work, &mut taken) {
+                Job::Write { drops } => {
+                    self.write_until_done(drops, &mut work, Self::write_batches);
+                }
+                Job::Take { drops } => {
+                    self.write_until_done(drops, &mut taken, Self::write_foreign);
+                }
                 Job::Seal => self.seal_aged(),
                 Job::Sync => {
                     let synced = self.sync_active(&mut self.active.lock());
@@ -144,18 +167,22 @@ impl Writer {
                     return;
                 }
             }
-            self.queue.lock().busy = false;
+            self.end_turn();
         }
     }
 
     /// Waits for something to do and takes the right to do it (`Queue::busy`).
-    fn next_job(&self, work: &mut VecDeque<QueuedAppend>) -> Job {
+    fn next_job(&self, work: &mut VecDeque<QueuedAppend>, taken: &mut VecDeque<Batch>) -> Job {
         let mut queue = self.queue.lock();
         loop {
-            if !queue.busy {
+            if !queue.busy && queue.turns_wanted == 0 {
+                let drops = queue.drops;
                 let job = if !queue.items.is_empty() {
                     std::mem::swap(work, &mut queue.items);
-                    Some(Job::Write)
+                    Some(Job::Write { drops })
+                } else if !queue.taken.is_empty() {
+                    std::mem::swap(taken, &mut queue.taken);
+                    Some(Job::Take { drops })
                 } else if queue.seal {
                     queue.seal = false;
                     Some(Job::Seal)
@@ -170,7 +197,7 @@ impl Writer {
             let status = &self.status;
             match self.context.sync {
                 SyncMode::Interval(interval)
-                    if status.written() != status.high_watermark() && !status.is_stopped() =>
+                    if status.written() != status.synced() && !status.is_stopped() =>
                 {
                     let waited = self.queue_changed.wait_for(&mut queue, interval);
                     if waited.timed_out() && !queue.busy {
@@ -183,33 +210,45 @@ impl Writer {
         }
     }
 
-    /// Writes all of `work`; on a full disk waits and tries again until there is space or the log closes.
-    fn write_until_done(&self, work: &mut VecDeque<QueuedAppend>) {
-        while let Some(Halt::Full) = self.write_taken(work) {
-            self.status.set_full(true);
+    /// Writes all of `work`; on a full disk, and at the end of a segment that is not committed, waits and tries again
+    /// until it can, the log closes or the queue is dropped.
+    fn write_until_done<T>(&self, drops: u64, work: &mut VecDeque<T>, write: Write<T>) {
+        while let Some(halt @ (Halt::Full | Halt::Uncommitted)) = self.write_taken(work, write) {
+            if matches!(halt, Halt::Full) {
+                self.status.set_full(true);
+            }
             let mut queue = self.queue.lock();
-            if !queue.closing {
+            let is_over = |queue: &Queue| queue.closing || queue.drops != drops;
+            if !is_over(&queue) && !self.can_go_on(&halt) {
                 self.queue_changed.wait_for(&mut queue, FULL_RETRY);
             }
             if queue.closing {
                 // Never acknowledged: their offsets are given again by the next start, under a higher epoch.
                 queue.drop_all();
+            }
+            if is_over(&queue) {
                 break;
             }
         }
         work.clear();
     }
 
+    /// Whether what it waits for has happened: everything written is committed.
+    fn can_go_on(&self, halt: &Halt) -> bool {
+        let is_committed = self.status.high_watermark() == self.status.written();
+        matches!(halt, Halt::Uncommitted) && is_committed
+    }
+
     /// Writes the appends that the caller took from the queue. The caller has set `Queue::busy`. Appends that could not
     /// be written stay in `work`; after a failure the partition is stopped.
-    pub(super) fn write_taken(&self, work: &mut VecDeque<QueuedAppend>) -> Option<Halt> {
+    pub(super) fn write_taken<T>(&self, work: &mut VecDeque<T>, write: Write<T>) -> Option<Halt> {
         let result = {
             let mut active = self.active.lock();
             if self.status.is_stopped() {
                 work.clear();
                 return None;
             }
-            self.write_batches(&mut active, work)
+            write(self, &mut active, work)
         };
         match result {
             Ok(()) => {
@@ -248,11 +287,27 @@ impl Writer {
         active.unsynced = false;
         active.synced_at = self.context.steady();
         let written = self.status.written();
-        if self.status.high_watermark() != written {
-            self.status.set_high_watermark(written);
+        if self.status.synced() != written {
+            self.status.set_synced(written);
+            if !self.context.is_replica {
+                self.status.set_high_watermark(written);
+            }
             self.status.tell_watchers();
         }
         Ok(())
+    }
+
+    /// Syncs what was just written, at once or when the interval is over.
+    pub(super) fn sync_when_due(&self, active: &mut Active) -> Result<(), Halt> {
+        match self.context.sync {
+            SyncMode::Interval(interval)
+                if self.context.steady().saturating_sub(active.synced_at) < interval =>
+            {
+                self.status.tell_watchers();
+                Ok(())
+            }
+            _ => self.sync_active(active),
+        }
     }
 
     fn seal_aged(&self) {
@@ -268,7 +323,7 @@ impl Writer {
     fn heed(&self, result: Result<(), Halt>) {
         match result {
             // A full disk is no reason to refuse appends that still have room: the next look at the age tries again.
-            Ok(()) | Err(Halt::Full) => {}
+            Ok(()) | Err(Halt::Full | Halt::Uncommitted) => {}
             Err(Halt::Failed(reason)) => self.stop(&reason),
         }
     }
@@ -317,7 +372,7 @@ impl Writer {
             base: active.segment.base,
             position: active.position,
             next: active.next,
-            epoch: self.context.epoch,
+            epoch: self.context.epoch(),
             kind,
         };
         let (files, dir) = (&*self.context.seams.files, &self.context.dir);

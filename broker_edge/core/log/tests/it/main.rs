@@ -22,6 +22,7 @@ mod open;
 mod purge;
 mod races;
 mod recovery;
+mod replica;
 mod retention;
 mod rooms;
 mod sealing;

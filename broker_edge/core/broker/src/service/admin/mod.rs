@@ -87,6 +87,7 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
                 PartitionState::Full => {
                     "no space left on the device or in the disk budget; appends resume when there is space".to_owned()
                 }
+                PartitionState::Following => "another node leads it".to_owned(),
                 PartitionState::Stopped(reason) => reason,
             };
             Some(json!({"partition": partition.name(), "reason": reason}))
@@ -177,6 +178,7 @@ fn partition_status(shared: &Shared, partition: &Partition) -> Value {
     let (state, reason) = match partition.state() {
         PartitionState::Running => ("running", None),
         PartitionState::Full => ("full", None),
+        PartitionState::Following => ("following", None),
         PartitionState::Stopped(reason) => ("stopped", Some(reason)),
     };
     let (gaps, gaps_left_out) = gap_rows(partition);

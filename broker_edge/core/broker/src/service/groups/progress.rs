@@ -44,7 +44,7 @@ impl Progress {
                 return Ok(());
             }
             match self.partition.state() {
-                PartitionState::Running => full_until = None,
+                PartitionState::Running | PartitionState::Following => full_until = None,
                 PartitionState::Full => {
                     full_until.get_or_insert(Instant::now() + FULL_WAIT);
                 }

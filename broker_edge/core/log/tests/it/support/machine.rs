@@ -307,6 +307,7 @@ impl Machine {
                     PartitionState::Running => false,
                     PartitionState::Full => !self.is_faulty,
                     PartitionState::Stopped(_) => true,
+                    PartitionState::Following => unreachable!("it is alone"),
                 }
         });
         self.observe();
