@@ -306,7 +306,18 @@ impl Partition {
 
     /// Every topic with a record below the high watermark, by name.
     pub fn topics(&self) -> Result<Vec<TopicRange>, ReadError> {
-        self.0.reader.topics()
+        let topics = self.topics_within(&|_| true, usize::MAX)?;
+        Ok(topics.unwrap_or_default())
+    }
+
+    /// The same for those that are wanted. `None` if their names take more than `bytes_max`: a log may have more names
+    /// than there is memory.
+    pub fn topics_within(
+        &self,
+        wanted: &dyn Fn(&str) -> bool,
+        bytes_max: usize,
+    ) -> Result<Option<Vec<TopicRange>>, ReadError> {
+        self.0.reader.topics_within(wanted, bytes_max)
     }
 
     /// Whether every topic of the partition is wanted, without listing them. Also false when there are too many topics

@@ -3,7 +3,7 @@
 //!
 //! Read when it is first asked for, from a file that covers most segments (`catalog_file.rs`) and the indexes of the
 //! others. Where the file is lost that is every index of the log, so a thread of its own reads them while the log is
-//! already open. Bounded: with more topics than fit it holds none, and the indexes are asked instead.
+//! already open. Bounded: with more topics, or longer names, than fit it holds none, and the indexes are asked instead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::error::ReadError;
 use crate::ids::Offset;
-use crate::index::catalog_file::{CatalogFile, TOPICS_MAX, TopicMap, extend, merge};
+use crate::index::catalog_file::{CatalogFile, TopicMap};
 use crate::index::model::{Index, TopicExtent};
 use crate::index::segment::Segment;
 use crate::index::store::SegmentStore;
@@ -62,8 +62,8 @@ impl Known {
             State::Reading(sealed) => sealed.push(Arc::clone(index)),
             State::Ready(topics) => {
                 self.unsaved += 1;
-                merge(topics, index);
-                if topics.len() > TOPICS_MAX {
+                topics.merge(index);
+                if topics.is_over() {
                     self.state = State::Over;
                 }
             }
@@ -72,7 +72,7 @@ impl Known {
 
     fn forget_below(&mut self, log_start: Offset) {
         if let State::Ready(topics) = &mut self.state {
-            topics.retain(|_, extent| extent.range.end > log_start);
+            topics.retain(|extent| extent.range.end > log_start);
         }
     }
 }
@@ -207,9 +207,9 @@ impl TopicCatalog {
             if self.is_closed.load(Ordering::Acquire) {
                 return Ok((None, unsaved)); // Nobody asks a log that is shut down.
             }
-            let add = &mut |topic: &str, extent| extend(&mut topics, topic, extent);
+            let add = &mut |topic: &str, extent| topics.extend(topic, extent);
             self.segments.for_each_topic(segment, add)?;
-            if topics.len() > TOPICS_MAX {
+            if topics.is_over() {
                 return Ok((None, unsaved));
             }
         }
@@ -228,10 +228,10 @@ impl TopicCatalog {
         let segments = self.segments.sealed();
         let file = CatalogFile::load(&self.context, &segments);
         let CatalogFile { mut topics, covers } = file.unwrap_or_default();
-        topics.retain(|_, extent| extent.retained.is_some());
+        topics.retain(|extent| extent.retained.is_some());
         let mut add = |topic: &str, extent: TopicExtent| {
             if extent.retained.is_some() {
-                extend(&mut topics, topic, extent);
+                topics.extend(topic, extent);
             }
         };
         let others = segments.iter().filter(|s| !covers.contains(&s.base));

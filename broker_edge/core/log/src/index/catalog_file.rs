@@ -3,6 +3,7 @@
 //! changed.
 
 use std::io;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,7 +20,9 @@ use crate::state::context::Context;
 use crate::vfs::files::{Files, read_file, replace_file};
 
 /// About 25 MB of names of usual length.
-pub(crate) const TOPICS_MAX: usize = 200_000;
+const TOPICS_MAX: usize = 200_000;
+/// Publishers choose the names, and one may have 64 KiB: their number alone does not bound the memory.
+const NAMES_BYTES_MAX: usize = 32 << 20;
 
 const NAME: &str = "topics";
 const MAGIC: &[u8; 8] = b"hwatrtop";
@@ -28,21 +31,64 @@ const FIXED_BYTES: usize = 44;
 /// Larger than any file that is written.
 const BYTES_MAX: usize = 1 << 28;
 
-pub(crate) type TopicMap = ByName<TopicExtent>;
+/// Topics with their extents.
+#[derive(Debug, Default)]
+pub(crate) struct TopicMap {
+    by_name: ByName<TopicExtent>,
+    names_bytes: usize,
+}
 
-/// Extends the extent of each topic of an index.
-pub(crate) fn merge(into: &mut TopicMap, index: &Index) {
-    for topic in &index.topics {
-        extend(into, &topic.topic, topic.extent.clone());
+impl TopicMap {
+    pub fn extend(&mut self, topic: &str, extent: TopicExtent) {
+        match self.by_name.get_mut(topic) {
+            Some(known) => known.extend(extent),
+            None => {
+                self.names_bytes += topic.len();
+                self.by_name.insert(topic.into(), extent);
+            }
+        }
+    }
+
+    /// Extends the extent of each topic of an index.
+    pub fn merge(&mut self, index: &Index) {
+        for topic in &index.topics {
+            self.extend(&topic.topic, topic.extent.clone());
+        }
+    }
+
+    pub fn retain(&mut self, keep: impl Fn(&TopicExtent) -> bool) {
+        let names_bytes = &mut self.names_bytes;
+        self.by_name.retain(|topic, extent| {
+            let keeps = keep(extent);
+            *names_bytes -= if keeps { 0 } else { topic.len() };
+            keeps
+        });
+    }
+
+    pub fn names_bytes(&self) -> usize {
+        self.names_bytes
+    }
+
+    /// Whether these are more topics than are held in memory.
+    pub fn is_over(&self) -> bool {
+        self.by_name.len() > TOPICS_MAX || self.names_bytes > NAMES_BYTES_MAX
     }
 }
 
-pub(crate) fn extend(into: &mut TopicMap, topic: &str, extent: TopicExtent) {
-    match into.get_mut(topic) {
-        Some(known) => known.extend(extent),
-        None => {
-            into.insert(topic.into(), extent);
-        }
+impl IntoIterator for TopicMap {
+    type Item = (Box<str>, TopicExtent);
+    type IntoIter = <ByName<TopicExtent> as IntoIterator>::IntoIter;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.by_name.into_iter()
+    }
+}
+
+impl Deref for TopicMap {
+    type Target = ByName<TopicExtent>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.by_name
     }
 }
 
@@ -86,14 +132,15 @@ impl CatalogFile {
             return None;
         }
         let mut topics = TopicMap::default();
-        topics.reserve(count);
+        topics.by_name.reserve(count);
         for _ in 0..count {
             let (head, after) = rest.split_at_checked(26)?;
             let (topic, after) = after.split_at_checked(usize::from(u16_at(head, 0)))?;
-            topics.insert(std::str::from_utf8(topic).ok()?.into(), extent_at(head, 2));
+            topics.extend(std::str::from_utf8(topic).ok()?, extent_at(head, 2));
             rest = after;
         }
-        rest.is_empty().then_some(Self { topics, covers })
+        let is_whole = rest.is_empty() && !topics.is_over();
+        is_whole.then_some(Self { topics, covers })
     }
 
     /// The part of the file that names the covered segments. All of their indexes are saved.
@@ -119,7 +166,7 @@ impl CatalogFile {
         out.extend_from_slice(&((coverage.len() / 12) as u32).to_le_bytes());
         out.extend_from_slice(&(topics.len() as u32).to_le_bytes());
         out.extend_from_slice(coverage);
-        for (topic, extent) in topics {
+        for (topic, extent) in topics.iter() {
             out.extend_from_slice(&(topic.len() as u16).to_le_bytes());
             push_extent(&mut out, extent);
             out.extend_from_slice(topic.as_bytes());
@@ -147,13 +194,13 @@ impl CatalogFileWriter {
     pub fn add(&mut self, index: &Index, bytes: &[u8]) {
         push_row(&mut self.coverage, index.base, u32_at(bytes, 12));
         // More topics than the file may hold need not be collected.
-        if self.topics.len() <= TOPICS_MAX {
-            merge(&mut self.topics, index);
+        if !self.topics.is_over() {
+            self.topics.merge(index);
         }
     }
 
     pub fn save(&self, files: &dyn Files, dir: &Path, identity: &Identity) -> io::Result<()> {
-        if self.coverage.is_empty() || self.topics.len() > TOPICS_MAX {
+        if self.coverage.is_empty() || self.topics.is_over() {
             return Ok(());
         }
         let bytes = CatalogFile::to_bytes(identity, &self.coverage, &self.topics);

@@ -7,7 +7,7 @@ use crate::batch::record_batch::Batch;
 use crate::batch::view::RecordView;
 use crate::error::ReadError;
 use crate::ids::{Epoch, Offset};
-use crate::index::catalog_file::{TopicMap, extend};
+use crate::index::catalog_file::TopicMap;
 use crate::index::model::{BlockLookup, RetainedOffset, TopicExtent};
 use crate::index::segment::Segment;
 use crate::read::reader::Reader;
@@ -91,14 +91,30 @@ impl Reader {
         Ok(segment.with_head(|head| of(&head.epochs)))
     }
 
-    pub fn topics(&self) -> Result<Vec<TopicRange>, ReadError> {
+    pub fn topics_within(
+        &self,
+        wanted: &dyn Fn(&str) -> bool,
+        bytes_max: usize,
+    ) -> Result<Option<Vec<TopicRange>>, ReadError> {
         let high_watermark = self.status.high_watermark();
         let log_start = self.status.log_start();
+        let mut topics = TopicMap::default();
+        let mut add = |topic: &str, extent: TopicExtent| {
+            if topics.names_bytes() <= bytes_max && wanted(topic) {
+                topics.extend(topic, extent);
+            }
+        };
         // The active segment first: if it is sealed in between, its topics are in both and merge.
-        let mut topics = topics_in_memory(&self.segments.active());
-        self.topics.for_each(&mut |topic, extent| {
-            extend(&mut topics, topic, extent.clone());
-        })?;
+        self.segments.active().with_builder(|builder| {
+            builder
+                .topics()
+                .for_each(|(topic, extent)| add(topic, extent));
+        });
+        self.topics
+            .for_each(&mut |topic, extent| add(topic, extent.clone()))?;
+        if topics.names_bytes() > bytes_max {
+            return Ok(None);
+        }
         let mut topics: Vec<TopicRange> = topics
             .into_iter()
             .map(|(topic, extent)| TopicRange {
@@ -110,7 +126,7 @@ impl Reader {
             .filter(|topic| topic.first < topic.next && !topic.topic.is_empty())
             .collect();
         topics.sort_unstable_by(|a, b| a.topic.cmp(&b.topic));
-        Ok(topics)
+        Ok(Some(topics))
     }
 
     /// Whether every topic of the partition is wanted. False when there are too many to hold, or not all are read yet.
@@ -143,7 +159,7 @@ impl Reader {
         // Read first, so that a segment that is sealed in between is not missed; given last, because it is the newest.
         let active = self.active_retained(&kept)?;
         self.topics.for_each_retained(&mut give)?;
-        for (topic, extent) in &active {
+        for (topic, extent) in active.iter() {
             give(topic, extent);
         }
         Ok(())
@@ -170,7 +186,7 @@ impl Reader {
                     is_cleared: record.payload.is_empty(),
                 });
                 let range = record.offset..record.offset.plus(1);
-                extend(&mut topics, record.topic, TopicExtent { range, retained });
+                topics.extend(record.topic, TopicExtent { range, retained });
             }
             true
         })?;
@@ -207,8 +223,11 @@ impl Reader {
 /// The topics of the active segment; none when it was sealed just now.
 fn topics_in_memory(segment: &Segment) -> TopicMap {
     let topics = segment.with_builder(|builder| {
-        let entry = |(topic, extent): (&str, TopicExtent)| (topic.into(), extent);
-        builder.topics().map(entry).collect()
+        let mut topics = TopicMap::default();
+        builder
+            .topics()
+            .for_each(|(topic, extent)| topics.extend(topic, extent));
+        topics
     });
     topics.unwrap_or_default()
 }

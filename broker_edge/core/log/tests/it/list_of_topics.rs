@@ -205,3 +205,42 @@ fn a_topic_that_is_sealed_after_the_topics_were_read_is_among_them() {
     assert_eq!(names.len(), 6, "{names:?}");
     assert!(names.contains(&"devices/77/telemetry".to_owned()));
 }
+
+#[test]
+fn long_names_are_held_up_to_a_number_of_bytes_and_listed_all_the_same() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = LogConfig {
+        maintain_every: None,
+        segment_bytes: 1 << 20,
+        ..settings(dir.path())
+    };
+    let log = open_with(config, Seams::system());
+    let append = |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            let name = format!("{number}/{}", "n".repeat(60 << 10));
+            let mut records = Records::new();
+            let topic = records.topic(&name, 0..1).expect("room");
+            let client = records.client("client").expect("room");
+            let meta = RecordMeta::new(topic, client, 0);
+            records.push(meta, b"x").expect("room");
+            let range = telemetry(&log).append(records).expect("taken");
+            await_durable(telemetry(&log), range.end);
+        }
+    };
+    // Whether all names are wanted is known without reading indexes only while they are held.
+    let are_held = || telemetry(&log).every_topic(&|_| true).expect("it is read");
+    let listed = || telemetry(&log).topics().expect("topics").len();
+    append(0..100);
+    assert!(are_held(), "6 MB");
+    append(100..600);
+    assert!(!are_held(), "36 MB");
+    assert_eq!(listed(), 600);
+    // A list that would be too long is not made.
+    let within = |wanted: &dyn Fn(&str) -> bool, bytes_max| {
+        let topics = telemetry(&log).topics_within(wanted, bytes_max);
+        topics.expect("topics").map(|topics| topics.len())
+    };
+    assert_eq!(within(&|_| true, 30 << 20), None);
+    assert_eq!(within(&|topic| topic.starts_with("7/"), 1 << 20), Some(1));
+    assert_eq!(within(&|_| true, 40 << 20), Some(600));
+}

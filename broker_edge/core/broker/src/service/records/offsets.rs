@@ -44,21 +44,26 @@ pub fn reachable<'a>(
 /// The answer rows of a partition's wanted topics.
 pub fn topic_rows(partition: &Partition, filters: &Filters) -> Result<Vec<Value>, Refusal> {
     let high_watermark = partition.high_watermark();
+    let too_large = || {
+        Refusal::exhausted(format!(
+            "the matching topics of {} take more than {ANSWER_BYTES_MAX} bytes: use narrower filters",
+            partition.name()
+        ))
+    };
     let topics = partition
-        .topics()
+        .topics_within(&|topic| filters.wants(topic), ANSWER_BYTES_MAX)
         .map_err(|error| Refusal::from_read(partition, error))?;
+    // A filter that gave up has left topics out.
+    request::check_work(filters)?;
     let mut bytes = 0;
     let mut rows = Vec::new();
-    for range in topics {
-        if range.first >= high_watermark || !filters.wants(&range.topic) {
+    for range in topics.ok_or_else(too_large)? {
+        if range.first >= high_watermark {
             continue;
         }
         bytes += range.topic.len() + ROW_BYTES;
         if bytes > ANSWER_BYTES_MAX {
-            return Err(Refusal::exhausted(format!(
-                "the matching topics of {} take more than {ANSWER_BYTES_MAX} bytes: use narrower filters",
-                partition.name()
-            )));
+            return Err(too_large());
         }
         rows.push(json!({
             "topic": range.topic,
@@ -69,7 +74,6 @@ pub fn topic_rows(partition: &Partition, filters: &Filters) -> Result<Vec<Value>
             "next": range.next.min(high_watermark).0,
         }));
     }
-    request::check_work(filters)?;
     Ok(rows)
 }
 
