@@ -227,6 +227,11 @@ impl Engine {
         self.clients.take_resumed()
     }
 
+    /// Some of them have to wait for the next turn.
+    pub fn put_back_resumed(&mut self, rest: impl Iterator<Item = ConnKey>) {
+        self.clients.put_back_resumed(rest);
+    }
+
     /// The socket is writable again.
     pub fn writable(&mut self, key: ConnKey) {
         self.clients.touch_blocked(key);
@@ -268,6 +273,11 @@ impl Engine {
     /// Handles the packets in `bytes` and keeps an incomplete rest. `is_news` if some bytes were just received.
     pub fn receive(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
         lend!(self => Receiving).receive(key, bytes, is_news);
+    }
+
+    /// The work that the packets of the last [`Engine::receive`] made, in visited nodes of the subscription index.
+    pub fn work_of_receive(&self) -> u64 {
+        self.routing.work()
     }
 
     /// Counts bytes received from the socket.

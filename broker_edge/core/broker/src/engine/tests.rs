@@ -5,6 +5,7 @@ mod auth;
 mod behind;
 mod certificates;
 mod checkpoints;
+mod costly;
 mod due_turns;
 mod edges;
 mod enhanced;

@@ -10,6 +10,8 @@ use crate::transport::ReceiveResult;
 
 /// The most bytes read from all connections in a turn. It bounds the staged records, and so the size of an append.
 const TURN_BYTES_MAX: usize = 4 << 20;
+/// What a unit of the engine's work counts as in that limit: with it a turn does work of at most tens of milliseconds.
+const WORK_BYTES: u64 = 32;
 /// How often a turn polls for more input before a commit that blocks the loop. A poll costs a hundredth of a sync, and
 /// input that arrives between polls shares the sync.
 const LOOKS_MAX: usize = 4;
@@ -17,12 +19,18 @@ const LOOKS_MAX: usize = 4;
 impl EventLoop {
     /// Reads ready connections in order, each at most once and all together within the limit of a turn.
     pub(super) fn read(&mut self) {
-        for key in self.engine.take_resumed() {
+        let mut left = TURN_BYTES_MAX;
+        let mut resumed = self.engine.take_resumed().into_iter();
+        // The rest of the turn is for those that were not paused.
+        while left > TURN_BYTES_MAX / 2
+            && let Some(key) = resumed.next()
+        {
             if self.engine.receive_held(key) {
                 self.want_read(key);
             }
+            left = left.saturating_sub(self.work_bytes());
         }
-        let mut left = TURN_BYTES_MAX;
+        self.engine.put_back_resumed(resumed);
         let mut pass = self.readable.pass();
         while left > 0
             && let Some(key) = self.readable.next(&mut pass)
@@ -38,7 +46,7 @@ impl EventLoop {
                 ReceiveResult::Bytes { count, more } => {
                     // A read without any MQTT bytes: WebSocket headers and pings cost as much as payloads.
                     let cost = if count == 0 { READ_BYTES_MAX } else { count };
-                    left = left.saturating_sub(cost);
+                    left = left.saturating_sub(cost + self.work_bytes());
                     self.engine.count_received(key, count);
                     // Otherwise the socket is empty, and later input causes a new event.
                     if more {
@@ -49,6 +57,11 @@ impl EventLoop {
                 ReceiveResult::Ended => self.engine.lost(key),
             }
         }
+    }
+
+    fn work_bytes(&self) -> usize {
+        let bytes = self.engine.work_of_receive().saturating_mul(WORK_BYTES);
+        usize::try_from(bytes).unwrap_or(usize::MAX >> 1)
     }
 
     /// Reads input that has arrived since the turn began, if it would otherwise wait for a whole sync: publishers that

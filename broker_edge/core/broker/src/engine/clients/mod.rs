@@ -246,6 +246,11 @@ impl Clients {
         std::mem::take(&mut self.resumed)
     }
 
+    /// They come before those that are resumed later.
+    pub(super) fn put_back_resumed(&mut self, rest: impl Iterator<Item = ConnKey>) {
+        self.resumed.splice(0..0, rest);
+    }
+
     /// Whether the client of a session has this access to a topic (a filter, for [`Access::Subscribe`]).
     #[inline]
     pub(super) fn may(&self, session: SessionKey, access: Access, topic: &str) -> bool {

@@ -131,7 +131,7 @@ impl Clients {
         let applies = |due_ms: u64, timer: Timer| match timer {
             Timer::Credentials(key) => conns.get(key).is_some(),
             Timer::Checkpoint | Timer::Cursors | Timer::Sys | Timer::ScheduleReads => true,
-            Timer::Pace(key) => conns.get(key).is_some_and(|conn| conn.pauses.has_rate()),
+            Timer::Pace(key) => conns.get(key).is_some_and(|conn| conn.pauses.has_timed()),
             Timer::Silence(key) => conns
                 .get(key)
                 .is_some_and(|conn| conn.phase != Phase::Open || conn.silence_due_ms == due_ms),

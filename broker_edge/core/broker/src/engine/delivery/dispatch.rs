@@ -19,7 +19,7 @@ use crate::engine::observe::{Count, Observe};
 use crate::engine::quotas::Quotas;
 use crate::engine::retained::Retained;
 use crate::engine::routing::Routing;
-use crate::engine::routing::topics::{Matches, Target};
+use crate::engine::routing::topics::{Matches, Target, TopicId};
 use crate::engine::session::command::device_of;
 use crate::engine::session::cursors::Cursor;
 use crate::engine::session::window::{Inflight, InflightState, Source};
@@ -35,6 +35,11 @@ use super::{Delivery, RETRY_MS, is_passing};
 
 /// Limit on the bytes of batches read from one partition in a turn.
 const PULL_BYTES: usize = 4 << 20;
+/// After a batch of one partition with which a turn has done this much work, its next batches wait for the next turn.
+/// The unit is a visited node of the subscription index.
+const TURN_WORK_MAX: u64 = 1 << 17;
+/// So many deliveries are as much work as a visited node.
+const DELIVERIES_PER_WORK: u64 = 4;
 
 /// The live stream at work.
 pub struct Dispatching<'a> {
@@ -53,6 +58,8 @@ pub struct Dispatching<'a> {
 impl Dispatching<'_> {
     /// Sends the records below the new high watermarks to the live sessions.
     pub fn run(&mut self) {
+        self.routing.take_work();
+        let before = self.observe.counted(Count::Deliveries);
         for (partition, index) in self.env.partitions.iter().zip(0..) {
             let index = PartitionIndex(index);
             if !self.delivery.is_due(partition, index, self.env) {
@@ -68,6 +75,10 @@ impl Dispatching<'_> {
                     for batch in &batches {
                         self.dispatch_batch(index, batch);
                         self.delivery.live[index.index()] = batch.next_offset();
+                        let delivered = self.observe.counted(Count::Deliveries) - before;
+                        if self.routing.work() + delivered / DELIVERIES_PER_WORK > TURN_WORK_MAX {
+                            break;
+                        }
                     }
                 }
                 Err(error) if is_passing(&error) => {
@@ -105,14 +116,14 @@ impl Dispatching<'_> {
         if self.routing.is_empty() {
             return;
         }
-        let mut wanted: Vec<Option<Rc<Matches>>> = Vec::with_capacity(batch.topics().len());
+        // The receivers themselves stay in the cache, which is bounded: those of a whole batch may be very many.
+        let mut wanted: Vec<Option<TopicId>> = Vec::with_capacity(batch.topics().len());
         let mut any = false;
         for topic in batch.topics() {
             let id = self.routing.intern(topic.topic, &self.env.log);
-            let session_of = |key| self.clients.session(key);
-            let matches = matches(self.routing, id, session_of, self.groups);
-            any |= matches.is_wanted();
-            wanted.push(matches.is_wanted().then_some(matches));
+            let is_wanted = self.matches(id).is_wanted();
+            any |= is_wanted;
+            wanted.push(is_wanted.then_some(id));
         }
         if !any {
             return;
@@ -123,8 +134,15 @@ impl Dispatching<'_> {
             let end = (start + 1..batch.len())
                 .find(|index| batch.topic_index(*index) != topic)
                 .unwrap_or(batch.len());
-            if let Some(Some(matches)) = wanted.get(usize::from(topic)) {
-                let matches = Rc::clone(matches);
+            if let Some(Some(id)) = wanted.get(usize::from(topic)) {
+                let id = if self.routing.topic(*id).is_some() {
+                    *id
+                } else {
+                    // The table was emptied for later topics of this batch.
+                    let topic = batch.record(start).topic;
+                    self.routing.intern(topic, &self.env.log)
+                };
+                let matches = self.matches(id);
                 self.deliver_run(
                     TopicRun {
                         batch,
@@ -137,6 +155,11 @@ impl Dispatching<'_> {
             }
             start = end;
         }
+    }
+
+    fn matches(&mut self, id: TopicId) -> Rc<Matches> {
+        let session_of = |key| self.clients.session(key);
+        matches(self.routing, id, session_of, self.groups)
     }
 
     fn take_retained(&mut self, partition: PartitionIndex, batch: &Batch, first: usize) {

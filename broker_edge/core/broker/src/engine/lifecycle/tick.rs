@@ -29,7 +29,7 @@ impl Lifecycle<'_> {
                 self.clients.check_credentials(key, self.env, self.effects);
             }
             Timer::Pace(key) => {
-                for pause in [Pause::MessageRate, Pause::ByteRate] {
+                for pause in [Pause::MessageRate, Pause::ByteRate, Pause::Work] {
                     self.clients.resume(key, pause, self.env);
                 }
             }

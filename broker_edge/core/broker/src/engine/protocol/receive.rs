@@ -156,6 +156,7 @@ impl Receiving<'_> {
     /// Handles the packets in `bytes` and keeps an incomplete rest. `is_news` if some bytes were just received.
     pub fn receive(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
         let before = self.observe.counted(Count::PublishesReceived);
+        self.routing.take_work();
         self.handle_packets(key, bytes, is_news);
         self.drain();
         let received_messages = self.observe.counted(Count::PublishesReceived) - before;

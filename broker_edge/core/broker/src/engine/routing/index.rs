@@ -1,5 +1,8 @@
-//! Entries by filter. Filters without wildcards are looked up by hash; the others are in a tree of levels. Matching
-//! recurses once per level, so the caller limits the levels of a filter.
+//! Entries by filter. Filters without wildcards are looked up by hash; the others are in a tree of levels.
+//!
+//! Clients choose the filters, so the tree is bounded by their number and their bytes, not by their levels: levels that
+//! do not branch are one edge, and a node is made only where filters part or end. Matching recurses once per node on the
+//! way, so the caller limits the levels of a filter.
 
 use std::collections::HashMap;
 
@@ -7,13 +10,23 @@ use super::entries::{Entries, Entry};
 
 #[derive(Debug)]
 struct Node<E> {
-    levels: HashMap<Box<str>, Node<E>>,
-    /// `+` at the next level.
-    any: Option<Box<Node<E>>>,
+    /// By the first level of the edge.
+    levels: HashMap<Box<str>, Box<Edge<E>>>,
+    /// The edge that begins with `+`.
+    any: Option<Box<Edge<E>>>,
     /// Filters that end here.
     here: Entries<E>,
     /// Filters that end with `#` below here.
     below: Entries<E>,
+}
+
+/// The way to a node.
+#[derive(Debug)]
+struct Edge<E> {
+    /// The levels after the first one, some of which may be `+`. `None` if there are none: an empty text is one empty
+    /// level.
+    rest: Option<Box<str>>,
+    node: Node<E>,
 }
 
 impl<E> Default for Node<E> {
@@ -29,11 +42,95 @@ impl<E> Default for Node<E> {
 
 impl<E> Node<E> {
     fn is_empty(&self) -> bool {
-        self.levels.is_empty()
-            && self.any.is_none()
-            && self.here.is_empty()
-            && self.below.is_empty()
+        self.levels.is_empty() && self.any.is_none() && self.has_no_entries()
     }
+
+    fn has_no_entries(&self) -> bool {
+        self.here.is_empty() && self.below.is_empty()
+    }
+
+    fn edge_mut(&mut self, level: &str) -> Option<&mut Edge<E>> {
+        if level == "+" {
+            self.any.as_deref_mut()
+        } else {
+            self.levels.get_mut(level).map(Box::as_mut)
+        }
+    }
+
+    fn put_edge(&mut self, level: &str, edge: Edge<E>) -> &mut Edge<E> {
+        if level == "+" {
+            self.any.insert(Box::new(edge))
+        } else {
+            let entry = self.levels.entry(level.into());
+            entry.insert_entry(Box::new(edge)).into_mut()
+        }
+    }
+
+    fn remove_edge(&mut self, level: &str) {
+        if level == "+" {
+            self.any = None;
+        } else {
+            self.levels.remove(level);
+            if self.levels.is_empty() {
+                self.levels = HashMap::new();
+            }
+        }
+    }
+
+    /// Takes the only edge of a node at which nothing ends.
+    fn take_only_edge(&mut self) -> Option<(Box<str>, Box<Edge<E>>)> {
+        let count = self.levels.len() + usize::from(self.any.is_some());
+        if count != 1 || !self.has_no_entries() {
+            return None;
+        }
+        match self.any.take() {
+            Some(edge) => Some(("+".into(), edge)),
+            None => std::mem::take(&mut self.levels).into_iter().next(),
+        }
+    }
+}
+
+impl<E> Edge<E> {
+    /// Makes a node after the levels that the edge has in common with `filter`; returns the rest of the filter there.
+    fn part<'a>(&mut self, filter: Option<&'a str>) -> Option<&'a str> {
+        let (own, filter) = after_common(self.rest.as_deref(), filter);
+        let Some(own) = own else { return filter };
+        let (level, rest) = split_level(own);
+        let (level, rest): (Box<str>, Option<Box<str>>) = (level.into(), rest.map(Into::into));
+        let whole = self.rest.as_deref().unwrap_or_default();
+        // Without the slash before the rest.
+        let common = whole[..whole.len() - own.len()].strip_suffix('/');
+        self.rest = common.map(Into::into);
+        let node = std::mem::take(&mut self.node);
+        self.node.put_edge(&level, Edge { rest, node });
+        filter
+    }
+
+    /// Joins the edge with the only one that follows it, if nothing ends in between.
+    fn join(&mut self) {
+        let Some((level, next)) = self.node.take_only_edge() else {
+            return;
+        };
+        let parts = [self.rest.as_deref(), Some(&*level), next.rest.as_deref()];
+        let parts: Vec<&str> = parts.into_iter().flatten().collect();
+        self.rest = Some(parts.join("/").into());
+        self.node = next.node;
+    }
+}
+
+/// What is left of both after the levels that they have in common. A `#` is no level of an edge.
+fn after_common<'a, 'b>(
+    mut own: Option<&'a str>,
+    mut filter: Option<&'b str>,
+) -> (Option<&'a str>, Option<&'b str>) {
+    while let (Some(here), Some(there)) = (own, filter) {
+        let ((level, rest), (wanted, wanted_rest)) = (split_level(here), split_level(there));
+        if level != wanted {
+            break;
+        }
+        (own, filter) = (rest, wanted_rest);
+    }
+    (own, filter)
 }
 
 /// Entries by filter. Most filters have one subscriber: a device's own topic.
@@ -83,19 +180,18 @@ impl<E: Entry> Index<E> {
         removed
     }
 
-    pub fn for_each_match(&self, topic: &str, found: &mut impl FnMut(&Entries<E>)) {
+    /// Returns how many nodes were visited, and at least one: a measure of the time that it took.
+    pub fn for_each_match(&self, topic: &str, found: &mut impl FnMut(&Entries<E>)) -> u32 {
         if let Some(entries) = self.exact.get(topic) {
             found(entries);
         }
-        if topic.starts_with('$') {
-            // Wildcards at the first level do not match topics that begin with `$` (MQTT-4.7.2-1).
-            let (first, rest) = split_level(topic);
-            if let Some(node) = self.root.levels.get(first) {
-                visit(node, rest, found);
-            }
-        } else {
-            visit(&self.root, Some(topic), found);
+        if !topic.starts_with('$') {
+            return visit(&self.root, Some(topic), found);
         }
+        // Wildcards at the first level do not match topics that begin with `$` (MQTT-4.7.2-1).
+        let (first, rest) = split_level(topic);
+        let edge = self.root.levels.get(first);
+        1 + edge.map_or(0, |edge| follow(edge, rest, found))
     }
 }
 
@@ -111,18 +207,37 @@ fn split_level(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-fn entries_below<'a, E>(mut node: &'a mut Node<E>, filter: &str) -> &'a mut Entries<E> {
-    let mut rest = Some(filter);
+fn entries_below<'a, E>(root: &'a mut Node<E>, filter: &str) -> &'a mut Entries<E> {
+    let (mut node, mut rest) = (root, Some(filter));
     while let Some(text) = rest {
         let (level, next) = split_level(text);
-        match level {
-            "#" => return &mut node.below,
-            "+" => node = node.any.get_or_insert_default(),
-            _ => node = node.levels.entry(level.into()).or_default(),
+        if level == "#" {
+            return &mut node.below;
         }
-        rest = next;
+        if node.edge_mut(level).is_some() {
+            let edge = node.edge_mut(level).expect("it was just there");
+            rest = edge.part(next);
+            node = &mut edge.node;
+        } else {
+            let (levels, end) = without_multi_level(next);
+            let edge = Edge {
+                rest: levels.map(Into::into),
+                node: Node::default(),
+            };
+            node = &mut node.put_edge(level, edge).node;
+            rest = end;
+        }
     }
     &mut node.here
+}
+
+/// The levels of a filter before a final `#`, and that.
+fn without_multi_level(rest: Option<&str>) -> (Option<&str>, Option<&str>) {
+    match rest {
+        Some("#") => (None, rest),
+        Some(text) if text.ends_with("/#") => (Some(&text[..text.len() - 2]), Some("#")),
+        _ => (rest, None),
+    }
 }
 
 /// Removes an entry of a filter and the nodes that are then unused.
@@ -135,38 +250,52 @@ fn remove_below<E>(
     if level == "#" {
         return remove(&mut node.below);
     }
-    let child = if level == "+" {
-        node.any.as_deref_mut()
-    } else {
-        node.levels.get_mut(level)
+    let Some(edge) = node.edge_mut(level) else {
+        return false;
     };
-    let Some(child) = child else { return false };
+    let (own, rest) = after_common(edge.rest.as_deref(), rest);
+    if own.is_some() {
+        return false;
+    }
     let removed = match rest {
-        Some(rest) => remove_below(child, rest, remove),
-        None => remove(&mut child.here),
+        Some(rest) => remove_below(&mut edge.node, rest, remove),
+        None => remove(&mut edge.node.here),
     };
-    if child.is_empty() {
-        if level == "+" {
-            node.any = None;
-        } else {
-            node.levels.remove(level);
-        }
+    if edge.node.is_empty() {
+        node.remove_edge(level);
+    } else {
+        edge.join();
     }
     removed
 }
 
 /// `rest` is `None` after the last level.
-fn visit<E>(node: &Node<E>, rest: Option<&str>, found: &mut impl FnMut(&Entries<E>)) {
+fn visit<E>(node: &Node<E>, rest: Option<&str>, found: &mut impl FnMut(&Entries<E>)) -> u32 {
     found(&node.below);
     let Some(text) = rest else {
         found(&node.here);
-        return;
+        return 1;
     };
     let (level, next) = split_level(text);
-    if let Some(child) = node.levels.get(level) {
-        visit(child, next, found);
-    }
-    if let Some(child) = &node.any {
-        visit(child, next, found);
-    }
+    let named = node.levels.get(level);
+    let edges = named.into_iter().chain(&node.any);
+    1 + edges.map(|edge| follow(edge, next, found)).sum::<u32>()
 }
+
+/// Visits the node at the end of an edge if the levels on the way match.
+fn follow<E>(edge: &Edge<E>, rest: Option<&str>, found: &mut impl FnMut(&Entries<E>)) -> u32 {
+    let (mut own, mut rest) = (edge.rest.as_deref(), rest);
+    while let Some(text) = own {
+        let Some(topic) = rest else { return 1 };
+        let ((level, own_rest), (name, topic_rest)) = (split_level(text), split_level(topic));
+        if level != "+" && level != name {
+            return 1;
+        }
+        (own, rest) = (own_rest, topic_rest);
+    }
+    visit(&edge.node, rest, found)
+}
+
+#[cfg(test)]
+#[path = "index_tests.rs"]
+mod tests;

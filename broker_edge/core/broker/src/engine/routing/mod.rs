@@ -6,6 +6,8 @@ pub mod position;
 pub mod router;
 pub mod topics;
 
+use std::cell::Cell;
+
 use super::ids::GroupId;
 
 use index::Index;
@@ -22,4 +24,6 @@ pub struct Routing {
     epoch: u64,
     subscriptions: usize,
     topics: Topics,
+    /// The cost of finding receivers and of having many, since it was last taken.
+    work: Cell<u64>,
 }

@@ -10,6 +10,10 @@ use crate::engine::ids::GroupId;
 
 use super::Routing;
 use super::entries::{Entries, Entry};
+use super::topics::{Topic, TopicId};
+
+/// So many deliveries of a record count as much as a visited node.
+const RECEIVERS_PER_WORK: u64 = 4;
 
 /// The options of a SUBSCRIBE for one filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,19 +133,44 @@ impl Routing {
     /// overlapping filters is found more than once. Returns whether disconnected sessions match too.
     pub fn for_each_match(&self, topic: &str, found: &mut impl FnMut(&Subscriber)) -> bool {
         let mut has_away = false;
-        self.plain.for_each_match(topic, &mut |entries| {
+        let visits = self.plain.for_each_match(topic, &mut |entries| {
             has_away |= entries.has_away();
             entries.iter().for_each(&mut *found);
         });
+        self.add_work(u64::from(visits));
         has_away
     }
 
     /// The same for the shared groups.
     pub fn for_each_group(&self, topic: &str, found: &mut impl FnMut(&GroupId)) {
         if self.groups > 0 {
-            self.shared
+            let visits = self
+                .shared
                 .for_each_match(topic, &mut |entries| entries.iter().for_each(&mut *found));
+            self.add_work(u64::from(visits));
         }
+    }
+
+    fn add_work(&self, work: u64) {
+        self.work.set(self.work.get().saturating_add(work));
+    }
+
+    /// The work since it was last taken, in visited nodes of the index. Clients choose the filters, so finding the
+    /// receivers of one topic may take a thousand times as long as usual.
+    #[inline]
+    pub fn work(&self) -> u64 {
+        self.work.get()
+    }
+
+    pub fn take_work(&self) -> u64 {
+        self.work.take()
+    }
+
+    /// Counts that a record of this topic will be delivered.
+    #[inline]
+    pub fn charge_record(&self, id: TopicId) {
+        let receivers = self.topic(id).map_or(0, Topic::receivers);
+        self.add_work(receivers as u64 / RECEIVERS_PER_WORK);
     }
 }
 
@@ -252,12 +281,12 @@ mod tests {
     }
 
     fn topic() -> impl Strategy<Value = String> {
-        prop::collection::vec(level(), 1..4).prop_map(|levels| levels.join("/"))
+        prop::collection::vec(level(), 1..7).prop_map(|levels| levels.join("/"))
     }
 
     fn filter() -> impl Strategy<Value = String> {
         let part = prop_oneof![3 => level(), 1 => Just("+".to_owned())];
-        (prop::collection::vec(part, 1..4), any::<bool>()).prop_map(|(mut levels, all)| {
+        (prop::collection::vec(part, 1..7), any::<bool>()).prop_map(|(mut levels, all)| {
             if all {
                 levels.pop();
                 levels.push("#".to_owned());
@@ -269,8 +298,8 @@ mod tests {
     proptest! {
         #[test]
         fn the_tree_finds_what_matching_each_filter_finds(
-            filters in prop::collection::vec(filter(), 1..12),
-            removed in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
+            filters in prop::collection::vec(filter(), 1..24),
+            removed in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
             topics in prop::collection::vec(topic(), 1..8),
         ) {
             let mut router = Routing::default();

@@ -22,6 +22,9 @@ use super::router::Options;
 const TOPICS_MAX: usize = 100_000;
 /// Limit on the bytes of their names, which publishers choose.
 const NAMES_BYTES_MAX: usize = 16 << 20;
+/// Limit on the bytes of the cached receivers of all topics. One topic may have very many receivers, and each may have
+/// many identifiers. Above it all of them are found again with use.
+const MATCHES_BYTES_MAX: usize = 64 << 20;
 
 /// An entry of the table, valid until the table is emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -54,6 +57,15 @@ impl Matches {
     pub fn is_wanted(&self) -> bool {
         !self.targets.is_empty() || !self.groups.is_empty()
     }
+
+    /// The memory that it takes.
+    fn bytes(&self) -> usize {
+        let ids = |target: &Target| target.effective.ids.as_ref().map_or(0, |ids| ids.len());
+        let ids: usize = self.targets.iter().map(ids).sum();
+        self.targets.capacity() * size_of::<Target>()
+            + self.groups.capacity() * size_of::<GroupId>()
+            + ids * size_of::<u32>()
+    }
 }
 
 #[derive(Debug)]
@@ -68,10 +80,18 @@ pub struct Topic {
     matches: Rc<Matches>,
 }
 
+impl Topic {
+    /// How many sessions got its records when they were last found.
+    pub fn receivers(&self) -> usize {
+        self.matches.targets.len()
+    }
+}
+
 pub struct Topics {
     by_name: HashMap<Rc<str>, u32, RandomState>,
     table: Vec<Topic>,
     names_bytes: usize,
+    matches_bytes: usize,
     generation: u32,
 }
 
@@ -81,8 +101,23 @@ impl Default for Topics {
             by_name: HashMap::default(),
             table: Vec::new(),
             names_bytes: 0,
+            matches_bytes: 0,
             generation: 1,
         }
+    }
+}
+
+impl Topics {
+    /// Forgets the receivers of all topics if `bytes` more do not fit.
+    fn make_room(&mut self, bytes: usize) {
+        if self.matches_bytes + bytes <= MATCHES_BYTES_MAX {
+            return;
+        }
+        for topic in &mut self.table {
+            topic.matches = Rc::default();
+            topic.matched_at = u64::MAX;
+        }
+        self.matches_bytes = 0;
     }
 }
 
@@ -114,6 +149,7 @@ impl Routing {
             topics.by_name.clear();
             topics.table.clear();
             topics.names_bytes = 0;
+            topics.matches_bytes = 0;
             topics.generation = topics.generation.wrapping_add(1).max(1);
         }
         let route = log.route(name);
@@ -162,11 +198,30 @@ impl Routing {
         }
         let found = Rc::new(find(self, topic));
         let epoch = self.epoch;
-        if let Some(topic) = self.topic_mut(id) {
-            topic.matches = Rc::clone(&found);
+        self.topics.make_room(found.bytes());
+        let before = self.topic_mut(id).map_or(0, |topic| {
             topic.matched_at = epoch;
-        }
+            std::mem::replace(&mut topic.matches, Rc::clone(&found)).bytes()
+        });
+        self.topics.matches_bytes += found.bytes();
+        self.topics.matches_bytes -= before;
         found
+    }
+
+    /// The memory of all cached receivers, counted anew.
+    #[cfg(test)]
+    pub fn kept_bytes(&self) -> usize {
+        let table = self.topics.table.iter();
+        let sum = table.map(|topic| topic.matches.bytes()).sum();
+        assert_eq!(sum, self.topics.matches_bytes);
+        sum
+    }
+
+    /// Whether the receivers of this topic have to be found again.
+    #[inline]
+    pub fn is_unmatched(&self, id: TopicId) -> bool {
+        self.topic(id)
+            .is_some_and(|topic| topic.matched_at != self.epoch)
     }
 }
 
@@ -175,16 +230,20 @@ impl Routing {
 pub struct OptionsCache {
     epoch: u64,
     by_topic: HashMap<(SessionKey, TopicId), Option<Rc<EffectiveOptions>>, Xxh3DefaultBuilder>,
+    /// Subscription identifiers in it.
+    ids: usize,
 }
 
 /// Limit on entries; above it the cache is cleared.
 const OPTIONS_CACHE_MAX: usize = 50_000;
+const OPTIONS_CACHE_IDS_MAX: usize = 1 << 20;
 
 impl OptionsCache {
     /// Clears the cache when the subscriptions have changed.
     pub fn begin(&mut self, epoch: u64) {
-        if self.epoch != epoch || self.by_topic.len() > OPTIONS_CACHE_MAX {
+        if self.epoch != epoch || self.is_full() {
             self.by_topic.clear();
+            self.ids = 0;
             self.epoch = epoch;
         }
     }
@@ -195,8 +254,24 @@ impl OptionsCache {
         topic: TopicId,
         find: impl FnOnce() -> Option<Rc<EffectiveOptions>>,
     ) -> Option<Rc<EffectiveOptions>> {
-        let found = self.by_topic.entry((session, topic)).or_insert_with(find);
+        if self.is_full() {
+            self.by_topic.clear();
+            self.ids = 0;
+        }
+        let ids = &mut self.ids;
+        let found = self.by_topic.entry((session, topic)).or_insert_with(|| {
+            let found = find();
+            let options = found.as_deref();
+            *ids += options
+                .and_then(|options| options.ids.as_ref())
+                .map_or(0, |ids| ids.len());
+            found
+        });
         found.clone()
+    }
+
+    fn is_full(&self) -> bool {
+        self.by_topic.len() > OPTIONS_CACHE_MAX || self.ids > OPTIONS_CACHE_IDS_MAX
     }
 }
 

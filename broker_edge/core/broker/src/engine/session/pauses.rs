@@ -15,19 +15,22 @@ pub enum Pause {
     /// The client is over a rate limit.
     MessageRate,
     ByteRate,
+    /// Its packets cost so much that those of others come first.
+    Work,
     /// Its credentials are being checked.
     Auth,
 }
 
 impl Pause {
     /// The names in metrics, by number. Checks of credentials are not counted.
-    pub const CAUSES: [&'static str; 6] = [
+    pub const CAUSES: [&'static str; 7] = [
         "acks",
         "out",
         "budget",
         "queue",
         "message_rate",
         "byte_rate",
+        "work",
     ];
 
     pub fn number(self) -> usize {
@@ -38,7 +41,8 @@ impl Pause {
             Self::Queue(_) => 3,
             Self::MessageRate => 4,
             Self::ByteRate => 5,
-            Self::Auth => 6,
+            Self::Work => 6,
+            Self::Auth => 7,
         }
     }
 
@@ -68,8 +72,10 @@ impl PauseSet {
         self.bits & pause.bit() != 0 && !matches!(pause, Pause::Queue(of) if !is_same(of))
     }
 
-    pub fn has_rate(self) -> bool {
-        self.has(Pause::MessageRate) || self.has(Pause::ByteRate)
+    /// Whether there is a pause that a timer ends.
+    pub fn has_timed(self) -> bool {
+        let timed = [Pause::MessageRate, Pause::ByteRate, Pause::Work];
+        timed.into_iter().any(|pause| self.has(pause))
     }
 
     /// Returns whether there was this pause.

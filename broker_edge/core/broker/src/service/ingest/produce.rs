@@ -27,6 +27,9 @@ use crate::service::shared::Shared;
 const LOOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to wait for a full queue before the producer is told to try again.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Topics of one append. The event loop finds the receivers of all topics of an append before it turns to anything else,
+/// and subscribers may have made that costly.
+const APPEND_TOPICS_MAX: usize = 256;
 /// Empty, because a producer is not an MQTT client.
 const CLIENT_ID: &str = "";
 
@@ -143,8 +146,11 @@ impl<'a> Appends<'a> {
             .open
             .entry(route.partition)
             .or_insert_with(|| Open::new(&partition));
-        let is_full = open.records.bytes() + rows.value.value(row).len() > bytes_max
+        let is_large = open.records.bytes() + rows.value.value(row).len() > bytes_max
             && !open.records.is_empty();
+        let has_many_topics =
+            open.topics.len() >= APPEND_TOPICS_MAX && !open.topics.contains_key(topic);
+        let is_full = is_large || has_many_topics;
         if is_full || open.add(rows, row, topic, &route).is_err() {
             self.append(&partition)?;
             let open = self

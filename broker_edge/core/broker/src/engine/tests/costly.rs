@@ -1,0 +1,137 @@
+//! Clients whose filters and topics make the broker work or write much for few bytes, and what others get meanwhile.
+
+use super::hostile::subscribe_to;
+use super::*;
+use crate::engine::delivery::matches::matches;
+use crate::engine::routing::topics::{EffectiveOptions, Matches, Target};
+use crate::engine::session::pauses::Pause;
+
+const VERSION: Version = Version::V5;
+/// Filters of one client that share their levels in all combinations, so that a topic visits all of them.
+const FILTERS: u64 = 1000;
+const LEVELS: u32 = 60;
+
+/// The levels of `number`, one for each bit, with `+` for those that are set; and a last level of its own.
+fn branching(number: u64) -> String {
+    let level = |bit: u32| {
+        if number >> (bit % 10) & 1 == 1 {
+            "+"
+        } else {
+            "l"
+        }
+    };
+    let levels: Vec<&str> = (0..LEVELS).map(level).collect();
+    format!("{}/end{number}", levels.join("/"))
+}
+
+fn publish_all(topics: &[String]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for topic in topics {
+        let fields = PublishFields {
+            version: VERSION,
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            topic,
+            packet_id: None,
+            properties: &[],
+            extra: &[],
+        };
+        fields.encode(&mut bytes, b"").expect("a small packet");
+    }
+    bytes
+}
+
+#[test]
+fn publishes_for_which_thousands_of_filters_are_tried_wait_for_the_turns_of_others() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let subscriber = rig.connect(ConnectFields::new(VERSION, "subscriber"));
+    for number in 0..FILTERS {
+        subscribe_to(&mut rig, subscriber, &branching(number), QoS::AtMostOnce);
+    }
+    let publisher = rig.connect(ConnectFields::new(VERSION, "publisher"));
+    let other = rig.connect(ConnectFields::new(VERSION, "other"));
+    let topics: Vec<String> = (0..400)
+        .map(|number| format!("{}z{number}", "l/".repeat(LEVELS as usize)))
+        .collect();
+    let bytes = publish_all(&topics);
+    rig.engine.begin(rig.now);
+    rig.engine.receive(publisher, &bytes, true);
+    let left = |rig: &Rig| {
+        let conn = rig.engine.clients.conn(publisher).expect("it is open");
+        (conn.unparsed.bytes.len(), conn.pauses.has(Pause::Work))
+    };
+    assert!(left(&rig).1, "it is paused");
+    assert!(left(&rig).0 > bytes.len() * 9 / 10, "{:?}", left(&rig));
+    // Others are not.
+    rig.publish(other, VERSION, 1, "x");
+    assert_eq!(rig.packets(other, VERSION, 1), ["puback 1"]);
+    let mut turns = 0;
+    while left(&rig).0 > 0 {
+        rig.pass_time(1);
+        turns += 1;
+        assert!(turns < topics.len(), "{:?}", left(&rig));
+    }
+    assert!(turns > 20, "{turns} turns");
+}
+
+#[test]
+fn a_usual_publisher_is_not_paused_for_its_work() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let subscriber = rig.connect(ConnectFields::new(VERSION, "subscriber"));
+    for filter in ["#", "+/telemetry", "devices/+/telemetry/#", "a/b/c"] {
+        subscribe_to(&mut rig, subscriber, filter, QoS::AtMostOnce);
+    }
+    let publisher = rig.connect(ConnectFields::new(VERSION, "publisher"));
+    let topics: Vec<String> = (0..2000)
+        .map(|number| format!("devices/{number}/telemetry/x"))
+        .collect();
+    rig.engine.begin(rig.now);
+    rig.engine.receive(publisher, &publish_all(&topics), true);
+    let conn = rig.engine.clients.conn(publisher).expect("it is open");
+    assert!(conn.unparsed.bytes.is_empty() && !conn.pauses.is_paused());
+}
+
+#[test]
+fn the_receivers_of_very_many_topics_are_not_all_kept() {
+    const IDS: usize = 1 << 18;
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let subscriber = rig.connect(ConnectFields::new(VERSION, "subscriber"));
+    subscribe_to(&mut rig, subscriber, "#", QoS::AtMostOnce);
+    let session = rig
+        .engine
+        .clients
+        .session_key(subscriber)
+        .expect("it is connected");
+    let routing = &mut rig.engine.routing;
+    for number in 0..100 {
+        let id = routing.intern(&format!("topic/{number}"), &rig.log);
+        let found = routing.matches_or(id, |_, _| {
+            let mut effective = EffectiveOptions::of(std::iter::empty());
+            effective.ids = Some(vec![1; IDS].into());
+            let target = Target {
+                session,
+                conn: subscriber,
+                effective,
+            };
+            Matches {
+                targets: vec![target],
+                ..Matches::default()
+            }
+        });
+        assert!(found.is_wanted());
+    }
+    assert!(
+        routing.kept_bytes() <= 64 << 20,
+        "{} bytes",
+        routing.kept_bytes()
+    );
+    // A topic whose receivers are not kept is matched again.
+    let id = routing.intern("topic/0", &rig.log);
+    let clients = &rig.engine.clients;
+    let found = matches(routing, id, |key| clients.session(key), &rig.engine.groups);
+    assert_eq!(found.targets.len(), 1);
+}
