@@ -13,6 +13,7 @@ use crate::engine::effects::Cause;
 use crate::engine::lifecycle::Lifecycle;
 use crate::engine::observe::Count;
 use crate::engine::quotas::Kind;
+use crate::engine::session::Session;
 use crate::engine::session::ack::PacketKind;
 use crate::engine::session::aliases::OutAliases;
 use crate::engine::session::connection::{Phase, Will};
@@ -104,7 +105,12 @@ impl Receiving<'_> {
     ) -> Option<ReasonCode> {
         let account = self.quotas.open(rights);
         let over = lend!(self => Usage).connect_over(account, connect);
+        let waits = self.quotas.stores_again_at(account, self.env.now.mono_ms);
         self.quotas.close(account);
+        let held = self.clients.by_id(connect.client_id);
+        if waits.is_some() && !connect.clean_start && held.is_some_and(Session::is_large_to_store) {
+            return Some(ReasonCode::ServerBusy);
+        }
         let over = over?;
         if let OverLimit::Quota(kind) = over {
             let who = Some((connect.client_id, rights.map(|rights| &**rights)));

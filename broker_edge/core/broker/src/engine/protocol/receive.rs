@@ -14,6 +14,7 @@ use crate::auth::Denied;
 use crate::engine::ConnKey;
 use crate::engine::catch_up::CatchUp;
 use crate::engine::clients::Clients;
+use crate::engine::clients::timers::Timer;
 use crate::engine::delivery::Delivery;
 use crate::engine::delivery::replies::{PENDING_REPLIES_MAX, Replies};
 use crate::engine::effects::{Cause, Effects};
@@ -212,6 +213,9 @@ impl Receiving<'_> {
                     {
                         return self.hold(key, rest, total_len);
                     }
+                    if self.waits_to_store(key, first_byte) {
+                        return self.hold(key, rest, total_len);
+                    }
                     let step = self.handle(key, first_byte, body);
                     self.drain();
                     match step {
@@ -238,6 +242,27 @@ impl Receiving<'_> {
                 Err(error) => return self.close(key, Cause::Protocol(error)),
             }
         }
+    }
+
+    /// Whether a change of subscriptions has to wait, because much was stored for the client's tenant just now.
+    fn waits_to_store(&mut self, key: ConnKey, first_byte: u8) -> bool {
+        if !matches!(first_byte >> 4, kind::SUBSCRIBE | kind::UNSUBSCRIBE) {
+            return false;
+        }
+        let Some((_, session)) = self.clients.attached(key) else {
+            return false;
+        };
+        let (is_large, account) = (session.is_large_to_store(), session.account);
+        let now_ms = self.env.now.mono_ms;
+        let due_ms = self.quotas.stores_again_at(account, now_ms);
+        let Some(due_ms) = due_ms.filter(|_| is_large) else {
+            return false;
+        };
+        if let Some(conn) = self.clients.conn_mut(key) {
+            self.observe.pause(conn, Pause::Work);
+            self.clients.set_timer(due_ms, Timer::Pace(key));
+        }
+        true
     }
 
     fn phase_of(&self, key: ConnKey) -> Phase {

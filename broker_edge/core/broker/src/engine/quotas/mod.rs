@@ -22,6 +22,7 @@ use claims::Claim;
 pub use kinds::HeldBy;
 use kinds::NONE;
 pub use kinds::{Counts, Kind, QuotaLimits};
+pub use tenants::FREE_STORED_BYTES;
 use tenants::{Tenant, TenantName};
 
 /// A user, while it uses something or is connected.
@@ -59,6 +60,8 @@ pub struct Quotas {
     stored_sessions: usize,
     /// Counted bytes of all sessions.
     session_bytes: u64,
+    /// What is stored for clients without an account, as for a tenant.
+    stored_until_ms: u64,
 }
 
 impl Quotas {

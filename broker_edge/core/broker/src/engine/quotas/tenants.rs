@@ -37,9 +37,49 @@ pub(super) struct Tenant {
     pub(super) accounts: u32,
     /// Members per group.
     pub(super) groups: FxHashMap<GroupId, u32>,
+    /// Until when what its sessions have stored takes at [`STORED_BYTES_PER_S`].
+    pub(super) stored_until_ms: u64,
 }
 
+/// A session is stored as a whole whenever its subscriptions change, so a client with many of them could make the broker
+/// write a thousand times as much as it sends. Only the bytes of a stored session beyond these are counted.
+pub const FREE_STORED_BYTES: usize = 16 << 10;
+/// The counted bytes that one tenant may have stored for long.
+const STORED_BYTES_PER_S: u64 = 4 << 20;
+/// And at once: a thousand subscriptions with a SUBSCRIBE each take about 150 MB.
+const STORED_BYTES_BURST: u64 = 256 << 20;
+
 impl Quotas {
+    /// A session of this account was stored with a value of so many bytes.
+    pub fn note_stored_bytes(&mut self, id: Option<AccountId>, bytes: usize, now_ms: u64) {
+        let counted = bytes.saturating_sub(FREE_STORED_BYTES) as u64;
+        if counted > 0 {
+            let until_ms = self.stored_until_mut(id);
+            *until_ms = (*until_ms).max(now_ms) + counted * 1000 / STORED_BYTES_PER_S;
+        }
+    }
+
+    /// When the account's tenant may have large sessions stored again, if not now.
+    pub fn stores_again_at(&self, id: Option<AccountId>, now_ms: u64) -> Option<u64> {
+        let account = id.and_then(|id| self.get(id));
+        let until_ms = match account.and_then(|account| self.tenants.get(&account.tenant)) {
+            Some(tenant) => tenant.stored_until_ms,
+            None => self.stored_until_ms,
+        };
+        let again_at = until_ms.saturating_sub(STORED_BYTES_BURST * 1000 / STORED_BYTES_PER_S);
+        (again_at > now_ms).then_some(again_at)
+    }
+
+    fn stored_until_mut(&mut self, id: Option<AccountId>) -> &mut u64 {
+        if let Some(id) = id
+            && let Some(Some(account)) = self.accounts.get(id.index())
+            && let Some(tenant) = self.tenants.get_mut(&account.tenant)
+        {
+            return &mut tenant.stored_until_ms;
+        }
+        &mut self.stored_until_ms
+    }
+
     /// Gives every account the current tenant of its user.
     pub fn renew_tenants(&mut self, tenant_of: impl Fn(Option<&Arc<str>>) -> Option<Arc<str>>) {
         let ids: Vec<AccountId> = self.by_user.values().copied().collect();

@@ -33,7 +33,7 @@ use super::ConnKey;
 use super::containers::inline_vec::InlineVec;
 use super::containers::lazy_box::{Blank, LazyBox};
 use super::ids::{Commit, GroupId, PartitionIndex};
-use super::quotas::AccountId;
+use super::quotas::{AccountId, FREE_STORED_BYTES};
 use super::retained::retained_cursor::RetainedCursor;
 use super::routing::router::Options;
 
@@ -48,6 +48,8 @@ use window::{Source, Window};
 
 /// The expiry that means never.
 pub const NEVER_EXPIRES: u32 = u32::MAX;
+/// About what a subscription takes in the stored value, without its filter.
+const STORED_SUBSCRIPTION_BYTES: usize = 200;
 
 #[cfg(test)]
 thread_local! {
@@ -238,6 +240,13 @@ impl Session {
             in_state_commit: false,
             is_unlisted: false,
         }
+    }
+
+    /// Whether its stored value has bytes that are counted, by an estimate.
+    pub fn is_large_to_store(&self) -> bool {
+        let bytes = self.subscriptions.len() * STORED_SUBSCRIPTION_BYTES;
+        let filters = self.extras.counted_bytes;
+        self.expiry_s > 0 && bytes as u64 + filters > FREE_STORED_BYTES as u64
     }
 
     /// Whether the client has this access to a topic (a filter, for [`Access::Subscribe`]).

@@ -54,6 +54,7 @@ impl Checkpointing<'_> {
             return Ok(self.store.state.durable());
         };
         let value = encode(&self.stored_session(session));
+        let (account, value_bytes) = (session.account, value.len());
         let mut values = vec![
             (stored::session::key(&session.client_id), value),
             self.cursor_value(session),
@@ -62,6 +63,8 @@ impl Checkpointing<'_> {
         let has_will = will.as_ref().map(|(_, value)| !value.is_empty());
         values.extend(will);
         let offset = self.write_with_groups(values, &[key])?;
+        self.quotas
+            .note_stored_bytes(account, value_bytes, self.env.now.mono_ms);
         if let Some(session) = self.clients.session_mut(key) {
             session.will_stored = has_will.unwrap_or(session.will_stored);
             if !session.stored {

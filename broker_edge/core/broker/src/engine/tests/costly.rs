@@ -135,3 +135,44 @@ fn the_receivers_of_very_many_topics_are_not_all_kept() {
     let found = matches(routing, id, |key| clients.session(key), &rig.engine.groups);
     assert_eq!(found.targets.len(), 1);
 }
+
+#[test]
+fn large_sessions_whose_tenant_has_had_very_much_stored_wait_and_small_ones_do_not() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let lasting = |client_id| {
+        let mut fields = ConnectFields::new(Version::V311, client_id);
+        fields.clean_start = false;
+        fields
+    };
+    let large = rig.connect(lasting("large"));
+    let small = rig.connect(lasting("small"));
+    for number in 0..100 {
+        subscribe_to(&mut rig, large, &format!("a/{number}"), QoS::AtMostOnce);
+    }
+    let ask = |rig: &mut Rig, key: ConnKey, filter: &str| {
+        let options = SubscriptionOptions::new(QoS::AtLeastOnce);
+        let one = [Subscription { filter, options }];
+        rig.feed(key, |out| {
+            encode::subscribe(out, Version::V311, PacketId::FIRST, &[], &one)
+        });
+        rig.turn();
+    };
+    let now_ms = rig.now.mono_ms;
+    rig.engine.quotas.note_stored_bytes(None, 300 << 20, now_ms);
+    ask(&mut rig, large, "a/0");
+    ask(&mut rig, small, "a/0");
+    assert_eq!(rig.packets(small, Version::V311, 1), ["suback"]);
+    assert_eq!(rig.sent(large, Version::V311), Vec::<String>::new());
+    // Nor does the large one have itself stored by connecting again.
+    let again = rig.engine.open(crate::peer::Peer::nobody());
+    rig.feed(again, |out| encode::connect(out, &lasting("large")));
+    assert_eq!(rig.packets(again, Version::V311, 1), ["connack false"]);
+    assert!(
+        rig.engine.clients.session_of(again).is_none(),
+        "it is refused"
+    );
+    rig.connect(lasting("small"));
+    rig.pass_time(20_000);
+    assert_eq!(rig.packets(large, Version::V311, 1), ["suback"]);
+}
