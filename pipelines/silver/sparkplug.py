@@ -14,6 +14,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+from broker_edge.escape import shown as escaped
+
 METRICS_MAX = 10_000
 _SHOWN_MAX = 100
 """Characters of a metric's name that an error shows."""
@@ -93,7 +95,7 @@ def _add_metric(found: dict[str, Any], message: bytes, left: int) -> int:
         raise SparkplugLimitError
     kept = found.setdefault(place, {})
     if key in kept:
-        raise RepeatedMetricError(f"it has the metric {shown[:_SHOWN_MAX]} twice")
+        raise RepeatedMetricError(f"it has the metric {escaped(shown[:_SHOWN_MAX])} twice")
     kept[key] = None if values.get(_IS_NULL) else _value(values)
     return count
 

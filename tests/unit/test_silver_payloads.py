@@ -83,6 +83,7 @@ def test_what_is_no_sparkplug_says_why(payload: bytes, says: str) -> None:
         (metric("Flow", 3, number(10, 1)) + metric("Flow", 3, number(10, 2)), "Flow"),
         (metric(None, 3, number(10, 1), alias=7) + metric("", 3, number(10, 2), alias=7), "with alias 7"),
         (metric("x" * 300, 3, b"") * 2, "x" * 100),
+        (metric("a\n\x1b[2J", 3, b"") * 2, r"a\\n\\x1b\[2J"),
     ],
 )
 def test_a_metric_that_comes_twice_is_said_and_not_overwritten(metrics: bytes, shown: str) -> None:
