@@ -1,24 +1,27 @@
 //! Whole connections of the admin listener as a function of bytes: what a client sends until it closes its side. The
 //! routes with their guards, the event loop and the log behind them are those of a broker; only the socket is missing.
-//! A request that waits for another thread is begun and not answered, because its client has closed its side.
 //!
 //! `OPERATOR` and `VIEWER` in the input stand for tokens that nobody can guess. Checked: nothing panics, no answer is an
 //! internal error, and without a token only health is answered.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, HeaderValue};
+use axum::middleware::{Next, from_fn};
 use headwater_log::{Log, Seams};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tokio::time::{Sleep, sleep};
 
 use super::admin::browser::Browser;
 use super::authenticate::authenticate;
@@ -38,6 +41,8 @@ use crate::state::StateStore;
 
 /// The part of the answers that is examined; the rest is thrown away.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// Most answers need another thread, not the disk.
+const ANSWER_WAIT: Duration = Duration::from_millis(20);
 const STATE_BYTES: u64 = 64 << 10;
 /// Passwords are `op` and `eye`; the digests are fast.
 const USERS: &str = "\
@@ -49,19 +54,32 @@ const ACL: &str = "user op\noperator\ntopic read #\nuser eye\nviewer\n";
 const OPERATOR: &str = "Basic b3A6b3A=";
 const VIEWER: &str = "Basic ZXllOmV5ZQ==";
 
-/// A client that has sent everything.
+/// A client that has sent everything. It closes its side after the answers, because the broker ends requests whose
+/// client has closed.
 struct Sent {
     unread: Vec<u8>,
     position: usize,
     answer: Arc<Mutex<Vec<u8>>>,
+    /// Requests that are being answered.
+    running: Arc<AtomicUsize>,
+    /// How long it waits for their answers.
+    wait: Option<Pin<Box<Sleep>>>,
 }
 
 impl AsyncRead for Sent {
     fn poll_read(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
+        let is_over = self.position == self.unread.len();
+        if is_over && self.running.load(Ordering::Relaxed) > 0 {
+            // A request whose body is incomplete would wait for ever.
+            let wait = self
+                .wait
+                .get_or_insert_with(|| Box::pin(sleep(ANSWER_WAIT)));
+            ready!(wait.as_mut().poll(context));
+        }
         let rest = &self.unread[self.position..];
         let count = rest.len().min(buffer.remaining());
         buffer.put_slice(&rest[..count]);
@@ -93,6 +111,22 @@ impl AsyncWrite for Sent {
 
 impl ByteStream for Sent {}
 
+/// Counts a request until it is answered or dropped.
+struct Running(Arc<AtomicUsize>);
+
+impl Running {
+    fn new(count: Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A broker without listeners. It lives as long as the process.
 struct Door {
     runtime: Runtime,
@@ -102,6 +136,7 @@ struct Door {
     operator: String,
     viewer: String,
     stopping: watch::Receiver<bool>,
+    running: Arc<AtomicUsize>,
     _stop: watch::Sender<bool>,
     _gates: Gates,
     _data_plane: DataPlane,
@@ -177,10 +212,22 @@ impl Door {
             let token = shared.bearers.issue(caller.identity(), now_us());
             format!("Bearer {}", token.expect("a password was used"))
         };
+        let running = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&running);
+        let routes =
+            admin::routes(&shared, browser).layer(from_fn(move |request: Request, next: Next| {
+                let running = Running::new(Arc::clone(&count));
+                async move {
+                    let response = next.run(request).await;
+                    drop(running);
+                    response
+                }
+            }));
         Self {
             operator: token(OPERATOR),
             viewer: token(VIEWER),
-            routes: admin::http::limited(admin::routes(&shared, browser), &config.admin, &metrics),
+            routes: admin::http::limited(routes, &config.admin, &metrics),
+            running,
             timeout: config.admin.request_timeout.0,
             runtime,
             gate,
@@ -202,6 +249,8 @@ impl Door {
             unread: bytes,
             position: 0,
             answer: Arc::clone(&answer),
+            running: Arc::clone(&self.running),
+            wait: None,
         };
         let conn = Conn::new(Arc::clone(&pass), sent, None);
         let (routes, stopping) = (self.routes.clone(), self.stopping.clone());
@@ -287,6 +336,7 @@ mod tests {
         let door = Door::open();
         let ask = |request: &str| {
             let mut bytes = request.as_bytes().to_vec();
+            replace(&mut bytes, b"OPERATOR", &door.operator);
             replace(&mut bytes, b"VIEWER", &door.viewer);
             let answer = door.ask(bytes);
             assert!(answer.len() < ANSWER_BYTES_MAX);
@@ -297,7 +347,10 @@ mod tests {
         assert_eq!(ask(&format!("GET /api/v1/status {host}\r\n")), "401");
         let viewer = format!("{host}Authorization: VIEWER\r\n\r\n");
         assert_eq!(ask(&format!("GET /api/v1/status {viewer}")), "200");
+        assert_eq!(ask(&format!("GET /api/v1/clients {viewer}")), "200");
         assert_eq!(ask(&format!("POST /api/v1/reload {viewer}")), "403");
+        let operator = format!("{host}Authorization: OPERATOR\r\n\r\n");
+        assert_eq!(ask(&format!("POST /api/v1/reload {operator}")), "200");
         assert_eq!(ask("nonsense\r\n\r\n"), "400");
         admin_http(b"GET / HTTP/1.1\r\n");
     }
