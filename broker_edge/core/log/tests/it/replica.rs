@@ -365,6 +365,8 @@ fn keys_of_records_are_known_at_the_next_leader_and_forgotten_with_what_is_cut()
     let (one, two) = (SimFiles::new(12), SimFiles::new(13));
     let [(_a, leader), (_b, follower)] = pair([&one, &two], &[]);
     let first = leader.append_unique(keyed("k1", b"one")).expect("queued")[0];
+    // In batches of their own.
+    await_that("the sync", || leader.synced() == Offset(1));
     leader.append_unique(keyed("k2", b"two")).expect("queued");
     await_that("the sync", || leader.synced() == Offset(2));
     assert!(leader.append_unique(keyed("k2", b"two")).expect("known")[0].duplicate);
