@@ -63,6 +63,7 @@ struct Sent {
     /// Requests that are being answered.
     running: Arc<AtomicUsize>,
     /// How long it waits for their answers.
+    answer_wait: Duration,
     wait: Option<Pin<Box<Sleep>>>,
 }
 
@@ -75,9 +76,10 @@ impl AsyncRead for Sent {
         let is_over = self.position == self.unread.len();
         if is_over && self.running.load(Ordering::Relaxed) > 0 {
             // A request whose body is incomplete would wait for ever.
+            let answer_wait = self.answer_wait;
             let wait = self
                 .wait
-                .get_or_insert_with(|| Box::pin(sleep(ANSWER_WAIT)));
+                .get_or_insert_with(|| Box::pin(sleep(answer_wait)));
             ready!(wait.as_mut().poll(context));
         }
         let rest = &self.unread[self.position..];
@@ -137,13 +139,14 @@ struct Door {
     viewer: String,
     stopping: watch::Receiver<bool>,
     running: Arc<AtomicUsize>,
+    answer_wait: Duration,
     _stop: watch::Sender<bool>,
     _gates: Gates,
     _data_plane: DataPlane,
 }
 
 impl Door {
-    fn open() -> Self {
+    fn open(answer_wait: Duration) -> Self {
         let folder = std::env::temp_dir().join(format!("headwater-fuzz-{}", std::process::id()));
         let (users, acl) = (folder.join("users"), folder.join("acl"));
         std::fs::create_dir_all(&folder).expect("room for two small files");
@@ -228,6 +231,7 @@ impl Door {
             viewer: token(VIEWER),
             routes: admin::http::limited(routes, &config.admin, &metrics),
             running,
+            answer_wait,
             timeout: config.admin.request_timeout.0,
             runtime,
             gate,
@@ -250,6 +254,7 @@ impl Door {
             position: 0,
             answer: Arc::clone(&answer),
             running: Arc::clone(&self.running),
+            answer_wait: self.answer_wait,
             wait: None,
         };
         let conn = Conn::new(Arc::clone(&pass), sent, None);
@@ -276,7 +281,7 @@ fn replace(bytes: &mut Vec<u8>, name: &[u8], token: &str) -> bool {
 
 pub(crate) fn admin_http(input: &[u8]) {
     static DOOR: OnceLock<Door> = OnceLock::new();
-    let door = DOOR.get_or_init(Door::open);
+    let door = DOOR.get_or_init(|| Door::open(ANSWER_WAIT));
     let mut bytes = input.to_vec();
     let is_known = [
         replace(&mut bytes, b"OPERATOR", &door.operator),
@@ -329,11 +334,14 @@ fn length(head: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::{ANSWER_BYTES_MAX, Door, admin_http, check, replace};
 
     #[test]
     fn the_routes_answer_as_those_of_a_broker() {
-        let door = Door::open();
+        // A slow machine answers late.
+        let door = Door::open(Duration::from_secs(60));
         let ask = |request: &str| {
             let mut bytes = request.as_bytes().to_vec();
             replace(&mut bytes, b"OPERATOR", &door.operator);
