@@ -213,8 +213,9 @@ def _rollout(given: dict[Any, Any]) -> Rollout:
             found[field] = _value([key], field, fields.get(field, str), value)
         except _KeyProblem as problem:
             problems.append(problem)
+    misspelt = {_meant(str(key), ["id", *names]) for key in given}
     for key, example in (("id", "pump-110"), ("name", "update")):
-        if key not in given:
+        if key not in given and key not in misspelt:
             problems.append(_KeyProblem([], f"{key} is missing: write a line such as {key}: {example}"))
     if problems:
         raise _KeyProblems(problems)
@@ -228,9 +229,13 @@ def _human(field: str) -> str:
     return field.removesuffix("_us").removesuffix("_s")
 
 
-def _unknown(key: str, known: Sequence[str]) -> str:
+def _meant(key: str, known: Sequence[str]) -> str | None:
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    meant = _OPTIONS.get(key) or (near[0] if near else None)
+    return _OPTIONS.get(key) or (near[0] if near else None)
+
+
+def _unknown(key: str, known: Sequence[str]) -> str:
+    meant = _meant(key, known)
     hint = f"did you mean {meant}?" if meant in known else f"the keys are {', '.join(known)}"
     return f"unknown key: {hint}"
 

@@ -69,7 +69,7 @@ def with_status(target: Target, report: Report, now_us: int, *, proof: str | Non
         message = f"succeeded after it had timed out{said}"
     elif target.state is S.CANCELLING and state is S.SUCCEEDED and message is None and target.message:
         # The bare reason of the cancel would say that it had an effect.
-        message = f"succeeded before it could be stopped ({target.message})"
+        message = f"succeeded before it could be stopped ({without_route(target.message)})"
     marks: dict[str, Any] = {
         "since_us": now_us,
         "updated_us": now_us,

@@ -73,7 +73,8 @@ def test_an_answer_of_the_device_ends_the_wait_for_the_log() -> None:
     engine.cancel()
     engine.tick()
     engine.tick(engine.report("SUCCEEDED", 3, log_id="log-yard"))
-    assert (engine.target().state, engine.target().message) == (S.SUCCEEDED, "cancelled by ann")
+    says = "succeeded before it could be stopped (cancelled by ann)"
+    assert (engine.target().state, engine.target().message) == (S.SUCCEEDED, says)
 
 
 def test_a_device_that_leaves_after_its_broker_is_removed_in_time() -> None:
