@@ -43,6 +43,7 @@ use crate::state::StateStore;
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Most answers need another thread, not the disk.
 const ANSWER_WAIT: Duration = Duration::from_millis(20);
+const IDLE_POLLS: u8 = 4;
 const STATE_BYTES: u64 = 64 << 10;
 /// Passwords are `op` and `eye`; the digests are fast.
 const USERS: &str = "\
@@ -65,6 +66,8 @@ struct Sent {
     /// How long it waits for their answers.
     answer_wait: Duration,
     wait: Option<Pin<Box<Sleep>>>,
+    /// How often it was asked for more while nothing was answered.
+    idle_polls: u8,
 }
 
 impl AsyncRead for Sent {
@@ -73,14 +76,21 @@ impl AsyncRead for Sent {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
-        let is_over = self.position == self.unread.len();
-        if is_over && self.running.load(Ordering::Relaxed) > 0 {
-            // A request whose body is incomplete would wait for ever.
-            let answer_wait = self.answer_wait;
-            let wait = self
-                .wait
-                .get_or_insert_with(|| Box::pin(sleep(answer_wait)));
-            ready!(wait.as_mut().poll(context));
+        if self.position == self.unread.len() {
+            if self.running.load(Ordering::Relaxed) > 0 {
+                self.idle_polls = 0;
+                // A request whose body is incomplete would wait for ever.
+                let answer_wait = self.answer_wait;
+                let wait = self
+                    .wait
+                    .get_or_insert_with(|| Box::pin(sleep(answer_wait)));
+                ready!(wait.as_mut().poll(context));
+            } else if self.idle_polls < IDLE_POLLS {
+                // What was read may be a request that begins in this turn.
+                self.idle_polls += 1;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
         }
         let rest = &self.unread[self.position..];
         let count = rest.len().min(buffer.remaining());
@@ -256,6 +266,7 @@ impl Door {
             running: Arc::clone(&self.running),
             answer_wait: self.answer_wait,
             wait: None,
+            idle_polls: 0,
         };
         let conn = Conn::new(Arc::clone(&pass), sent, None);
         let (routes, stopping) = (self.routes.clone(), self.stopping.clone());
