@@ -11,7 +11,7 @@ pub struct History(Vec<(Epoch, Offset)>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
-    #[error("the history names epoch {} at offset {} out of order", .0.0, .1.0)]
+    #[error("the history names epoch {0} at offset {1} out of order")]
     Order(Epoch, Offset),
     #[error(
         "the history names {0} epochs; at most {} are kept",

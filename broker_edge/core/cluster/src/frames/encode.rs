@@ -136,7 +136,7 @@ fn body(frame: &Frame, out: &mut Out<'_>) {
             out.stamp(stamp);
             out.u32(partition.0);
             out.told(told);
-            out.u8(u8::from(edges.first) | u8::from(edges.last) << 1);
+            out.u8(u8::from(edges.first) | (u8::from(edges.last) << 1));
             out.u32(bytes.len() as u32);
             out.0.extend_from_slice(bytes);
         }
