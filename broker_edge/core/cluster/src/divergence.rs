@@ -13,11 +13,8 @@ pub struct History(Vec<(Epoch, Offset)>);
 pub enum HistoryError {
     #[error("the history names epoch {0} at offset {1} out of order")]
     Order(Epoch, Offset),
-    #[error(
-        "the history names {0} epochs; at most {} are kept",
-        History::LENGTH_MAX
-    )]
-    Length(usize),
+    #[error("the history names {found} epochs; at most {max} are kept", max = History::LENGTH_MAX)]
+    Length { found: usize },
 }
 
 impl History {
@@ -27,7 +24,9 @@ impl History {
     /// Entries that do not grow, or too many.
     pub fn new(entries: Vec<(Epoch, Offset)>) -> Result<Self, HistoryError> {
         if entries.len() > Self::LENGTH_MAX {
-            return Err(HistoryError::Length(entries.len()));
+            return Err(HistoryError::Length {
+                found: entries.len(),
+            });
         }
         match entries
             .windows(2)

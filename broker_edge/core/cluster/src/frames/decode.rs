@@ -222,7 +222,7 @@ impl<'a> In<'a> {
     fn history(&mut self) -> Result<History, FrameError> {
         let count = usize::from(self.u8()?);
         if count > History::LENGTH_MAX {
-            return Err(HistoryError::Length(count).into());
+            return Err(HistoryError::Length { found: count }.into());
         }
         let entries: Result<Vec<_>, FrameError> = (0..count)
             .map(|_| Ok((self.epoch()?, self.offset()?)))
