@@ -294,7 +294,8 @@ class RolloutWorld:
         approver = FleetDesk(self.root, by="bob")
         approved: set[int] = set()
         deadline = time.monotonic() + seconds
-        next_kill = time.monotonic() + pause_s
+        # The first as soon as the engine has the action: a short one may end within the pause.
+        next_kill = time.monotonic()
         while True:
             row = self.desk.action(action_id)
             if row is not None and row["phase"] in ("ENDED", "REFUSED"):
@@ -303,7 +304,7 @@ class RolloutWorld:
                 approver.ask("approve", action_id)
                 approved.add(row["wave"])
             each(row)
-            if kills and time.monotonic() >= next_kill:
+            if kills and row is not None and time.monotonic() >= next_kill:
                 self.kill_something()
                 kills -= 1
                 next_kill = time.monotonic() + self._random.uniform(0.5, 1.5) * pause_s
