@@ -76,7 +76,7 @@ pub enum ReplicaError {
         to: Offset,
         reason: String,
     },
-    /// The device is full, or a backup reads the files: try again later.
+    /// The device is full: try again later.
     #[error("partition {partition} can not be cut yet: {reason}")]
     Later {
         partition: PartitionId,

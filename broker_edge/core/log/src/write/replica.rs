@@ -113,10 +113,15 @@ impl Writer {
         found
     }
 
+    /// The epoch of the last batch that is written; 0 when there is none.
+    fn last_epoch(&self) -> Epoch {
+        self.epochs().last().map_or(Epoch(0), |(epoch, _)| *epoch)
+    }
+
     /// Takes appends from here on, in a new epoch; returns where it begins.
     pub fn lead(&self, epoch: Epoch) -> Result<Offset, ReplicaError> {
         self.with_turn(|active| {
-            let last = self.epochs().last().map_or(Epoch(0), |(epoch, _)| *epoch);
+            let last = self.last_epoch();
             if epoch < self.context.epoch() || epoch <= last || !self.status.is_following() {
                 return Err(self.wrong_epoch(epoch));
             }
@@ -148,7 +153,7 @@ impl Writer {
             self.context.begin_epoch(epoch);
             // Nobody waits for these in the new term.
             self.uncommitted.lock().release_all();
-            let last = self.epochs().last().map_or(Epoch(0), |(epoch, _)| *epoch);
+            let last = self.last_epoch();
             let mut queue = self.queue.lock();
             // What a writer gave back unwritten, and the offsets that were given and are not written.
             queue.drop_all();
@@ -159,7 +164,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Queues batches of the leader of `epoch`; they are on this disk once `synced` says so.
+    /// Queues batches of the leader of `epoch`; they are on this disk once `synced` is above them.
     pub fn take(&self, epoch: Epoch, batches: Vec<Batch>) -> Result<(), ReplicaError> {
         let partition = self.id();
         let mut queue = self.queue.lock();
@@ -275,7 +280,7 @@ impl Writer {
         self.status.cut_to(to);
         drop(uncommitted);
         self.keys.lock().forget_from(to);
-        let last = self.epochs().last().map_or(Epoch(0), |(epoch, _)| *epoch);
+        let last = self.last_epoch();
         let mut queue = self.queue.lock();
         queue.release(held);
         (queue.next, queue.taken_epoch) = (to, last);
