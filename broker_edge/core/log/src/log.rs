@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::batch::layout::Identity;
 use crate::config::{LogConfig, ReplicaConfig};
@@ -65,13 +65,11 @@ struct Inner {
     _lock: LockGuard,
 }
 
-/// The work of the maintenance thread, and the flag that ends it.
+/// The work of the maintenance thread.
 struct Upkeep {
     partitions: Vec<Partition>,
     budget: Arc<DiskBudget>,
     files: Arc<dyn Files>,
-    is_stopping: Mutex<bool>,
-    stopping: Condvar,
 }
 
 impl Upkeep {
@@ -82,18 +80,13 @@ impl Upkeep {
     }
 
     fn stop(&self) {
-        *self.is_stopping.lock() = true;
-        self.stopping.notify_all();
+        self.budget.end_waits();
     }
 
     fn run(&self, every: std::time::Duration) {
         loop {
             self.once();
-            let mut is_stopping = self.is_stopping.lock();
-            if !*is_stopping {
-                self.stopping.wait_for(&mut is_stopping, every);
-            }
-            if *is_stopping {
+            if !self.budget.wait(every) {
                 return;
             }
         }
@@ -161,8 +154,6 @@ impl Log {
             partitions: partitions.clone(),
             budget,
             files: Arc::clone(&seams.files),
-            is_stopping: Mutex::default(),
-            stopping: Condvar::new(),
         });
         let threads = start_threads(&upkeep, &config)?;
         failpoint!("start-threads");

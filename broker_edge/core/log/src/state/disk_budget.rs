@@ -4,8 +4,9 @@
 //! judges; `retention/` removes segments.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::config::{DiskAction, DiskConfig};
 use crate::vfs::files::Files;
@@ -45,6 +46,29 @@ pub struct DiskUse {
     pub level: DiskLevel,
 }
 
+/// Wakes the maintenance thread before its time.
+#[derive(Debug, Default)]
+struct Alarm {
+    call: Mutex<Call>,
+    rung: Condvar,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Call {
+    #[default]
+    None,
+    Look,
+    End,
+}
+
+impl Alarm {
+    fn ring(&self, call: Call) {
+        let mut waiting = self.call.lock();
+        *waiting = call.max(*waiting);
+        self.rung.notify_all();
+    }
+}
+
 /// One per log.
 #[derive(Debug)]
 pub(crate) struct DiskBudget {
@@ -52,6 +76,7 @@ pub(crate) struct DiskBudget {
     dir: PathBuf,
     /// The last measurement, and in `used_bytes` also the bytes taken since.
     usage: Mutex<DiskUse>,
+    alarm: Alarm,
 }
 
 impl DiskBudget {
@@ -65,7 +90,26 @@ impl DiskBudget {
             config,
             dir: dir.to_owned(),
             usage: Mutex::new(usage),
+            alarm: Alarm::default(),
         }
+    }
+
+    /// Waits until it is time to look at the disk: after `every`, or when the space taken since the last look has
+    /// brought use to a bound. False: look no more.
+    pub fn wait(&self, every: Duration) -> bool {
+        let mut call = self.alarm.call.lock();
+        if *call == Call::None {
+            self.alarm.rung.wait_for(&mut call, every);
+        }
+        if *call == Call::Look {
+            *call = Call::None;
+        }
+        *call != Call::End
+    }
+
+    /// Ends every `wait`.
+    pub fn end_waits(&self) {
+        self.alarm.ring(Call::End);
     }
 
     pub fn action(&self) -> DiskAction {
@@ -80,13 +124,20 @@ impl DiskBudget {
         *self.usage.lock()
     }
 
-    /// Notes that a file grows by `bytes`. False, and nothing noted, when the budget has no room for them.
+    /// Notes that a file grows by `bytes`, and asks for a look at the disk when that reaches where the action begins:
+    /// telemetry could take the space of commands until the next one. False, and nothing noted, when the budget has no room for them.
     pub fn take(&self, bytes: u64) -> bool {
         let mut usage = self.usage.lock();
         let after = usage.used_bytes.saturating_add(bytes);
         let has_room = self.config.budget_bytes.is_none_or(|most| after <= most);
         if has_room {
+            let limit = usage.budget_bytes.unwrap_or(u64::MAX);
+            let bound = share_of(limit, self.percent_of(DiskLevel::Acting));
+            let is_reached = usage.used_bytes < bound && bound <= after;
             usage.used_bytes = after;
+            if is_reached {
+                self.alarm.ring(Call::Look);
+            }
         }
         has_room
     }

@@ -294,6 +294,31 @@ fn what_is_prepared_between_two_looks_at_the_disk_counts_at_once() {
     assert!(files_on_disk(dir.path()) <= BUDGET);
 }
 
+#[test]
+fn the_disk_is_looked_at_again_once_use_reaches_where_the_action_begins() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut config = budgeted(dir.path(), DiskAction::Refuse);
+    config.disk.act_percent = 60;
+    config.maintain_every = Some(std::time::Duration::from_secs(3600));
+    let log = open_with(config, Seams::system());
+    let telemetry = named(&log, "telemetry-0");
+    while log.disk_use().used_bytes < BUDGET * 61 / 100 {
+        match telemetry.append(records(1, &[vec![7; 1024]])) {
+            Ok(range) => await_durable(telemetry, range.end),
+            Err(error) => assert!(matches!(error, AppendError::Full { .. }), "{error}"),
+        }
+    }
+    await_that("telemetry to be refused", || {
+        telemetry.state() == PartitionState::Full
+    });
+    assert_eq!(log.disk_use().level, DiskLevel::Acting);
+    let range = named(&log, "control-0").append(records(1, &[vec![7; 1024]]));
+    await_durable(
+        named(&log, "control-0"),
+        range.expect("room is left for it").end,
+    );
+}
+
 /// The file system may have more space: only the budget limits.
 #[test]
 fn a_segment_that_grows_takes_its_space_out_of_the_budget() {
