@@ -12,6 +12,7 @@ from broker_edge.client import Client
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError
 from broker_edge.flight import is_tls, parse_server
+from broker_edge.log_owners import LogEntry
 from broker_edge.tls import TlsReferences
 
 
@@ -33,6 +34,11 @@ class BrokerAccess:
         address = parse_server(self.server)
         if self.tls.is_given and not is_tls(address):
             raise ConfigError(f"{self.server} does not use TLS: write grpc+tls://…, or omit the certificates")
+
+    @property
+    def entry(self) -> LogEntry:
+        """What decides which log this broker may hold."""
+        return LogEntry(parse_server(self.server), self.name, self.log_id)
 
     def client(self, *, timeout_s: float = 30.0, retries: int = 4) -> Client:
         """A client of this broker. Its secrets are read for each call."""

@@ -156,7 +156,7 @@ class BrokerError(HeadwaterError):
 
 
 class OffsetError(HeadwaterError):
-    """An offset does not have the documented form `{"v":1,"logs":{"<log id>":{"<partition>":[next, epoch]}}}`."""
+    """An offset does not have the form that docs/spark.md describes."""
 
 
 class SinkError(HeadwaterError):

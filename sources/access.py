@@ -20,8 +20,8 @@ from sources.option_values import count_value, reference_value
 
 CREDENTIAL_NAMES = ("user", "password", "token")
 TLS_NAMES = ("tls.ca", "tls.cert", "tls.key")
-LOG_NAME = "log_id"
-_OF_A_SERVER = (*CREDENTIAL_NAMES, *TLS_NAMES, LOG_NAME)
+_ENTRY_NAMES = ("name", "log_id")
+_OF_A_SERVER = (*CREDENTIAL_NAMES, *TLS_NAMES, *_ENTRY_NAMES)
 
 REQUEST_TIMEOUT_MS_DEFAULT = 15_000
 """A plan over a long log may scan it; all other requests are answered in milliseconds."""
@@ -39,8 +39,10 @@ class Access:
     request_timeout_ms: int = REQUEST_TIMEOUT_MS_DEFAULT
     num_retries: int = NUM_RETRIES_DEFAULT
     retry_interval_ms: int = RETRY_INTERVAL_MS_DEFAULT
+    name: str | None = None
+    """The name of the broker in the settings; None: its address stands for it."""
     log_id: str | None = None
-    """The log that the broker must hold; None: whichever it says."""
+    """The log that the broker must hold; None: whichever it says first."""
 
 
 def common_access(values: Mapping[str, str], servers: Sequence[str]) -> Access:
@@ -73,7 +75,7 @@ def access_by_server(values: Mapping[str, str], servers: Sequence[str], common: 
             credentials, tls = _read(entry)
         except OptionError as error:
             raise OptionError(f"option access, {server}: {error}") from error
-        chosen = replace(common, log_id=entry.get(LOG_NAME))
+        chosen = replace(common, name=entry.get("name"), log_id=entry.get("log_id"))
         if any(name in entry for name in CREDENTIAL_NAMES):
             chosen = replace(chosen, credentials=credentials)
         if any(name in entry for name in TLS_NAMES):
@@ -92,10 +94,20 @@ def access_options(servers: Sequence[BrokerAccess | str]) -> dict[str, str]:
     brokers = accesses(servers)
     addresses = [parse_server(broker.server) for broker in brokers]
     ways = [_way(broker) for broker in brokers]
+    entries = [_entry(broker) for broker in brokers]
     options = {"servers": ",".join(addresses)}
-    if all(way == ways[0] for way in ways) and not any(LOG_NAME in way for way in ways):
-        return options | ways[0]
-    return options | {"access": json.dumps({server: way for server, way in zip(addresses, ways, strict=True) if way})}
+    if all(way == ways[0] for way in ways):
+        options |= ways[0]
+        own = entries
+    else:
+        own = [way | entry for way, entry in zip(ways, entries, strict=True)]
+    access = {server: values for server, values in zip(addresses, own, strict=True) if values}
+    return options | ({"access": json.dumps(access)} if access else {})
+
+
+def _entry(broker: BrokerAccess) -> dict[str, str]:
+    values = {"name": broker.name, "log_id": broker.log_id}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _way(broker: BrokerAccess) -> dict[str, str]:
@@ -107,7 +119,6 @@ def _way(broker: BrokerAccess) -> dict[str, str]:
         "tls.ca": tls.ca,
         "tls.cert": tls.cert,
         "tls.key": tls.key,
-        LOG_NAME: broker.log_id,
     }
     return {name: value for name, value in values.items() if value is not None}
 

@@ -20,6 +20,13 @@ def unreachable(server: str, reason: str) -> UnavailableError:
     return error
 
 
+def left_alone(server: str, reason: str) -> UnavailableError:
+    """The broker at `server` answers, and is not read while it says the log that it says."""
+    error = UnavailableError(f"the broker at {server} is left alone: {reason}")
+    error.server, error.reason = server, reason
+    return error
+
+
 def refused(server: str, code: str, detail: Mapping[str, Any]) -> RefusedError:
     """The broker understood the request and refused it; `code` and `detail` are those of the protocol."""
     error = RefusedError(f"the broker at {server} refused: {detail.get('message', code)} ({code})")

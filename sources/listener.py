@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql.streaming import StreamingQueryListener
 
 from broker_edge.errors import HeadwaterError, OffsetError
-from sources.offsets import SourceOffset
+from sources.offsets import SourceOffset, is_offset
 from sources.options import SourceOptions
 from sources.servers import Servers
 from sources.start import ask_offsets
@@ -73,7 +73,7 @@ def ask_behind(options: SourceOptions, end: SourceOffset) -> Behind | None:
     """Current bytes and seconds from the brokers; None if a broker that the query reads does not answer."""
     servers = Servers(options)
     try:
-        reachable, _ = servers.reachable()
+        reachable, _ = servers.reachable(end.owners)
         if not set(end.logs) <= set(reachable):
             return None
         size, oldest_us = 0.0, None
@@ -135,20 +135,23 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
 
     def _lag(self, progress: Any) -> Lag | None:
         ends: dict[str, Any] = {}
+        owners: dict[str, str] = {}
         by_log: dict[str, int] = {}
         for source in progress.sources:
             if not (source.endOffset and source.latestOffset):
                 continue
             end, heads = json.loads(source.endOffset), json.loads(source.latestOffset)
-            if not (isinstance(end, dict) and set(end) == {"v", "logs"}):
+            if not is_offset(end):
                 # This is another source of the query.
                 continue
-            ends |= SourceOffset.from_json(end).logs
-            for log_id, count in records_behind(SourceOffset.from_json(end), SourceOffset.from_json(heads)).items():
+            place = SourceOffset.from_json(end)
+            ends |= place.logs
+            owners |= place.owners
+            for log_id, count in records_behind(place, SourceOffset.from_json(heads)).items():
                 by_log[log_id] = by_log.get(log_id, 0) + count
         if not ends:
             return None
-        behind = self._behind(str(progress.id), SourceOffset(ends))
+        behind = self._behind(str(progress.id), SourceOffset(ends, owners))
         return Lag(
             query=progress.name or str(progress.id),
             query_id=str(progress.id),

@@ -17,9 +17,10 @@ import pyarrow as pa
 
 from broker_edge.errors import BrokerError, ConfigError, HeadwaterError, OptionError, UnavailableError
 from broker_edge.flight import FlightClient, JsonObject
+from broker_edge.log_owners import LogEntry
 from broker_edge.tls import tls_reason
 from sources.access import Access
-from sources.broker_errors import fenced, refused, unreachable
+from sources.broker_errors import fenced, left_alone, refused, unreachable
 
 T = TypeVar("T")
 
@@ -40,6 +41,7 @@ class LogServer:
     def __init__(self, address: str, *, access: Access | None = None) -> None:
         self.address = address
         self._access = access or Access()
+        self.entry = LogEntry(address, self._access.name, self._access.log_id)
         self._client: FlightClient | None = None
         # The log of the broker at the other end of this connection; the next connection may lead to another broker.
         self._log_id: str | None = None
@@ -53,7 +55,7 @@ class LogServer:
         """The log that the broker says it holds. Raises `UnavailableError` if the options name another one."""
         said, named = str(self.version()["log_id"]), self._access.log_id
         if named is not None and said != named:
-            raise unreachable(self.address, f"it says that it holds log {said:.100}, and the options name {named}")
+            raise left_alone(self.address, f"it says that it holds log {said:.100}, and the options name {named}")
         return said
 
     def require_log(self, log_id: str) -> None:

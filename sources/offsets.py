@@ -1,12 +1,18 @@
 """Offsets of a query as Spark stores them, and the ranges between two of them. Pure values: no network, no Spark.
 
-The text in the checkpoint is `{"v":1,"logs":{"<log id>":{"<partition>":[next, epoch]}}}` with sorted keys. Spark
-compares offsets as text, so the same positions must always give the same text; otherwise an idle query would write
-empty batches.
+The text in the checkpoint, with sorted keys:
+
+    {"v":2,"logs":{"<log id>":{"<partition>":[next, epoch]}},"owners":{"<log id>":"<entry>"}}
+
+Spark compares offsets as text, so the same positions must always give the same text; otherwise an idle query would
+write empty batches.
 
     next    the first offset that has not been read
     epoch   the epoch of the record before it, null if there is none; it shows whether the log was truncated and
             rewritten since
+
+`owners` says to which broker of the settings, by its name or otherwise its address, each log belongs
+(`broker_edge.log_owners`). Version 1 has no owners.
 
 After a loss that the query may skip (`failOnDataLoss=false`) a position has a third number: the offset at which the
 batch that ends here starts, in place of the end of the previous batch. A replay of that batch starts there too.
@@ -21,7 +27,8 @@ from typing import Any
 
 from broker_edge.errors import OffsetError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_WITHOUT_OWNERS = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +77,26 @@ class OffsetRange:
         ]
 
 
+def is_offset(value: object) -> bool:
+    """Whether a JSON value is an offset of this source, of whichever version, and not one of another source."""
+    return isinstance(value, Mapping) and {"v", "logs"} <= set(value)
+
+
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """A position in every partition of every log that a query reads."""
+    """A position in every partition of every log that a query reads, and the owners of the logs."""
 
     logs: Mapping[str, Mapping[int, Place]] = field(default_factory=dict)
+    owners: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         logs = {
             log_id: {str(partition): places[partition].to_json() for partition in sorted(places)}
             for log_id, places in sorted(self.logs.items())
         }
-        return {"v": FORMAT_VERSION, "logs": logs}
+        if not self.owners:
+            return {"v": _WITHOUT_OWNERS, "logs": logs}
+        return {"v": FORMAT_VERSION, "logs": logs, "owners": dict(sorted(self.owners.items()))}
 
     def text(self) -> str:
         return json.dumps(self.to_json(), separators=(",", ":"))
@@ -91,14 +106,16 @@ class SourceOffset:
         """Parses the result of `to_json`; for anything else `OffsetError` says what is wrong."""
         if not isinstance(value, dict):
             raise OffsetError(f"an offset is a JSON object, not {json.dumps(value)}")
-        if value.get("v") != FORMAT_VERSION:
+        version = value.get("v")
+        if isinstance(version, bool) or version not in (_WITHOUT_OWNERS, FORMAT_VERSION):
             raise OffsetError(
-                f"the checkpoint has offsets of version {value.get('v')!r} and this reader supports version "
+                f"the checkpoint has offsets of version {version!r} and this reader supports versions up to "
                 f"{FORMAT_VERSION}: use the release that wrote it, or a new checkpoint"
             )
-        if set(value) != {"v", "logs"}:
-            raise OffsetError(f"an offset has the fields `v` and `logs`, not {sorted(value)}")
-        return cls(read_logs(value["logs"]))
+        names = ["v", "logs", "owners"] if version == FORMAT_VERSION else ["v", "logs"]
+        if set(value) != set(names):
+            raise OffsetError(f"an offset of version {version} has the fields {', '.join(names)}, not {sorted(value)}")
+        return cls(read_logs(value["logs"]), _read_owners(value.get("owners", {})))
 
 
 def read_logs(value: object) -> dict[str, dict[int, Place]]:
@@ -106,6 +123,12 @@ def read_logs(value: object) -> dict[str, dict[int, Place]]:
     if not isinstance(value, dict):
         raise OffsetError(f"`logs` is a JSON object, not {json.dumps(value)}")
     return {log_id: _read_places(log_id, places) for log_id, places in value.items()}
+
+
+def _read_owners(value: object) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(entry, str) for entry in value.values()):
+        raise OffsetError(f"`owners` is a JSON object of texts, not {json.dumps(value)}")
+    return dict(value)
 
 
 def _read_places(log_id: str, value: object) -> dict[int, Place]:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from broker_edge.errors import OffsetError, OptionError
-from sources.offsets import FORMAT_VERSION, Place, read_logs
+from sources.offsets import Place, SourceOffset, is_offset, read_logs
 
 # After the year 2200 in milliseconds: the value is probably in microseconds.
 _TIMESTAMP_MS_MAX = 7_258_118_400_000
@@ -95,9 +95,9 @@ def places_value(name: str, text: str) -> dict[str, dict[int, Place]]:
         value = json.loads(text)
     except (ValueError, RecursionError):
         raise OptionError(f"{form}, not {text:.200}") from None
-    if isinstance(value, dict) and set(value) == {"v", "logs"} and value["v"] == FORMAT_VERSION:
-        value = value["logs"]
     try:
+        if is_offset(value):
+            return {log_id: dict(places) for log_id, places in SourceOffset.from_json(value).logs.items()}
         if isinstance(value, dict):
             value = {log_id: _pairs(name, places) for log_id, places in value.items()}
         return read_logs(value)

@@ -1,8 +1,9 @@
 """The brokers that `servers` names, and the log that each of them holds. Readers identify a log by its id, since
 addresses may change.
 
-A log id is asked for once per broker and trusted until a call to that broker fails. Brokers are asked in parallel, so
-that a slow one does not delay the others. A broker that took long to fail is not asked again for a while.
+A log id is asked for once per broker and trusted until a call to that broker fails. A log belongs to one broker
+(`broker_edge.log_owners`); another one that says it is left alone. Brokers are asked in parallel, so that a slow one
+does not delay the others. A broker that took long to fail is not asked again for a while.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from broker_edge.errors import OptionError, UnavailableError
-from sources.broker_errors import unusable
+from broker_edge.errors import ConfigError, OptionError, UnavailableError
+from broker_edge.log_owners import LogOwners
+from sources.broker_errors import left_alone, unusable
 from sources.log_server import LogServer
 from sources.options import SourceOptions
 
@@ -36,33 +38,56 @@ class Servers:
 
     def __init__(self, options: SourceOptions) -> None:
         self._servers = [LogServer(address, access=options.access_of(address)) for address in options.servers]
+        try:
+            self._owners = LogOwners(server.entry for server in self._servers)
+        except ConfigError as error:
+            raise OptionError(str(error)) from error
+        # What the brokers say, by address.
         self._log_ids: dict[str, str] = {}
         self._left_alone: dict[str, tuple[float, UnavailableError]] = {}
         self._threads: ThreadPoolExecutor | None = None
 
+    @property
+    def owners(self) -> Mapping[str, str]:
+        """Log id to the entry that it belongs to, as far as it is known here."""
+        return self._owners.known
+
     def all(self) -> dict[str, LogServer]:
-        """Log id to broker, for every broker; `UnavailableError` names the first one that does not answer."""
+        """Log id to broker, for every broker; `UnavailableError` names the first one that does not answer, or is left
+        alone. Raises OptionError as `reachable` does."""
         self._left_alone.clear()
         found, away = self.reachable()
         if away:
             raise away[0]
         return found
 
-    def reachable(self) -> tuple[dict[str, LogServer], list[UnavailableError]]:
-        """Log id to broker for those that answer, and the errors of the others."""
-        known = [server for server in self._servers if server.address in self._log_ids]
+    def reachable(self, owners: Mapping[str, str] | None = None) -> tuple[dict[str, LogServer], list[UnavailableError]]:
+        """Log id to broker for those that answer, and the errors of the others. `owners` are those of the checkpoint.
+        Raises OptionError if two brokers say one log, and it belongs to neither."""
+        self._owners.learn(owners or {})
         unknown = [server for server in self._servers if server.address not in self._log_ids]
         answers = self._side_by_side(unknown, lambda server: server.log_id())
-        found = {self._log_ids[server.address]: server for server in known}
         away = []
         for server, answer in zip(unknown, answers, strict=True):
             if isinstance(answer, UnavailableError):
                 away.append(answer)
                 continue
             self._log_ids[server.address] = answer
-            # Two addresses may lead to the same broker; keep the first.
-            found.setdefault(answer, server)
-        return found, away
+        found, left = {}, []
+        said = [(server, self._log_ids[server.address]) for server in self._servers if server.address in self._log_ids]
+        try:
+            self._owners.require_apart((server.entry, log_id) for server, log_id in said)
+        except ConfigError as error:
+            raise OptionError(str(error)) from error
+        for server, log_id in said:
+            refusal = self._owners.claim(server.entry, log_id)
+            if refusal is None:
+                found[log_id] = server
+            else:
+                # It is asked again, because its box may have been replaced.
+                del self._log_ids[server.address]
+                left.append(left_alone(server.address, refusal))
+        return found, [*left, *away]
 
     def ask(
         self, brokers: Mapping[str, LogServer], question: Callable[[str, LogServer], T]
@@ -82,12 +107,15 @@ class Servers:
                 found[by_address[server.address]] = answer
         return found, away
 
-    def wait_for(self, log_ids: Iterable[str], *, timeout_seconds: float) -> dict[str, str]:
-        """Log id to address, for each requested log; waits for brokers that cannot be reached."""
+    def wait_for(
+        self, log_ids: Iterable[str], *, timeout_seconds: float, owners: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """Log id to address, for each requested log; waits for brokers that cannot be reached. `owners` are those of
+        the checkpoint."""
         wanted = set(log_ids)
         deadline = time.monotonic() + timeout_seconds
         while True:
-            found, away = self.reachable()
+            found, away = self.reachable(owners)
             missing = sorted(wanted - set(found))
             if not missing:
                 return {log_id: found[log_id].address for log_id in wanted}

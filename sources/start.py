@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker_edge.errors import OptionError
-from sources.broker_errors import refused
+from sources.broker_errors import unreachable
 from sources.group import ReaderGroup
 from sources.log_server import LogServer
 from sources.loss import find_loss, pass_or_raise
@@ -41,7 +41,7 @@ def ask_offsets(
         epoch_before=epoch_before,
     )
     if answer["log_id"] != log_id:
-        raise refused(server.address, "not_found", {"message": f"the broker no longer holds log {log_id}"})
+        raise unreachable(server.address, f"it holds log {answer['log_id']!s:.100} and not log {log_id}")
     return {int(number): row for number, row in answer["partitions"].items()}
 
 

@@ -51,7 +51,8 @@ class _Session:
 
     servers: Servers
     group: ReaderGroup | None
-    # The end of an AvailableNow run, per log and partition.
+    # Whether this is an AvailableNow run, and its end per log and partition, once it is known.
+    is_bounded: bool = False
     targets: Heads | None = None
     # The last known high watermarks.
     heads: Heads = field(default_factory=dict)
@@ -88,9 +89,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes the end of this run: the current high watermarks."""
-        session = self._open()
-        session.targets = find_heads(session.servers, self._reachable(session), self._options)
+        """This run ends at the high watermarks that the first plan sees: only with an offset of the checkpoint is it
+        known which broker each log belongs to."""
+        self._open().is_bounded = True
 
     def initialOffset(self) -> dict[str, Any]:
         """Where the query starts. A start that depends only on the logs does not need every broker: the log of an
@@ -100,7 +101,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             starting = self._options.starting
             servers = self._reachable(session) if starting.kind == "earliest" else session.servers.all()
             is_complete = starting.kind != "earliest" or session.is_complete
-            session.initial = resolve(starting, self._options, servers, session.group, is_complete=is_complete)
+            initial = resolve(starting, self._options, servers, session.group, is_complete=is_complete)
+            session.initial = replace(initial, owners=session.servers.owners)
             session.has_reached_a_broker = True
         return session.initial.to_json()
 
@@ -113,6 +115,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return start
         reachable = self._reachable(session, begin)
         begin = self._without_retired(session, begin, reachable)
+        if session.is_bounded and session.targets is None:
+            session.targets = find_heads(session.servers, reachable, self._options)
         if session.group is not None:
             # Spark asks from here on, so all earlier records are in the sink.
             self._keep_checkpoint(session, text)
@@ -127,19 +131,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._options,
             max_rows=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             targets=session.targets,
-            # An AvailableNow run must not wait for records that may never arrive.
             scans=session.scans,
-            may_wait=session.targets is None and monotonic() - session.planned_at < delay_seconds,
+            # An AvailableNow run must not wait for records that may never arrive.
+            may_wait=not session.is_bounded and monotonic() - session.planned_at < delay_seconds,
         )
         session.heads = {**session.heads, **batch.heads}
         for error in batch.away:
             self._warn(session, error)
         if batch.records:
             session.planned_at = monotonic()
-        if batch.end.text() == text:
+        end = replace(batch.end, owners=session.servers.owners)
+        if end.text() == text:
             session.idle_text, session.idle_until = text, monotonic() + IDLE_SECONDS
             return start
-        return batch.end.to_json()
+        return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The high watermarks of the last plan, for the lag in Spark's progress report."""
@@ -147,10 +152,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return SourceOffset(heads).to_json() if heads else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        found = ranges(SourceOffset.from_json(start), SourceOffset.from_json(end))
+        last = SourceOffset.from_json(end)
+        found = ranges(SourceOffset.from_json(start), last)
         found = [one for one in found if one.log_id not in self._options.retire_logs]
         addresses = self._open().servers.wait_for(
-            {one.log_id for one in found}, timeout_seconds=self._options.poll_timeout_ms / 1_000
+            {one.log_id for one in found},
+            timeout_seconds=self._options.poll_timeout_ms / 1_000,
+            owners=last.owners,
         )
         return plan_tasks(found, addresses, self._options)
 
@@ -183,7 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _reachable(self, session: _Session, begin: SourceOffset | None = None) -> dict[str, LogServer]:
         """The brokers that answer. At the first contact one must; later all may be unreachable, which only causes
         delay."""
-        reachable, away = session.servers.reachable()
+        reachable, away = session.servers.reachable(None if begin is None else begin.owners)
         if not reachable and not session.has_reached_a_broker:
             raise away[0]
         session.has_reached_a_broker, session.is_complete = True, not away

@@ -17,7 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 from broker_edge.errors import OffsetError
 from pipelines.spark.jvm_end import CALL_ERRORS
 from sources.listener import records_behind
-from sources.offsets import SourceOffset
+from sources.offsets import SourceOffset, is_offset
 
 _JOIN_S = 60.0
 
@@ -177,7 +177,7 @@ def _offset(value: Any) -> SourceOffset | None:
     """An offset of the source `headwater`; None for the offset of another source."""
     with suppress(ValueError, OffsetError):
         found = json.loads(value) if isinstance(value, str) else value
-        if isinstance(found, Mapping) and set(found) == {"v", "logs"}:
+        if is_offset(found):
             return SourceOffset.from_json(dict(found))
     return None
 

@@ -224,7 +224,8 @@ class Settings(Section):
         if self.brokers and self.servers != _SERVERS:
             raise ValueError("give either servers or brokers")
         names = [broker.name for broker in self.brokers if broker.name is not None]
-        for known in ([_address(broker.server) for broker in self.brokers], names):
+        logs = [broker.log_id for broker in self.brokers if broker.log_id is not None]
+        for known in ([_address(broker.server) for broker in self.brokers], names, logs):
             twice = next((one for one in known if known.count(one) > 1), None)
             if twice is not None:
                 raise ValueError(f"brokers: {twice} is there twice")

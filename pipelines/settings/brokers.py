@@ -65,7 +65,7 @@ class BrokerSection(AccessSection):
     server: str
     name: str | None = None
     log_id: str | None = None
-    """The log that it holds. A broker says its log itself, and without this could say that of another one."""
+    """The log that it holds. Without this, the first log that it says and that belongs to no other entry is its own."""
 
 
 def fleet_of(brokers: list[BrokerSection], access: AccessSection) -> tuple[BrokerAccess, ...]:

@@ -5,13 +5,14 @@ credentials that appear in no output.
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 from support.ports import free_port
 from support.programs import StartBroker, headwaterd, run
-from support.source_driver import Query, open_reader, read_rows
+from support.source_driver import Query, open_reader, places, read_rows
 from support.tls_files import new_authority, sign
 
 from broker_edge import Client, Row
@@ -117,6 +118,32 @@ def test_a_retired_log_is_on_record_at_another_broker(start_broker: StartBroker)
     found = [json.loads(row["value"]) for row in rows]
     assert {(gap["log_id"], gap["end"], gap["group"]) for gap in found} == {(log_id, None, "g")}
     assert 10 in {gap["start"] for gap in found}
+
+
+def test_a_broker_on_a_copy_of_another_log_does_not_take_its_place(start_broker: StartBroker, tmp_path: Path) -> None:
+    of_north, of_south = ({"listeners.flight.bind": f"127.0.0.1:{free_port()}"} for _ in range(2))
+    north = start_broker("north", of_north)
+    publish(north, "devices/d1/telemetry", count=10)
+    north.kill()
+    shutil.copytree(tmp_path / "north", tmp_path / "liar")
+    north.start()
+    south = start_broker("south", of_south)
+    publish(south, "devices/d2/telemetry", count=10)
+    names = json.dumps({location(broker): {"name": name} for name, broker in (("south", south), ("north", north))})
+    query = Query(location(south), location(north), access=names)
+    assert len(query.drain()) == 20
+    north.kill()
+    south.kill()
+    liar = start_broker("liar", of_south)
+    publish(liar, "devices/d1/telemetry", count=50)
+    query.restart()
+    with pytest.raises(UnavailableError, match=r"south says that it holds log .* which belongs to north") as told:
+        query.batch()
+    assert "set its log_id" in str(told.value)
+    north.start()
+    publish(north, "devices/d1/telemetry", count=5)
+    assert len(query.drain()) == 5, "those of north alone"
+    assert len(places(query.rows)) == len(set(places(query.rows))) == 25
 
 
 def test_a_broker_behind_tls_is_read_with_certificate_and_password(

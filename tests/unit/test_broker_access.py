@@ -114,6 +114,8 @@ def test_an_address_with_a_password_is_refused_without_repeating_it(tmp_path: Pa
 def test_a_broker_may_have_a_named_log(tmp_path: Path) -> None:
     file = settings(tmp_path, 'brokers: [{server: "grpc://a:1", log_id: l1}, {server: "grpc://b:1"}]')
     assert [broker.log_id for broker in with_brokers(file, given("--token-from", "env:T")).fleet()] == ["l1", None]
+    with pytest.raises(SettingsError, match="brokers: l1 is there twice"):
+        settings(tmp_path, 'brokers: [{server: "grpc://a:1", log_id: l1}, {server: "grpc://b:1", log_id: l1}]')
 
 
 def test_options_of_a_job_hold_for_every_broker(tmp_path: Path) -> None:

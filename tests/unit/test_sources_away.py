@@ -151,12 +151,16 @@ def test_a_slow_failure_is_not_paid_for_in_each_batch(
         assert sum(hung.calls.values()) == calls
 
 
-def test_two_addresses_of_one_broker_are_two_ways_to_it(flight_server: FlightServer) -> None:
+def test_two_addresses_of_one_broker_are_refused_by_name(flight_server: FlightServer) -> None:
     fill(flight_server, 10)
     other = flight_server.location.replace("127.0.0.1", "localhost")
     query = Query(flight_server.location, other)
-    assert len(query.drain()) == 10
-    assert len(query.ends[-1]["logs"]) == 1
+    with pytest.raises(OptionError) as told:
+        query.batch()
+    assert str(told.value) == (
+        f"{flight_server.location} and {other} say that they hold the same log {flight_server.log.log_id}, and a log "
+        "belongs to one entry of `brokers`: remove one of the two, or set log_id in the entry that has this log"
+    )
 
 
 # Retired logs

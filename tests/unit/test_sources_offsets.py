@@ -21,6 +21,7 @@ places = st.builds(
 offsets = st.builds(
     SourceOffset,
     st.dictionaries(st.uuids().map(str), st.dictionaries(st.integers(0, 300), places, min_size=1), max_size=4),
+    st.dictionaries(st.uuids().map(str), st.text(max_size=20), max_size=4),
 )
 
 
@@ -35,19 +36,26 @@ def test_one_set_of_places_has_one_text(offset: SourceOffset, random: Random) ->
     for log_id in random.sample(sorted(offset.logs), len(offset.logs)):
         numbers = sorted(offset.logs[log_id])
         shuffled[log_id] = {n: offset.logs[log_id][n] for n in random.sample(numbers, len(numbers))}
-    assert SourceOffset(shuffled).text() == offset.text()
+    owners = {log_id: offset.owners[log_id] for log_id in random.sample(sorted(offset.owners), len(offset.owners))}
+    assert SourceOffset(shuffled, owners).text() == offset.text()
 
 
 def test_the_text_is_the_documented_one() -> None:
     offset = SourceOffset({"b": {10: Place(7, 2), 9: Place(0)}, "a": {3: Place(9, 4, 5)}})
     assert offset.text() == '{"v":1,"logs":{"a":{"3":[9,4,5]},"b":{"9":[0,null],"10":[7,2]}}}'
+    owned = SourceOffset({"a": {3: Place(9, 4)}}, {"b": "grpc://b:1", "a": "north"})
+    assert owned.text() == '{"v":2,"logs":{"a":{"3":[9,4]}},"owners":{"a":"north","b":"grpc://b:1"}}'
 
 
 @pytest.mark.parametrize(
     ("value", "says"),
     [
         ([], "JSON object"),
-        ({"v": 2, "logs": {}}, "version 2"),
+        ({"v": 3, "logs": {}}, "version 3"),
+        ({"v": True, "logs": {}}, "version True"),
+        ({"v": 2, "logs": {}}, "fields v, logs, owners"),
+        ({"v": 2, "logs": {}, "owners": []}, "`owners` is a JSON object of texts"),
+        ({"v": 2, "logs": {}, "owners": {"a": 1}}, "`owners` is a JSON object of texts"),
         ({"logs": {}}, "version None"),
         ({"v": 1, "logs": {}, "x": 1}, "fields"),
         ({"v": 1, "logs": []}, "JSON object"),

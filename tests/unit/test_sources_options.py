@@ -100,7 +100,8 @@ def test_a_bad_assignment_is_refused(text: str) -> None:
 
 
 def test_starting_offsets_take_numbers_pairs_and_whole_offsets() -> None:
-    for text in ('{"x":{"3":17}}', '{"x":{"3":[17,null]}}', '{"v":1,"logs":{"x":{"3":[17,null]}}}'):
+    whole = ('{"v":1,"logs":{"x":{"3":[17,null]}}}', '{"v":2,"logs":{"x":{"3":[17,null]}},"owners":{"x":"north"}}')
+    for text in ('{"x":{"3":17}}', '{"x":{"3":[17,null]}}', *whole):
         assert parsed(startingOffsets=text).starting.places == {"x": {3: Place(17)}}
     assert parsed(startingOffsets='{"x":{"3":[17,2]}}').starting.places == {"x": {3: Place(17, 2)}}
 
@@ -311,6 +312,11 @@ def test_brokers_become_options_that_mean_the_same() -> None:
     }
     of_logs = access_options([replace(anonymous, log_id="l1")])
     assert parse_options({**of_logs, "subscribe": "t"}).access_of("grpc://c:3").log_id == "l1"
+    called = access_options([replace(ann, name="north"), replace(ann, server="grpc+tls://d:4", name="south")])
+    assert called == {**alike, "access": '{"grpc+tls://a:1": {"name": "north"}, "grpc+tls://d:4": {"name": "south"}}'}
+    named = parse_options({**called, "subscribe": "t"})
+    assert [named.access_of(one).name for one in named.servers] == ["north", "south"]
+    assert [named.access_of(one).credentials for one in named.servers] == [ann.credentials, ann.credentials]
     options = parse_options({**access_options([ann, bob, anonymous]), "subscribe": "t"})
     for broker, server in ((ann, "grpc+tls://a:1"), (bob, "grpc+tls://b:8815"), (anonymous, "grpc://c:3")):
         assert options.access_of(server).credentials == broker.credentials
