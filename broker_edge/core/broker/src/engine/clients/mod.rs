@@ -42,6 +42,8 @@ pub struct Clients {
     closed: Vec<ConnKey>,
     /// Connections that may be read again because their pause has ended.
     resumed: Vec<ConnKey>,
+    /// Until when connections are taken to be paused for their work.
+    costly_until_ms: u64,
     outgoing: Outgoing,
     payload_holders: PayloadHolders,
     active_rates: ActiveRates,

@@ -7,9 +7,13 @@ use crate::engine::ConnKey;
 use crate::engine::env::Env;
 use crate::engine::observe::Observe;
 use crate::engine::session::connection::Phase;
+use crate::engine::session::pauses::Pause;
 
 use super::Clients;
 use super::timers::Timer;
+
+/// How long less is read at once after a connection was paused for its work.
+const COSTLY_MS: u64 = 60_000;
 
 impl Clients {
     /// Whether a packet has to wait because its client is over its rate. A packet that may pass is charged.
@@ -35,5 +39,19 @@ impl Clients {
         observe.pause(conn, cause);
         self.set_timer(due_us.div_ceil(1000), Timer::Pace(key));
         true
+    }
+
+    /// Pauses a connection whose packets cost much, until this time.
+    pub fn pause_for_work(&mut self, key: ConnKey, due_ms: u64, env: &Env, observe: &mut Observe) {
+        if let Some(conn) = self.conn_mut(key) {
+            observe.pause(conn, Pause::Work);
+            self.set_timer(due_ms, Timer::Pace(key));
+            self.costly_until_ms = env.now.mono_ms + COSTLY_MS;
+        }
+    }
+
+    /// Whether a connection was paused for its work not long ago. Others may be too, and keep what they have sent.
+    pub fn was_costly(&self, env: &Env) -> bool {
+        env.now.mono_ms < self.costly_until_ms
     }
 }

@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use crate::engine::ConnKey;
 use crate::engine::catch_up::CatchUp;
 use crate::engine::clients::Clients;
-use crate::engine::clients::timers::Timer;
 use crate::engine::delivery::matches::matches;
 use crate::engine::delivery::replies::Replies;
 use crate::engine::effects::{Cause, Effects};
@@ -90,7 +89,9 @@ impl Publishing<'_> {
             && let Some(body) = rest.get(header_len..total_len)
         {
             if self.routing.work() > READ_WORK_MAX {
-                self.wait_for_others(key);
+                let due_ms = self.env.now.mono_ms + WORK_PAUSE_MS;
+                self.clients
+                    .pause_for_work(key, due_ms, self.env, self.observe);
                 run.waits = Some(total_len);
                 break;
             }
@@ -200,14 +201,6 @@ impl Publishing<'_> {
         self.observe.count(Count::PublishesRefused, 1);
         self.close(key, reason);
         true
-    }
-
-    fn wait_for_others(&mut self, key: ConnKey) {
-        if let Some(conn) = self.clients.conn_mut(key) {
-            self.observe.pause(conn, Pause::Work);
-            let due_ms = self.env.now.mono_ms + WORK_PAUSE_MS;
-            self.clients.set_timer(due_ms, Timer::Pace(key));
-        }
     }
 
     fn wait_for_queue(&mut self, key: ConnKey, partition: PartitionIndex) {

@@ -14,7 +14,6 @@ use crate::auth::Denied;
 use crate::engine::ConnKey;
 use crate::engine::catch_up::CatchUp;
 use crate::engine::clients::Clients;
-use crate::engine::clients::timers::Timer;
 use crate::engine::delivery::Delivery;
 use crate::engine::delivery::replies::{PENDING_REPLIES_MAX, Replies};
 use crate::engine::effects::{Cause, Effects};
@@ -101,6 +100,7 @@ impl Receiving<'_> {
     pub fn read_plan(&mut self, key: ConnKey) -> ReadPlan {
         let is_scarce = self.clients.is_budget_scarce()
             || self.env.settings.mqtt.limits_rate()
+            || self.clients.was_costly(self.env)
             || self.ingest.is_any_stalled();
         let Some(conn) = self.clients.conn_mut(key) else {
             return ReadPlan::Wait;
@@ -258,10 +258,8 @@ impl Receiving<'_> {
         let Some(due_ms) = due_ms.filter(|_| is_large) else {
             return false;
         };
-        if let Some(conn) = self.clients.conn_mut(key) {
-            self.observe.pause(conn, Pause::Work);
-            self.clients.set_timer(due_ms, Timer::Pace(key));
-        }
+        self.clients
+            .pause_for_work(key, due_ms, self.env, self.observe);
         true
     }
 

@@ -10,6 +10,8 @@ const VERSION: Version = Version::V5;
 /// Filters of one client that share their levels in all combinations, so that a topic visits all of them.
 const FILTERS: u64 = 1000;
 const LEVELS: u32 = 60;
+/// The most that is read from a connection at once.
+const READ_BYTES: usize = 256 << 10;
 
 /// The levels of `number`, one for each bit, with `+` for those that are set; and a last level of its own.
 fn branching(number: u64) -> String {
@@ -74,6 +76,38 @@ fn publishes_for_which_thousands_of_filters_are_tried_wait_for_the_turns_of_othe
         assert!(turns < topics.len(), "{:?}", left(&rig));
     }
     assert!(turns > 20, "{turns} turns");
+}
+
+/// A publisher that others' filters make costly keeps what it has sent while it is paused. Ten thousand may do so.
+#[test]
+fn connections_that_are_paused_for_their_work_keep_little_each() {
+    const PUBLISHERS: usize = 20;
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let subscriber = rig.connect(ConnectFields::new(VERSION, "subscriber"));
+    for number in 0..FILTERS {
+        subscribe_to(&mut rig, subscriber, &branching(number), QoS::AtMostOnce);
+    }
+    let publishers: Vec<ConnKey> = (0..PUBLISHERS)
+        .map(|number| rig.connect(ConnectFields::new(VERSION, &format!("publisher{number}"))))
+        .collect();
+    let mut held = 0;
+    for (number, publisher) in publishers.iter().enumerate() {
+        let topics: Vec<String> = (0..2000)
+            .map(|topic| format!("{}z{number}-{topic}", "l/".repeat(LEVELS as usize)))
+            .collect();
+        let bytes = publish_all(&topics);
+        assert!(bytes.len() > READ_BYTES);
+        rig.receive(*publisher, &bytes[..READ_BYTES]);
+        let conn = rig.engine.clients.conn(*publisher).expect("it is open");
+        assert!(conn.pauses.has(Pause::Work), "{number}");
+        held += conn.unparsed.bytes.capacity();
+    }
+    // The first one was read before anybody was paused.
+    assert!(
+        held <= READ_BYTES + (PUBLISHERS - 1) * (64 << 10),
+        "{held} bytes"
+    );
 }
 
 #[test]
