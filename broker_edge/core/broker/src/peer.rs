@@ -130,6 +130,14 @@ pub fn site_of(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Someone may have all addresses of a network, or of a few: those of a site's /24, or IPv6 /48.
+pub fn network_of(site: IpAddr) -> IpAddr {
+    match site.to_canonical() {
+        IpAddr::V4(site) => IpAddr::V4(Ipv4Addr::from(u32::from(site) >> 8 << 8)),
+        IpAddr::V6(site) => IpAddr::V6(Ipv6Addr::from(u128::from(site) >> 80 << 80)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

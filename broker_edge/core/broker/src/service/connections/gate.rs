@@ -2,9 +2,10 @@
 //!
 //! A connection is *pending* until a call on it has shown valid credentials. Then it counts against its user and no
 //! longer against its address, because the executors of a cluster share one address. Pending connections have a
-//! deadline and few slots. When these are full, the gate closes one for each new connection. It takes the address that
-//! holds the most, and there the oldest connection that has sent nothing for a moment, else the oldest. A flood from
-//! one address therefore closes only its own connections, and a new request has the time in which all others are closed.
+//! deadline and few slots. When these are full, the gate closes one for each new connection. It takes the network (/24,
+//! or IPv6 /48) that holds the most, in it the address that does, and there the oldest connection that has sent nothing
+//! for a moment, else the oldest. A flood from one address therefore closes only its own connections, one from many
+//! addresses of a network only those of this network, and a new request has the time in which all others are closed.
 //!
 //! A listener with health probes has *entry slots* too: for new connections when the other slots are taken, whoever
 //! holds them. A probe is answered there, so nothing that others hold delays it. Any other request first takes one of

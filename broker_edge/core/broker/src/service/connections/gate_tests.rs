@@ -163,13 +163,92 @@ fn an_address_at_its_limit_has_entry_slots_and_no_other() {
 }
 
 #[test]
-fn addresses_that_hold_alike_leave_each_other_time() {
+fn networks_that_hold_alike_leave_each_other_time() {
     let gate = gate(100, 4, |_| {});
-    let first: Vec<_> = (0..4).map(|site| enter(&gate, site)).collect();
-    assert_eq!(gate.enter(from(9), 9).err(), Some(Refused::Later));
+    let far = |network: u8| SocketAddr::from(([198, 51, network, 7], 9));
+    let enter = |network| gate.enter(far(network), 9).map(|(pass, _)| pass);
+    let first: Vec<_> = (0..4).map(|n| enter(n).expect("a place")).collect();
+    assert_eq!(enter(9).err(), Some(Refused::Later));
     assert!(first.iter().all(|pass| is_open(pass)));
     first[2].leave();
-    assert!(is_open(&enter(&gate, 9)));
+    assert!(is_open(&enter(9).expect("a place")));
+}
+
+/// The addresses of one network that a flood comes from: /24, the same mapped, and /48 with a /64 for each connection.
+fn networks() -> [fn(u16) -> SocketAddr; 3] {
+    [
+        |n| SocketAddr::from(([203, 0, 113, n.to_be_bytes()[1]], 9)),
+        |n| SocketAddr::from(([0, 0, 0, 0, 0, 0xffff, 0xcb00, 0x7100 | (n & 255)], 9)),
+        |n| SocketAddr::from(([0x2001, 0xdb8, 7, n, 0, 0, 0, 1], 9)),
+    ]
+}
+
+#[test]
+fn a_flood_of_one_network_closes_its_own_connections_only_and_keeps_nobody_waiting() {
+    for network in networks() {
+        let gate = gate(10_000, 64, |_| {});
+        let honest: Vec<_> = (1..=10).map(|site| enter(&gate, site)).collect();
+        let mut flood = Vec::new();
+        for number in 0..1000 {
+            let entered = gate.enter(network(number), 9);
+            let (pass, _) = entered.expect("nobody waits behind the flood");
+            // One byte: it is not silent.
+            pass.spoke();
+            flood.push(pass);
+            if number % 100 == 0 {
+                let site = u8::try_from(number / 100).expect("small") + 20;
+                let late = gate.enter(from(site), 9).expect("nor does an honest one");
+                late.0.leave();
+            }
+        }
+        assert!(honest.iter().all(|pass| is_open(pass)));
+        assert!(
+            flood[950..].iter().all(|pass| is_open(pass)),
+            "the oldest go"
+        );
+        assert_eq!(flood.iter().filter(|pass| is_open(pass)).count(), 54);
+    }
+}
+
+#[test]
+fn an_entry_slot_is_left_by_the_network_with_the_most() {
+    for network in networks() {
+        let (gate, users) = full_gate(16, |_| {});
+        // Two connections of one address, which is more than any of the flood holds.
+        let honest = [enter(&gate, 2), enter(&gate, 2)];
+        let flood: Vec<_> = (0..200)
+            .map(|number| gate.enter(network(number), 9).expect("an entry slot").0)
+            .collect();
+        assert!(honest.iter().chain(&users).all(|pass| is_open(pass)));
+        assert_eq!(flood.iter().filter(|pass| is_open(pass)).count(), 14);
+    }
+}
+
+#[test]
+fn in_a_network_the_address_with_the_most_closes_its_own_oldest() {
+    let gate = gate(100, 8, |_| {});
+    let neighbours: Vec<_> = (1..=3).map(|site| enter(&gate, site)).collect();
+    let flood: Vec<_> = (0..5).map(|_| enter(&gate, 9)).collect();
+    // Of another network, of a neighbour, and of the flood.
+    let other = gate.enter(networks()[0](1), 9).expect("a place").0;
+    let neighbour = enter(&gate, 4);
+    let last = enter(&gate, 9);
+    let open: Vec<bool> = flood.iter().map(|pass| is_open(pass)).collect();
+    assert_eq!(open, [false, false, false, true, true]);
+    let kept = neighbours.iter().chain([&other, &neighbour, &last]);
+    assert!(kept.into_iter().all(|pass| is_open(pass)));
+}
+
+#[test]
+fn the_network_with_the_most_pays_for_its_next_connection_even_with_less_than_half() {
+    let gate = gate(100, 8, |_| {});
+    let honest: Vec<_> = (0..5)
+        .map(|n| gate.enter(SocketAddr::from(([198, 51, n, 7], 9)), 9))
+        .map(|entered| entered.expect("a place").0)
+        .collect();
+    let flood: Vec<_> = (1..=100).map(|site| enter(&gate, site)).collect();
+    assert!(honest.iter().all(|pass| is_open(pass)));
+    assert_eq!(flood.iter().filter(|pass| is_open(pass)).count(), 3);
 }
 
 #[test]

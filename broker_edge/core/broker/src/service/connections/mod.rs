@@ -6,4 +6,5 @@ mod gate_limits;
 pub mod guarded_socket;
 pub mod incoming;
 pub mod pass;
+mod sites;
 pub mod slots;

@@ -1,17 +1,19 @@
 //! The connection slots of one listener: what each connection counts against, and which one is closed for the next.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::gate::{Limits, Refused};
 use super::pass::Pass;
+use super::sites::{Held, Sites};
 use crate::auth::Identity;
 use crate::metrics::Closed;
+use crate::peer::network_of;
 use crate::words::words;
 
-/// A connection that has sent nothing is closed before those that have, but only after the first time. When no address
+/// A connection that has sent nothing is closed before those that have, but only after the first time. When no network
 /// holds more than the others, one that has sent something is closed for another only after the second.
 const SILENT_GRACE: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(1);
@@ -22,11 +24,11 @@ const QUIET: Duration = Duration::from_millis(10);
 pub struct ConnectionSlots {
     pub next: u64,
     pub passes: HashMap<u64, (Arc<Pass>, SlotOwner)>,
-    /// The pending connections of each site, in order of arrival.
-    pub sites: BTreeMap<IpAddr, BTreeSet<u64>>,
+    /// The pending connections.
+    pub sites: Sites,
     pub pending: usize,
-    /// The connections in entry slots, by site as above. They count against nothing else.
-    pub entries: BTreeMap<IpAddr, BTreeSet<u64>>,
+    /// The connections in entry slots. They count against nothing else.
+    pub entries: Sites,
     pub entry: usize,
     /// Connections of each site without a verified user: pending and anonymous ones.
     pub unknown: HashMap<IpAddr, usize>,
@@ -74,14 +76,14 @@ impl QuotaScope {
 
 impl ConnectionSlots {
     pub fn add(&mut self, pass: Arc<Pass>, site: IpAddr) {
-        self.sites.entry(site).or_default().insert(pass.number);
+        self.sites.insert(site, pass.number);
         self.pending += 1;
         *self.unknown.entry(site).or_default() += 1;
         self.passes.insert(pass.number, (pass, SlotOwner::Pending));
     }
 
     pub fn add_to_entry(&mut self, pass: Arc<Pass>, site: IpAddr) {
-        self.entries.entry(site).or_default().insert(pass.number);
+        self.entries.insert(site, pass.number);
         self.entry += 1;
         self.passes.insert(pass.number, (pass, SlotOwner::Entry));
     }
@@ -137,7 +139,7 @@ impl ConnectionSlots {
         }
         if matches!(place, SlotOwner::Entry) {
             self.entry -= 1;
-            remove_from(&mut self.entries, site, pass.number);
+            self.entries.remove(site, pass.number);
             return;
         }
         lower(&mut self.unknown, &site);
@@ -145,50 +147,71 @@ impl ConnectionSlots {
             self.anonymous -= 1;
         } else {
             self.pending -= 1;
-            remove_from(&mut self.sites, site, pass.number);
+            self.sites.remove(site, pass.number);
         }
     }
 
     /// The pending connection to close for a new one from `site`.
     pub fn victim(&self, site: IpAddr, pending_max: usize, now: Instant) -> Result<u64, Refused> {
-        let own = self.sites.get(&site).map_or(0, BTreeSet::len);
-        let age = |pass: &Pass| now.saturating_duration_since(pass.came);
-        let most = self.sites.iter().max_by_key(|(_, numbers)| numbers.len());
-        let from = if own >= (pending_max / 2).max(1) {
-            Some(site)
-        } else {
-            most.filter(|(_, numbers)| numbers.len() > own + 1)
-                .map(|(site, _)| *site)
+        let is_silent = |pass: &Pass| {
+            let age = now.saturating_duration_since(pass.came);
+            !pass.has_spoken() && age >= SILENT_GRACE
         };
-        if let Some(numbers) = from.and_then(|site| self.sites.get(&site)) {
-            let found = self
-                // A request that has just come has not had the time to be read.
-                .oldest(numbers.iter(), |pass| {
-                    !pass.has_spoken() && age(pass) >= SILENT_GRACE
+        let Some(from) = self.network_to_close_from(network_of(site), pending_max) else {
+            // None holds more than the others.
+            let is_old = |pass: &Pass| now.saturating_duration_since(pass.came) >= GRACE;
+            return self
+                .oldest(self.sites.all(), is_silent)
+                .or_else(|| {
+                    self.oldest(self.sites.all(), |pass| !pass.is_checking() && is_old(pass))
                 })
-                .or_else(|| self.oldest(numbers.iter(), |pass| !pass.is_checking()));
-            return match found {
-                Some(number) => Ok(number),
-                // All of them wait for a password check.
-                None if from == Some(site) => Err(Refused::For(Closed::Pending)),
-                None => numbers.first().copied().ok_or(Refused::Later),
-            };
+                .ok_or(Refused::Later);
+        };
+        let own = self.sites.count(site);
+        let is_own = own > 0 && own + 1 >= from.of_site;
+        let candidates: Vec<&u64> = if is_own {
+            self.sites.of_site(site).collect()
+        } else {
+            self.sites.of_largest_in(&[from]).collect()
+        };
+        let all = || candidates.iter().copied();
+        // A request that has just come has not had the time to be read.
+        let found = self
+            .oldest(all(), is_silent)
+            .or_else(|| self.oldest(all(), |pass| !pass.is_checking()));
+        match found {
+            Some(number) => Ok(number),
+            // All of them wait for a password check.
+            None if is_own => Err(Refused::For(Closed::Pending)),
+            None => all().min().copied().ok_or(Refused::Later),
         }
-        let all = || self.sites.values().flatten();
-        self.oldest(all(), |pass| {
-            !pass.has_spoken() && age(pass) >= SILENT_GRACE
-        })
-        .or_else(|| self.oldest(all(), |pass| !pass.is_checking() && age(pass) >= GRACE))
-        .ok_or(Refused::Later)
     }
 
-    /// The connection that leaves its entry slot for a new one: of the sites that hold the most, the oldest quiet one.
+    /// The network that has to give up a pending connection for a new one of `network`: that itself if it holds half of
+    /// all or more than any other, else the one with the most, if that holds more even then.
+    fn network_to_close_from(&self, network: IpAddr, pending_max: usize) -> Option<Held> {
+        let networks = self.sites.networks();
+        let (own, others): (Vec<Held>, Vec<Held>) = networks
+            .into_iter()
+            .partition(|held| held.network == network);
+        let own = own.first().copied();
+        let most = others.into_iter().max_by_key(|held| held.connections);
+        let held = own.map_or(0, |held| held.connections);
+        let of_most = most.map_or(0, |held| held.connections);
+        if held >= (pending_max / 2).max(1) || held > of_most.max(1) {
+            own
+        } else {
+            most.filter(|_| of_most > held + 1)
+        }
+    }
+
+    /// The connection that leaves its entry slot for a new one: the oldest quiet one of the sites that hold the most in
+    /// the networks that do.
     pub fn oldest_entry(&self, now: Instant) -> Option<u64> {
-        let most = self.entries.values().map(BTreeSet::len).max()?;
-        let all = || {
-            let sites = self.entries.values();
-            sites.filter(|numbers| numbers.len() == most).flatten()
-        };
+        let mut networks = self.entries.networks();
+        let most = networks.iter().map(|held| held.connections).max()?;
+        networks.retain(|held| held.connections == most);
+        let all = || self.entries.of_largest_in(&networks);
         self.oldest(all(), |pass| pass.quiet_for(now) >= QUIET)
             .or_else(|| self.oldest(all(), |_| true))
     }
@@ -230,15 +253,6 @@ impl ConnectionSlots {
             })
             .min()
             .copied()
-    }
-}
-
-fn remove_from(sites: &mut BTreeMap<IpAddr, BTreeSet<u64>>, site: IpAddr, number: u64) {
-    if let Some(numbers) = sites.get_mut(&site) {
-        numbers.remove(&number);
-        if numbers.is_empty() {
-            sites.remove(&site);
-        }
     }
 }
 
