@@ -5,7 +5,12 @@
 //! `docs/cluster-protocol.md`, the reasons are in `docs/adr/0023-cluster-protocol.md`.
 #![forbid(unsafe_code)]
 
+pub mod commit;
 pub mod divergence;
+pub mod election;
 pub mod frames;
+pub mod key;
+pub mod lease;
 pub mod marks;
 pub mod replica_file;
+pub mod rules;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// Place of a record in its partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -96,7 +97,7 @@ pub enum NameError {
 
 /// Name of a node, as in its certificate: 1 to [`Node::BYTES_MAX`] letters, digits, `-`, `_` or `.`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Node(String);
+pub struct Node(Arc<str>);
 
 impl Node {
     pub const BYTES_MAX: usize = 63;
@@ -108,7 +109,7 @@ impl Node {
         if name.is_empty() || name.len() > Self::BYTES_MAX || !name.bytes().all(fits) {
             return Err(NameError::Node(name.chars().take(80).collect()));
         }
-        Ok(Self(name.to_owned()))
+        Ok(Self(name.into()))
     }
 
     #[must_use]
