@@ -1,8 +1,8 @@
 """Brings new key lists from the broker to the guard of a device: `artifacts/root`, retained.
 
 What a key list must be is decided by the guard. Deliveries have QoS 0: they need no place in the window of the link, so
-a key list arrives although commands that wait for it fill that window. Not while the session has more commands than the
-window: the broker sends the list behind them, so nothing may wait for it before each command (measured: 11 s for 7).
+a key list arrives although commands that wait for it fill that window, and the broker sends it before commands that do
+not fit the window.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 from broker_edge.artifacts.manifest import Manifest
 from broker_edge.device.guard import CommandRefused, Guard
 from broker_edge.device.link import Delivery, Link, LinkClosed, LinkError
-from broker_edge.policy import KEYS_TOPIC, PolicyError
+from broker_edge.policy import DIRECTOR, KEYS_TOPIC, PolicyError
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,10 @@ class KeyFeed:
             self.guard.check(manifest)
 
     async def command(self, payload: bytes, device_id: str) -> bytes:
-        """As `Guard.command`. A key that it does not know may be in a newer key list."""
+        """As `Guard.command`, by the newest key list of the broker: one that the device has missed may revoke the key
+        of a command that waited for it. A key that it does not know may be in a newer key list."""
+        if self.guard.root.role(DIRECTOR) is not None:
+            await self.settled()
         try:
             return self.guard.command(payload, device_id)
         except CommandRefused as error:

@@ -146,6 +146,20 @@ def test_a_command_of_a_new_director_waits_for_the_key_list_that_names_it(maker:
     asyncio.run(scenario())
 
 
+def test_a_command_of_a_revoked_director_waits_for_the_key_list_that_revokes_it(maker: Maker) -> None:
+    """It lies in the session of a device that was away, and arrives before the key list."""
+
+    async def scenario() -> None:
+        device = Device(maker, chain_bytes([maker.root, maker.next_root(director=new_keys(1))]))
+        await device.take(signed(maker, record()))
+        await device.line.until("REJECTED")
+        assert device.done == []
+        assert "which is no director" in device.line.said[-1]["message"]
+        await device.agent.close()
+
+    asyncio.run(scenario())
+
+
 def test_records_are_handled_in_order_while_one_waits_for_a_key_list(maker: Maker) -> None:
     async def scenario() -> None:
         device = Device(maker)

@@ -142,8 +142,15 @@ impl CatchingUp<'_> {
         Progress::Finished
     }
 
-    fn read_own(&mut self, key: SessionKey, _: ConnKey, steps: &mut usize) -> Progress {
-        self.run_cursors(Waiter::Session(key), None, steps)
+    /// Reads the session's own records. Retained messages that need not wait for them go first: a narrow window may be
+    /// full of records of another partition for long.
+    fn read_own(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
+        self.send_retained_early(key, conn, steps);
+        let progress = self.run_cursors(Waiter::Session(key), None, steps);
+        if progress == Progress::NoRoom {
+            self.send_retained_early(key, conn, steps);
+        }
+        progress
     }
 
     /// Reads on in every partition where a reader is behind.

@@ -1,7 +1,7 @@
 //! Sends retained messages to new subscribers: read from the log or the state store, sent with the retain flag.
 //!
-//! Records published before the SUBSCRIBE are sent before them, and later records after them, so that no client gets an
-//! older value of a topic after a newer one.
+//! No client gets an older value of a topic after a newer one: a retained message goes behind the records of its
+//! partition that precede it, and before those published after the SUBSCRIBE. It need not wait for other partitions.
 
 use std::sync::Arc;
 
@@ -22,7 +22,55 @@ use super::CatchingUp;
 use super::read_retry::Recent;
 use super::readers::Progress;
 
+/// So many of the subscriptions that wait are looked at for messages that can go early.
+const EARLY_MAX: usize = 8;
+
+/// Which messages are sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    All,
+    /// Up to the first whose partition the session has not read that far.
+    Early,
+}
+
 impl CatchingUp<'_> {
+    /// Sends retained messages whose partitions the session has read up to them, while it is behind in others.
+    pub(super) fn send_retained_early(
+        &mut self,
+        key: SessionKey,
+        conn: ConnKey,
+        steps: &mut usize,
+    ) {
+        let is_answered = self
+            .clients
+            .conn(conn)
+            .is_some_and(|conn| conn.subacks_pending == 0);
+        let mut place = 0;
+        while is_answered && place < EARLY_MAX {
+            let Some(mut cursor) = self.take_retained_cursor(key, place) else {
+                return;
+            };
+            let progress = self.send_from_cursor(key, conn, &mut cursor, Which::Early, steps);
+            let Some(session) = self
+                .clients
+                .session_mut(key)
+                .filter(|of| of.conn == Some(conn))
+            else {
+                return;
+            };
+            match progress {
+                Progress::Finished => session.extras.trim(),
+                Progress::Waits | Progress::NoRoom | Progress::Unfinished => {
+                    session.extras.retained.insert(place, cursor);
+                    place += 1;
+                }
+            }
+            if matches!(progress, Progress::NoRoom | Progress::Unfinished) {
+                return;
+            }
+        }
+    }
+
     /// Sends the retained messages that new subscriptions wait for.
     pub(super) fn send_retained(
         &mut self,
@@ -41,10 +89,10 @@ impl CatchingUp<'_> {
             return Progress::NoRoom;
         }
         loop {
-            let Some(mut cursor) = self.take_retained_cursor(key) else {
+            let Some(mut cursor) = self.take_retained_cursor(key, 0) else {
                 return Progress::Finished;
             };
-            let progress = self.send_from_cursor(key, conn, &mut cursor, steps);
+            let progress = self.send_from_cursor(key, conn, &mut cursor, Which::All, steps);
             let Some(session) = self.clients.session_mut(key) else {
                 return Progress::NoRoom;
             };
@@ -64,9 +112,9 @@ impl CatchingUp<'_> {
         }
     }
 
-    fn take_retained_cursor(&mut self, key: SessionKey) -> Option<RetainedCursor> {
+    fn take_retained_cursor(&mut self, key: SessionKey, place: usize) -> Option<RetainedCursor> {
         let session = self.clients.session_mut(key)?;
-        session.extras.present_mut()?.retained.pop_front()
+        session.extras.present_mut()?.retained.remove(place)
     }
 
     fn send_from_cursor(
@@ -74,6 +122,7 @@ impl CatchingUp<'_> {
         key: SessionKey,
         conn: ConnKey,
         cursor: &mut RetainedCursor,
+        which: Which,
         steps: &mut usize,
     ) -> Progress {
         let session = self.clients.session(key);
@@ -98,12 +147,27 @@ impl CatchingUp<'_> {
             if *steps == 0 {
                 return Progress::Unfinished;
             }
+            if which == Which::Early && self.is_early(key, value.at) != Some(true) {
+                return Progress::Waits;
+            }
             let sent = self.send_retained_value(key, conn, &value, &effective, &mut recent, steps);
             if sent == Delivered::NoRoom {
                 return Progress::NoRoom;
             }
             cursor.pass();
         }
+    }
+
+    /// Whether the session has read the partition of a retained message up to it. If not, it reads that one next.
+    fn is_early(&mut self, key: SessionKey, at: RecordRef) -> Option<bool> {
+        let behind = &mut self.clients.session_mut(key)?.behind;
+        let is_read = behind
+            .next(at.partition)
+            .is_none_or(|next| next > at.offset);
+        if !is_read {
+            behind.begin_with(at.partition);
+        }
+        Some(is_read)
     }
 
     /// Reads one retained message, from the batch read last if possible, and delivers it.

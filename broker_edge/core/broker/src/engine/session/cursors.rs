@@ -93,6 +93,12 @@ impl Cursors {
         }
     }
 
+    /// The cursor of this partition goes first the next time.
+    pub fn begin_with(&mut self, partition: PartitionIndex) {
+        let place = self.iter().position(|cursor| cursor.partition == partition);
+        self.begin_at(place.unwrap_or(0));
+    }
+
     pub fn get(&self, place: usize) -> Option<Cursor> {
         self.0.get(place).copied()
     }

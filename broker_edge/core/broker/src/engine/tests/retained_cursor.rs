@@ -4,6 +4,7 @@
 use crate::engine::retained::retained_cursor::{LISTED_MAX, RetainedCursor};
 
 use super::hostile::subscribe_to;
+use super::resumed::seen;
 use super::*;
 
 const VERSION: Version = Version::V5;
@@ -193,6 +194,57 @@ fn what_was_published_before_the_subscribe_comes_before_the_retained_values() {
     }
     say(&mut rig, publisher, "t", false, "4");
     assert_eq!(take_all(&mut rig, back), ["1", "2", "3", "3", "4"]);
+}
+
+/// A device that comes back with more commands than its window: it must learn which keys count before it carries one
+/// out.
+#[test]
+fn a_retained_value_does_not_wait_for_the_records_of_other_partitions() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let publisher = rig.connect(ConnectFields::new(VERSION, "p"));
+    let lasts = [
+        Property::SessionExpiryInterval(60),
+        Property::ReceiveMaximum(2),
+    ];
+    let mut fields = ConnectFields::new(VERSION, "d");
+    fields.clean_start = false;
+    fields.properties = &lasts;
+    let first = rig.connect(fields);
+    subscribe_to(&mut rig, first, "devices/d/actions", QoS::AtLeastOnce);
+    rig.engine.remove(first);
+    say(
+        &mut rig,
+        publisher,
+        "artifacts/other",
+        true,
+        "not asked for",
+    );
+    say(&mut rig, publisher, "artifacts/root", true, "keys");
+    for n in 1..=7 {
+        let text = format!("command {n}");
+        say(&mut rig, publisher, "devices/d/actions", false, &text);
+    }
+
+    let back = rig.engine.open(crate::peer::Peer::nobody());
+    rig.feed(back, |out| encode::connect(out, &fields));
+    let commands = [
+        "connack true",
+        "devices/d/actions command 1 qos 1 id 1",
+        "devices/d/actions command 2 qos 1 id 2",
+    ];
+    assert_eq!(seen(&mut rig, back, VERSION), commands);
+    let one = [Subscription {
+        filter: "artifacts/root",
+        options: SubscriptionOptions::new(QoS::AtMostOnce),
+    }];
+    rig.feed(back, |out| {
+        encode::subscribe(out, VERSION, PacketId::FIRST, &[], &one)
+    });
+    assert_eq!(
+        seen(&mut rig, back, VERSION),
+        ["suback", "artifacts/root keys qos 0 id 0 retain"]
+    );
 }
 
 #[test]
