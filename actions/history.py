@@ -26,6 +26,7 @@ from sinks.tables import (
     ACTION_REQUESTS_ARCHIVE,
     ACTION_TARGETS,
     ACTION_TARGETS_ARCHIVE,
+    BROKER_LOGS,
     uri_of,
 )
 
@@ -76,6 +77,13 @@ class History:
             else:
                 found.append(row)
         return sorted(found, key=lambda row: (row["at"] or 0, row["request_id"] or ""))
+
+    def log_owners(self) -> dict[str, str]:
+        """Log id → the broker that the engine knows as its owner. Empty if no engine of this version has run."""
+        if not self._exists(BROKER_LOGS.name):
+            return {}
+        rows = self.query(BROKER_LOGS.name, f"SELECT log_id, broker FROM {BROKER_LOGS.name}")
+        return {row["log_id"]: row["broker"] for row in rows}
 
     def _asked(
         self, live: str, old: str, key: Sequence[str], where: str, name: str, sql: str

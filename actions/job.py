@@ -35,6 +35,7 @@ from actions.engine import (
     tick,
 )
 from actions.heard import Heard, system_us
+from actions.kept_owners import KeptOwners
 from actions.late import asked_for, with_some, without_some
 from actions.memory import forgettable, forgotten, is_over, with_all
 from actions.outbound import Outbound, Publisher
@@ -42,6 +43,7 @@ from actions.reading import Reader, Readings
 from actions.stock import Depot, Stock
 from actions.table_store import Loaded, News, TableStore, Versions
 from actions.unsettled import Unsettled
+from broker_edge.log_owners import LogEntry
 from sinks.rows import now_us
 
 log = logging.getLogger(__name__)
@@ -76,7 +78,8 @@ class ActionJob:
     """One engine on one set of tables. Not thread-safe: call `run` from one thread; `stop` may be called from any.
 
     With several publishers, `depots` are their artifacts in the same order; without depots nobody looks for them.
-    `readers` are the reports at the brokers in that order; without them no timeout waits for unread reports.
+    `readers` are the reports at the brokers in that order; without them no timeout waits for unread reports. `entries`
+    are the brokers of the settings in that order: with them a log belongs to one of them.
     `steady_us` is a clock that nobody can set (default: that of the system if `clock_us` is, otherwise `clock_us`).
     """
 
@@ -87,6 +90,7 @@ class ActionJob:
         *,
         depots: Sequence[Depot] | None = None,
         readers: Sequence[Reader] | None = None,
+        entries: Sequence[LogEntry] = (),
         limits: Limits | None = None,
         pace: Pace | None = None,
         clock_us: Callable[[], int] = now_us,
@@ -99,7 +103,9 @@ class ActionJob:
         self._stop = threading.Event()
         self._wake = threading.Event()
         chosen = tuple(publishers) if isinstance(publishers, Sequence) else (publishers,)
-        self._outbound = Outbound(chosen, wake=self._wake.set)
+        store.claim()
+        self._kept = KeptOwners(store, entries)
+        self._outbound = Outbound(chosen, wake=self._wake.set, entries=entries, owners=self._kept.owners)
         self._stock = None if depots is None or len(chosen) == 1 else Stock(depots, wake=self._wake.set)
         self._wanted: frozenset[tuple[str, str, str, str]] = frozenset()
         self._readings = None if readers is None else Readings(readers, wake=self._wake.set, clock_us=clock_us)
@@ -122,7 +128,6 @@ class ActionJob:
         self._archive_from = 0.0
         self._rest: tuple[int, int] | None = None
         """The period, by the engine's clock, in which a tick without news would decide nothing."""
-        store.claim()
         with paused_collector():
             self._state = replace(self._state, facts=store.facts())
             self._load(store.running())
@@ -253,6 +258,7 @@ class ActionJob:
     def _look_at_brokers(self) -> None:
         """What the brokers answered since the last turn. A change is news: routes depend on it."""
         brokers = self._outbound.brokers()
+        self._kept.keep()
         stock = None if self._stock is None else self._stock.known()
         if self._stock is not None:
             self._stock.bring(self._wanted, brokers)

@@ -1,7 +1,8 @@
 """Sends owed records to the brokers: one line per broker, each with its own thread, pace and failures.
 
 A broker that is away or slow delays only the records for its own log. What happens to a target when its record is in a
-log is decided by the engine; this module keeps nothing that a restart would need.
+log is decided by the engine; this module keeps nothing that a restart would need. A broker that says the log of another
+one (`broker_edge.log_owners`) counts as away and gets nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from actions.engine import Place, Publish, Served
 from actions.halving import said
-from broker_edge import ConnectError, HeadwaterError, NotFoundError, RefusedError, Row
+from broker_edge import BrokerError, ConnectError, HeadwaterError, NotFoundError, RefusedError, Row
 from broker_edge import Place as LogPlace
+from broker_edge.errors import ConfigError
+from broker_edge.log_owners import LogEntry, LogOwners
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +34,10 @@ _RECORD_FIELDS = ("topic", "key", "value", "headers", "idempotency_key")
 """The fields of a record for which a broker may refuse it, whoever sends it."""
 _REFUSED_MAX = 64
 """Maximum number of records that one batch gives up: finding each takes several calls."""
+
+
+Claim = Callable[[str], str | None]
+"""Why a broker may not have the log that it says; None: it may."""
 
 
 class Publisher(Protocol):
@@ -53,9 +61,15 @@ class Sent:
     refused: dict[Publish, str] = field(default_factory=dict)
 
 
-def asked(publishers: Sequence[Publisher], seconds: float) -> tuple[Served, ...]:
-    """Which logs these brokers serve, after at most that long."""
-    outbound = Outbound(publishers, wake=lambda: None)
+def asked(
+    publishers: Sequence[Publisher],
+    seconds: float,
+    *,
+    entries: Sequence[LogEntry] = (),
+    owners: LogOwners | None = None,
+) -> tuple[Served, ...]:
+    """Which logs these brokers serve, after at most that long. Raises ConfigError as `Outbound.meet` does."""
+    outbound = Outbound(publishers, wake=lambda: None, entries=entries, owners=owners)
     outbound.meet(seconds)
     found = outbound.brokers()
     outbound.close()
@@ -63,17 +77,39 @@ def asked(publishers: Sequence[Publisher], seconds: float) -> tuple[Served, ...]
 
 
 class Outbound:
-    """Use from one thread. `wake` is called from any when a line has news."""
+    """Use from one thread. `wake` is called from any when a line has news. `entries` are the publishers in the
+    settings, in their order, and `owners` say which logs they may have; without `entries` each has the log that it
+    says."""
 
-    def __init__(self, publishers: Sequence[Publisher], *, wake: Callable[[], None]) -> None:
-        self._lines = [_Line(publisher, wake) for publisher in publishers]
+    def __init__(
+        self,
+        publishers: Sequence[Publisher],
+        *,
+        wake: Callable[[], None],
+        entries: Sequence[LogEntry] = (),
+        owners: LogOwners | None = None,
+    ) -> None:
+        self._entries = tuple(entries)
+        self._owners = LogOwners(entries) if owners is None else owners
+        self._known_before = self._owners.known
+        claims: list[Claim] = [partial(self._owners.claim, entry) for entry in entries]
+        claims = claims or [_granted] * len(publishers)
+        self._lines = [_Line(publisher, wake, claim) for publisher, claim in zip(publishers, claims, strict=True)]
         self._is_stopping = False
 
     def meet(self, seconds: float) -> None:
-        """Asks every broker for its log, and waits at most that long for the answers."""
+        """Asks every broker for its log, and waits at most that long for the answers. Raises ConfigError if two say the
+        same one, and it belonged to neither."""
         for line in self._lines:
             line.ask()
         self._wait(self._lines, seconds)
+        said = [(entry, line.said) for entry, line in zip(self._entries, self._lines, strict=False)]
+        try:
+            claims = [(entry, log_id) for entry, log_id in said if log_id is not None]
+            self._owners.require_apart(claims, self._known_before)
+        except ConfigError:
+            self.close()
+            raise
 
     def brokers(self) -> tuple[Served, ...]:
         """The brokers as they answered last. Asks those that were silent for a while."""
@@ -157,8 +193,8 @@ class Outbound:
 class _Line:
     """The records for one broker: at most one batch at a time is on its way."""
 
-    def __init__(self, publisher: Publisher, wake: Callable[[], None]) -> None:
-        self._publisher, self._wake = publisher, wake
+    def __init__(self, publisher: Publisher, wake: Callable[[], None], claim: Claim) -> None:
+        self._publisher, self._wake, self._claim = publisher, wake, claim
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._sent: Sent | None = None
@@ -166,6 +202,8 @@ class _Line:
         self.done = threading.Event()
         self.done.set()
         self.log_id: str | None = None
+        self.said: str | None = None
+        """The log that it said last. If that belongs to another broker, `log_id` is not this one."""
         self.failures = 0
         """Attempts in a row that failed: the broker is away until it says its log."""
         self.failed_batches = 0
@@ -257,13 +295,19 @@ class _Line:
         wait_s = min(_BACKOFF_MAX_S, 0.5 * 2 ** min(max(self.failures, self.failed_batches), 10))
         self.send_from = time.monotonic() + wait_s
         who = self._publisher.name or self.log_id or "the broker"
-        what = f"records for devices of {who} are waiting" if self._has_records else f"{who} did not say its log"
+        what = f"{who} is left alone" if self.said != self.log_id else f"{who} did not say its log"
+        if self._has_records:
+            what = f"records for devices of {who} are waiting"
         if self.refuses:
             what = f"{who} refuses the credentials of this job"
         log.warning("%s, next attempt in %.1f s: %s", what, wait_s, error)
 
     def _ask(self) -> None:
-        self.log_id = self._publisher.log_id()
+        self.said = self._publisher.log_id()
+        refusal = self._claim(self.said)
+        if refusal is not None:
+            raise BrokerError(refusal)
+        self.log_id = self.said
 
     def _send(self, publishes: Sequence[Publish]) -> None:
         """Publishes, if the broker still serves the log that the records are for."""
@@ -308,6 +352,10 @@ class _Line:
             return
         for publish, at in zip(publishes, places, strict=True):
             sent.places[publish] = Place(at.partition, at.offset, self.log_id)
+
+
+def _granted(log_id: str) -> None:
+    """The claim of a broker that has the log that it says."""
 
 
 def _is_about_credentials(error: HeadwaterError) -> bool:

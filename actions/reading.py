@@ -18,7 +18,7 @@ from typing import Protocol
 
 from actions.engine import Served
 from actions.status_rows import RECEIPTS, STATUS_FILTER
-from broker_edge import Client, HeadwaterError, RefusedError
+from broker_edge import BrokerError, Client, HeadwaterError, RefusedError
 from broker_edge.values import PartitionOffsets
 
 log = logging.getLogger(__name__)
@@ -158,20 +158,26 @@ class Readings:
     def look(self, wanted: Collection[str], brokers: Sequence[Served]) -> None:
         """Begins to look at the brokers of these logs, as far as they are free. Returns at once."""
         for number, broker in enumerate(brokers):
-            if broker.log_id not in wanted or broker.away:
+            if broker.log_id is None or broker.log_id not in wanted or broker.away:
                 continue
             with self._lock:
                 is_free = number not in self._busy and len(self._busy) < AT_ONCE_MAX
                 if not is_free or time.monotonic() < self._look_from.get(number, 0.0):
                     continue
                 self._busy.add(number)
-            threading.Thread(target=self._look, args=(number, self._round), name="actions-reading", daemon=True).start()
+            work = (number, self._round, broker.log_id)
+            threading.Thread(target=self._look, args=work, name="actions-reading", daemon=True).start()
 
-    def _look(self, number: int, round_: int) -> None:
+    def _look(self, number: int, round_: int, log_id: str) -> None:
         pause_s = _AFTER_ERROR_S
         try:
             at_us = self._clock_us()
             extent = self._readers[number].look()
+            if extent.log_id != log_id:
+                with self._lock:
+                    # What was known of the broker's log may be that of another box.
+                    self._seen.pop(number, None)
+                raise BrokerError(f"the broker of log {log_id} answers for log {extent.log_id:.100}")
             pause_s = _LOOK_EVERY_S
             self._note(number, round_, at_us, extent)
         except HeadwaterError as error:

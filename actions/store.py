@@ -49,9 +49,18 @@ from actions.table_reader import DeviceRows, TableReader
 from actions.table_store import NOTHING, Loaded, News, Versions
 from actions.table_writer import ARCHIVES, INPUTS, NO_MARKS, WRITTEN, TableWriter
 from broker_edge.errors import SetupError, TableStoreError
-from sinks.rows import now_us
+from sinks.rows import arrow_of, now_us
 from sinks.sql_text import near
-from sinks.tables import ACTION_JOURNAL, QUARANTINE_ARCHIVE, SELECTORS, TABLES, create_by_path, update_by_path, uri_of
+from sinks.tables import (
+    ACTION_JOURNAL,
+    BROKER_LOGS,
+    QUARANTINE_ARCHIVE,
+    SELECTORS,
+    TABLES,
+    create_by_path,
+    update_by_path,
+    uri_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +71,7 @@ _REPORTS_MAX = 100_000
 than fits into memory. The next read continues."""
 _LOOK_EVERY_S = 10.0
 """How often an engine that writes nothing looks for another one where a look is a request."""
-_LATER = (*ARCHIVES, ACTION_JOURNAL)
+_LATER = (*ARCHIVES, ACTION_JOURNAL, BROKER_LOGS)
 _OPTIONAL = (*(table.name for table in _LATER), SELECTORS.name)
 """Tables that older versions did not have."""
 
@@ -87,7 +96,7 @@ class DeltalakeStore:
         self._folder = None if "://" in str(root) else Path(root)
         self._options = dict(storage_options) if storage_options else None
         self._tables = {name: self._open(name) for name in TABLES if name not in _OPTIONAL}
-        # Tables of an older version have no archives and no journal.
+        # Tables of an older version have no archives, no journal and no owners of logs.
         create_by_path(root, storage_options=self._options, tables=_LATER)
         self._tables |= {table.name: self._open(table.name) for table in _LATER}
         for name in WRITTEN:
@@ -181,6 +190,17 @@ class DeltalakeStore:
         self._devices.read(self._current("devices"), DeviceRows(self._reader))
         found = self._reader.values("device_state", device_states_in, where="log_id IS NOT NULL")
         return {fact.device_id: fact for fact in found}
+
+    def owners(self) -> Mapping[str, str]:
+        rows = self._reader.query(BROKER_LOGS.name, f"SELECT log_id, broker FROM {BROKER_LOGS.name}")
+        return {row["log_id"]: row["broker"] for row in rows}
+
+    def keep_owners(self, owners: Mapping[str, str]) -> None:
+        at = now_us()
+        rows = [{"log_id": log_id, "broker": key, "since": at} for log_id, key in sorted(owners.items())]
+        with self._told("written"):
+            self._writer.merge(BROKER_LOGS.name, arrow_of(rows, BROKER_LOGS))
+        self._writer.sync()
 
     def news(self) -> News:
         self._look_for_another()

@@ -75,6 +75,12 @@ class TableStore(Protocol):
     def facts(self) -> Mapping[str, DeviceState]:
         """The stored state of each device, by id."""
 
+    def owners(self) -> Mapping[str, str]:
+        """Log id → the broker that it belongs to, by its name or otherwise its address."""
+
+    def keep_owners(self, owners: Mapping[str, str]) -> None:
+        """Stores these owners, also in place of earlier ones of the same logs."""
+
     def news(self) -> News:
         """The news since the last call; the first call starts after what earlier runs have settled. Raises
         EngineFencedError if a newer engine has claimed the tables, soon after it has."""

@@ -27,6 +27,7 @@ from sinks.tables import (
     ACTION_JOURNAL,
     ACTION_REQUESTS_ARCHIVE,
     ACTION_TARGETS_ARCHIVE,
+    BROKER_LOGS,
     QUARANTINE_ARCHIVE,
     TABLES,
 )
@@ -38,6 +39,7 @@ WRITTEN: Final = (
     *("action_targets", ACTION_JOURNAL.name),
     *("action_state", "device_state", "action_events", "quarantine", "action_requests"),
     *(table.name for table in ARCHIVES),
+    BROKER_LOGS.name,
 )
 """The first one decides which engine is the newest. The journal is claimed before `action_state`, so a start that was
 cut short does not look like an engine that has no journal."""

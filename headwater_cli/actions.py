@@ -96,7 +96,7 @@ def plan(
 
 def planned(desk: FleetDesk, order: Order, action_id: str | None, settings: Settings | None, *, json: bool) -> None:
     """Prints what the engine would do with the order."""
-    logs = None if settings is None else _logs(settings)
+    logs = None if settings is None else _logs(settings, desk)
     found = desk.plan(order, action_id=action_id, logs=logs, limits=_limits(settings))
     if found.refused is not None:
         raise RefusedError(found.refused)
@@ -115,14 +115,18 @@ def _limits(settings: Settings | None) -> Limits | None:
     return None if settings is None else settings.actions.limits()
 
 
-def _logs(settings: Settings) -> Logs:
-    """The brokers of the settings, and the logs that they serve now."""
+def _logs(settings: Settings, desk: FleetDesk) -> Logs:
+    """The brokers of the settings, and the logs that they serve now and that the engine would believe."""
     from actions.engine import Logs
     from actions.outbound import asked
+    from broker_edge.log_owners import LogOwners
     from sinks.devices import Fleet
 
-    with closing(Fleet(settings.fleet())) as fleet:
-        return Logs(asked(fleet.publishers, _BROKER_S))
+    brokers = settings.fleet()
+    entries = [broker.entry for broker in brokers]
+    owners = LogOwners(entries, desk.history.log_owners())
+    with closing(Fleet(brokers)) as fleet:
+        return Logs(asked(fleet.publishers, _BROKER_S, entries=entries, owners=owners))
 
 
 def _when(planned: Planned, logs: Logs | None) -> str:

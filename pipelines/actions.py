@@ -55,7 +55,9 @@ def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool 
     """Runs the engine until `stop(seconds)`, which waits at most that long, returns True; `once` ends when everything
     is read, with an error if no broker answers."""
     given = settings.actions
-    with closing(Fleet(settings.fleet())) as fleet:
+    brokers = settings.fleet()
+    entries = [broker.entry for broker in brokers]
+    with closing(Fleet(brokers)) as fleet:
         publishers = signing(fleet.publishers, given.signing_key, valid_s=given.signature_s)
         keep_s = None if given.keep_days is None else given.keep_days * 86_400.0
         pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s, device_state_s=given.device_state_s, keep_s=keep_s)
@@ -67,7 +69,15 @@ def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool 
         repair_tables(given.root)
         synced = folder_to_sync(given.root, access, sync=settings.bronze.sync)
         store = DeltalakeStore(given.root, storage_options=access.deltalake(), synced=synced)
-        job = ActionJob(store, publishers, depots=depots, readers=readers, limits=limits_of(given), pace=pace)
+        job = ActionJob(
+            store,
+            publishers,
+            depots=depots,
+            readers=readers,
+            entries=entries,
+            limits=limits_of(given),
+            pace=pace,
+        )
         servers = ", ".join(publisher.server for publisher in fleet.publishers)
         log.info("the action engine reads %s and publishes on %s", given.root, servers)
         ended = threading.Event()

@@ -15,6 +15,7 @@ from sinks.tables.actions import (
     ACTION_TARGETS,
     ACTION_TARGETS_ARCHIVE,
     ACTIONS,
+    BROKER_LOGS,
 )
 from sinks.tables.create import PROPERTIES, TABLES, create_by_name, create_by_path, uri_of
 from sinks.tables.devices import ARTIFACTS, DEVICE_STATE, DEVICES, SELECTORS
@@ -36,6 +37,7 @@ __all__ = [
     "ACTION_TARGETS_ARCHIVE",
     "ARTIFACTS",
     "BESIDE_SILVER",
+    "BROKER_LOGS",
     "BRONZE",
     "DEFAULT_TENANT",
     "DEVICES",

@@ -186,6 +186,19 @@ ACTION_JOURNAL = FieldTable(
     key=("number",),
 )
 
+BROKER_LOGS = FieldTable(
+    "broker_logs",
+    "The broker of the settings to which each log belongs. Written only by the action engine.",
+    "the action engine",
+    (
+        Field("log_id", "string", "the log", nullable=False),
+        TENANT,
+        Field("broker", "string", "name of the broker in the settings; without one, its address", nullable=False),
+        Field("since", "timestamp", "when the engine wrote the row"),
+    ),
+    key=("log_id",),
+)
+
 ACTION_EVENTS = FieldTable(
     "action_events",
     "All reports of devices, brokers and the engine about actions: the audit trail. Old rows move to its archive.",

@@ -25,6 +25,7 @@ from sinks.tables.actions import (
     ACTION_TARGETS,
     ACTION_TARGETS_ARCHIVE,
     ACTIONS,
+    BROKER_LOGS,
 )
 from sinks.tables.devices import ARTIFACTS, DEVICE_STATE, DEVICES, SELECTORS
 from sinks.tables.existing import delta_field, update_by_path, update_in_spark
@@ -64,6 +65,7 @@ TABLES: Mapping[str, FieldTable] = {
         ACTION_TARGETS,
         ACTION_STATE,
         ACTION_JOURNAL,
+        BROKER_LOGS,
         ACTION_EVENTS,
         ACTION_EVENTS_ARCHIVE,
         ACTION_TARGETS_ARCHIVE,

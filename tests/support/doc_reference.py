@@ -39,6 +39,7 @@ TABLE_FAMILIES = (
             tables.ACTION_TARGETS_ARCHIVE,
             tables.ACTION_REQUESTS_ARCHIVE,
             tables.ACTION_JOURNAL,
+            tables.BROKER_LOGS,
         ),
     ),
     ("Devices", (tables.DEVICES, tables.DEVICE_STATE, tables.ARTIFACTS)),

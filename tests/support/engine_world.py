@@ -12,6 +12,7 @@ from actions.job import ActionJob, Pace
 from actions.reading import Reader
 from actions.store import DeltalakeStore
 from broker_edge import ConnectError, Place, Row
+from broker_edge.log_owners import LogEntry
 from sinks import tables
 from sinks.rows import arrow_of, rows_of
 
@@ -47,6 +48,8 @@ class EngineWorld:
         self.steady_us: int | None = None
         """The clock that nobody can set; None: it shows the same as `now_us`."""
         self.readers: list[Reader] | None = None
+        self.entries: list[LogEntry] = []
+        """The brokers of the settings."""
         tables.create_by_path(root)
         self._offset = 0
 
@@ -67,6 +70,7 @@ class EngineWorld:
             DeltalakeStore(self.root),
             (self.log, *self.others),
             readers=self.readers,
+            entries=self.entries,
             pace=pace,
             clock_us=lambda: self.now_us,
             steady_us=lambda: self.now_us if self.steady_us is None else self.steady_us,
