@@ -4,12 +4,16 @@ The change data say only which ids have changed. The rows of these ids are then 
 several rows with one id, or a change during the read, give what a look at the whole table gives.
 
 The whole table is read in batches: the rows of a million devices as dictionaries take a gigabyte.
+
+A device with rows of several tenants stays with the first one: the tenant in its row of `device_state`, otherwise the
+one that it had at the last look, otherwise that of the row that was committed first. `unkept` says which of them have
+no row there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -17,7 +21,7 @@ from deltalake import DeltaTable
 
 from actions.columns import DEVICE_COLUMNS, devices_in
 from actions.engine.action import DeviceTable
-from actions.repeated_devices import RepeatedDevices, repeated_ids
+from actions.repeated_devices import RepeatedDevices, contested, repeated_ids
 from actions.rows import devices_of
 from sinks.sql_text import literal
 from sinks.table_query import Take
@@ -33,6 +37,12 @@ class Asking(Protocol):
 
     def rows(self, sql: str) -> list[dict[str, Any]]: ...
 
+    def kept_tenants(self, ids: Collection[str]) -> Mapping[str, str]:
+        """The tenants of these devices in `device_state`."""
+
+    def first_tenants(self, ids: Collection[str]) -> Mapping[str, str]:
+        """The tenants of the first rows that were committed for these devices, as far as anybody can say."""
+
     def streamed(self, sql: str, take: Take[None]) -> None: ...
 
 
@@ -43,6 +53,8 @@ class ReadDevices:
         self._devices: DeviceTable | None = None
         self._given: DeviceTable | None = None
         self._repeated = RepeatedDevices()
+        self.unkept: dict[str, str] = {}
+        """The tenants of contested devices that have no row in `device_state`: store them and clear this."""
         self.version = -1
 
     def same_id(self, device_id: str) -> str:
@@ -90,7 +102,7 @@ class ReadDevices:
         asking.streamed(f"SELECT {', '.join(one for one in DEVICE_COLUMNS if one in there)} FROM devices", take)
         self._repeated.warn(repeated)
         for ids in _parts(sorted(repeated)):
-            new = devices_of(asking.rows(_of(ids)))
+            new = self._chosen(before, asking.rows(_of(ids)), asking)
             for id_ in ids:
                 del found[id_]
             found.update({id_: before[id_] if before.get(id_) == device else device for id_, device in new.items()})
@@ -100,12 +112,34 @@ class ReadDevices:
     def _some(self, before: DeviceTable, ids: frozenset[str], asking: Asking) -> DeviceTable:
         rows = asking.rows(_of(sorted(ids)))
         self._repeated.warn(repeated_ids(rows), among=ids)
-        new = devices_of(rows)
+        new = self._chosen(before, rows, asking)
         found = DeviceTable(before, retired=(before.retired - ids) | new.retired)
         for id_ in ids - new.keys():
             found.pop(id_, None)
         found.update(new)
         return found
+
+    def _chosen(self, before: DeviceTable, rows: list[dict[str, Any]], asking: Asking) -> DeviceTable:
+        """The devices of these rows, of which some may have several."""
+        tenants = contested(rows)
+        if not tenants:
+            return devices_of(rows)
+        kept = asking.kept_tenants(tenants)
+        owners = {}
+        for id_, there in tenants.items():
+            known = before.get(id_)
+            said = (kept.get(id_), None if known is None else known.tenant)
+            owner = next((one for one in said if one in there), None)
+            if owner is not None:
+                owners[id_] = owner
+        if left := tenants.keys() - owners.keys():
+            first = asking.first_tenants(left)
+            owners |= {id_: tenant for id_, tenant in first.items() if tenant in tenants[id_]}
+        new = devices_of(rows, owners)
+        owners = {id_: new[id_].tenant for id_ in tenants}
+        self.unkept |= {id_: tenant for id_, tenant in owners.items() if id_ not in kept}
+        self._repeated.tell(owners)
+        return new
 
 
 def _of(ids: Iterable[str]) -> str:

@@ -27,6 +27,7 @@ from actions.rows import (
     devices_of,
     state_of,
     target_of,
+    tenant_of,
 )
 from actions.selectors import Selectors, merged
 from broker_edge.errors import RefusedError, SettingsError
@@ -173,13 +174,15 @@ class FleetDesk:
         needed = {*action.rollout.depends_on, *(update.action_id for update in updates)} - {action.action_id}
         rows = [state_of(row) for id_ in needed for row in self._query("action_state", _where("action_state", id_))]
         targets = {id_: {row["device_id"]: target_of(row) for row in self.targets(id_)} for id_ in needed}
-        facts = [device_state_of(row) for row in self.device_states()]
+        known = self.device_states()
+        facts = [device_state_of(row) for row in known if row["log_id"] is not None]
         state = EngineState(
             actions={row.action_id: row for row in rows},
             targets=targets,
             facts={fact.device_id: fact for fact in facts},
         )
-        devices = devices_of(self._query("devices", "SELECT * FROM devices"))
+        owners = {row["device_id"]: tenant_of(row) for row in known}
+        devices = devices_of(self._query("devices", "SELECT * FROM devices"), owners)
         return foresee(action, state, devices, self._artifacts(), now_us(), logs=logs, limits=limits, updates=updates)
 
     def refusal(self, order: Order, *, action_id: str | None = None, limits: Limits | None = None) -> str | None:

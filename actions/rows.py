@@ -138,6 +138,9 @@ def _labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     return dict(items)
 
 
+_NOBODY: Mapping[str, str] = {}
+
+
 def device_of(row: Row) -> Device:
     return Device(
         device_id=row["device_id"] or "",
@@ -149,9 +152,14 @@ def device_of(row: Row) -> Device:
     )
 
 
-def devices_of(rows: Iterable[Row]) -> DeviceTable:
+def devices_of(rows: Iterable[Row], owners: Mapping[str, str] = _NOBODY) -> DeviceTable:
     """The devices in use, by id. A retired device counts as gone, like one whose row was deleted. Of several rows with
-    one id, the one that was created first counts (without a time: last), whatever the order of the rows."""
+    one id, one of the tenant in `owners` counts, and of these the one that was created first (without a time: last),
+    whatever the order of the rows."""
+
+    def rank(row: Row) -> tuple[bool, float, str]:
+        return (tenant_of(row) != owners.get(row["device_id"], tenant_of(row)), *_rank(row))
+
     used, retired = dict[str, Row](), set[str]()
     for row in rows:
         id_ = row["device_id"]
@@ -159,9 +167,13 @@ def devices_of(rows: Iterable[Row]) -> DeviceTable:
             continue
         if row.get("retired_at") is not None:
             retired.add(id_)
-        elif id_ not in used or _rank(row) < _rank(used[id_]):
+        elif id_ not in used or rank(row) < rank(used[id_]):
             used[id_] = row
     return DeviceTable({id_: device_of(row) for id_, row in used.items()}, retired=frozenset(retired - used.keys()))
+
+
+def tenant_of(row: Row) -> str:
+    return row["tenant"] or DEFAULT_TENANT
 
 
 def _rank(row: Row) -> tuple[float, str]:

@@ -54,6 +54,7 @@ from sinks.sql_text import near
 from sinks.tables import (
     ACTION_JOURNAL,
     BROKER_LOGS,
+    DEVICE_STATE,
     QUARANTINE_ARCHIVE,
     SELECTORS,
     TABLES,
@@ -188,6 +189,7 @@ class DeltalakeStore:
     def facts(self) -> Mapping[str, DeviceState]:
         # Before everything that is loaded, so that ids of devices are there once.
         self._devices.read(self._current("devices"), DeviceRows(self._reader))
+        self._keep_tenants()
         found = self._reader.values("device_state", device_states_in, where="log_id IS NOT NULL")
         return {fact.device_id: fact for fact in found}
 
@@ -342,7 +344,18 @@ class DeltalakeStore:
         return self._writer.current(name)
 
     def _changed_devices(self) -> Mapping[str, Device] | None:
-        return self._devices.changed(self._current("devices"), DeviceRows(self._reader))
+        found = self._devices.changed(self._current("devices"), DeviceRows(self._reader))
+        self._keep_tenants()
+        return found
+
+    def _keep_tenants(self) -> None:
+        """Stores which tenant a contested device stays with."""
+        if self._has_claimed and (kept := self._devices.unkept):
+            at = now_us()
+            rows = [{"device_id": id_, "tenant": tenant, "updated_at": at} for id_, tenant in sorted(kept.items())]
+            with self._told("written"):
+                self._writer.merge(DEVICE_STATE.name, arrow_of(rows, DEVICE_STATE))
+            kept.clear()
 
     def _changed_artifacts(self) -> Artifacts | None:
         table = self._current("artifacts")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,8 +12,10 @@ from deltalake import DeltaTable
 
 from actions.columns import INSERT, targets_in
 from actions.engine import Target
+from actions.rows import tenant_of
 from broker_edge.errors import TableStoreError
 from sinks.rows import now_us, rows_of
+from sinks.sql_text import literal
 from sinks.table_query import Take, queried, streamed
 
 log = logging.getLogger(__name__)
@@ -127,9 +129,30 @@ class TableReader:
             feeds = [rows]
         return feeds, version
 
+    def first_tenants(self, ids: Collection[str]) -> dict[str, str]:
+        """The tenants of the rows of `devices` that were committed first for these ids. Without those of which the
+        history is gone, or of which one commit has rows of several tenants."""
+        table, first = self._current("devices"), dict[str, tuple[int, set[str]]]()
+        where = f"device_id IN ({', '.join(map(literal, sorted(ids)))})"
+        try:
+            columns = ["device_id", "tenant", "_change_type", "_commit_version"]
+            feed = table.load_cdf(starting_version=0, ending_version=table.version(), columns=columns, predicate=where)
+            rows = list(rows_of(pa.table(feed.read_all())))
+        except (MemoryError, ImportError):
+            raise
+        except Exception as error:  # A missing file raises no specific class.
+            log.warning("cannot read from the history of devices which tenants had them first: %s", error)
+            return {}
+        for row in rows:
+            version, tenants = first.get(row["device_id"], (row["_commit_version"], set()))
+            if row["_change_type"] == INSERT and row["_commit_version"] <= version:
+                is_same = row["_commit_version"] == version
+                first[row["device_id"]] = (row["_commit_version"], {*(tenants if is_same else ()), tenant_of(row)})
+        return {id_: tenants.pop() for id_, (_, tenants) in first.items() if len(tenants) == 1}
+
 
 class DeviceRows:
-    """What may be asked of the table `devices`."""
+    """What may be asked about the devices."""
 
     def __init__(self, reader: TableReader) -> None:
         self._reader = reader
@@ -139,3 +162,11 @@ class DeviceRows:
 
     def streamed(self, sql: str, take: Take[None]) -> None:
         self._reader.in_batches("devices", sql, take)
+
+    def kept_tenants(self, ids: Collection[str]) -> Mapping[str, str]:
+        where = f"device_id IN ({', '.join(map(literal, sorted(ids)))})"
+        rows = self._reader.query("device_state", f"SELECT device_id, tenant FROM device_state WHERE {where}")
+        return {row["device_id"]: tenant_of(row) for row in rows}
+
+    def first_tenants(self, ids: Collection[str]) -> Mapping[str, str]:
+        return self._reader.first_tenants(ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,12 @@ class Reading:
     def streamed(self, sql: str, take: Take[None]) -> None:
         self.asked.append(sql)
         streamed({"devices": self.world.table("devices")}, sql, take)
+
+    def kept_tenants(self, ids: Collection[str]) -> Mapping[str, str]:
+        return {}
+
+    def first_tenants(self, ids: Collection[str]) -> Mapping[str, str]:
+        return {}
 
     def look(self):  # type: ignore[no-untyped-def]
         self.asked.clear()
