@@ -96,6 +96,8 @@ impl LogConfig {
 /// What a replica knows when it starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReplicaConfig {
+    /// The node of the cluster. A new folder is marked as its own; that of another node, or of a log alone, is refused.
+    pub node: String,
     /// By partition number: an offset below which everything was committed, as noted some time ago; 0 for partitions
     /// that are not named.
     pub committed: Vec<Offset>,

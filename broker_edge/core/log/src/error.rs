@@ -129,6 +129,23 @@ pub enum OpenError {
         "{dir} has the id of log {log_id}, but not its secret, so its batches can not be compared; move the folder away and let the node join again"
     )]
     OtherSecret { dir: PathBuf, log_id: LogId },
+    /// A member of a cluster, opened without one.
+    #[error(
+        "{dir} belongs to node {node} of a cluster: alone it would give new records offsets that the cluster gives to others; start it as that node, or choose another data_dir"
+    )]
+    OfCluster { dir: PathBuf, node: String },
+    #[error(
+        "{dir} belongs to node {found}, not to {expected}; point data_dir to the folder of this node"
+    )]
+    OtherNode {
+        dir: PathBuf,
+        expected: String,
+        found: String,
+    },
+    #[error(
+        "{dir} holds a log of its own, not that of a cluster; let node {node} join with an empty folder"
+    )]
+    NotOfCluster { dir: PathBuf, node: String },
     #[error(
         "{path} names log {found}, but this is log {expected}; move that partition folder back where it came from"
     )]

@@ -108,6 +108,36 @@ impl FromStr for LogId {
     }
 }
 
+/// Names the data folder of a member of a cluster: made with the folder, random, and kept in `log.meta`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DiskId(pub u64);
+
+impl fmt::Display for DiskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl Serialize for DiskId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DiskId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let wrong = || serde::de::Error::custom("the disk id is not 16 hexadecimal digits");
+        of_hex(&text).map(Self).ok_or_else(wrong)
+    }
+}
+
+/// A number of exactly 16 hexadecimal digits.
+fn of_hex(text: &str) -> Option<u64> {
+    let is_hex = text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    u64::from_str_radix(text, 16).ok().filter(|_| is_hex)
+}
+
 /// Part of every checksum, and known only inside the data folder. The log id is public, so without the secret a payload
 /// could hold bytes that look like a batch. It is never shown, not even by `Debug`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -142,9 +172,7 @@ impl<'de> Deserialize<'de> for Secret {
         // The error does not contain the text: it may be almost the secret.
         let wrong = || serde::de::Error::custom("the secret is not 16 hexadecimal digits");
         let text = String::deserialize(deserializer)?;
-        let is_hex = text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
-        let number = u64::from_str_radix(&text, 16).ok().filter(|_| is_hex);
-        Ok(Self(number.ok_or_else(wrong)?.to_be_bytes()))
+        Ok(Self(of_hex(&text).ok_or_else(wrong)?.to_be_bytes()))
     }
 }
 

@@ -38,7 +38,7 @@ pub use batch::records::{
 pub use batch::view::{Headers, PublishId, RecordView};
 pub use config::{ClassConfig, DiskAction, DiskConfig, LogConfig, ReplicaConfig, SyncMode};
 pub use error::{AppendError, OpenError, ReadError, ReplicaError};
-pub use ids::{Class, Epoch, LogId, Offset, ParseLogIdError, PartitionId, Secret};
+pub use ids::{Class, DiskId, Epoch, LogId, Offset, ParseLogIdError, PartitionId, Secret};
 pub use index::model::RetainedOffset;
 pub use log::{Log, PartitionReport, RecoveryReport};
 pub use partition::{Partition, RemovalGuard};

@@ -10,7 +10,7 @@ use crate::batch::layout::Identity;
 use crate::config::{LogConfig, ReplicaConfig};
 use crate::error::{OpenError, ReadError};
 use crate::failpoint;
-use crate::ids::{Class, Epoch, LogId, Offset, PartitionId, Secret};
+use crate::ids::{Class, DiskId, Epoch, LogId, Offset, PartitionId, Secret};
 use crate::partition::Partition;
 use crate::read::gap::Gap;
 use crate::read::tail::Tail;
@@ -58,6 +58,7 @@ pub struct Log(Arc<Inner>);
 struct Inner {
     id: LogId,
     secret: Secret,
+    disk_id: Option<DiskId>,
     partitions: Vec<Partition>,
     upkeep: Arc<Upkeep>,
     router: Router,
@@ -160,6 +161,7 @@ impl Log {
         let inner = Inner {
             id,
             secret: meta.secret,
+            disk_id: meta.member.as_ref().map(|member| member.disk),
             partitions,
             upkeep,
             router: Router::new(&config.classes),
@@ -172,6 +174,12 @@ impl Log {
     #[must_use]
     pub fn id(&self) -> LogId {
         self.0.id
+    }
+
+    /// Names this folder among those of a cluster. None for a log alone.
+    #[must_use]
+    pub fn disk_id(&self) -> Option<DiskId> {
+        self.0.disk_id
     }
 
     /// What a new replica of this log must be given, and nobody else.

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::config::LogConfig;
 use crate::error::OpenError;
-use crate::ids::{Class, LogId, Secret};
-use crate::recovery::meta::Meta;
+use crate::ids::{Class, DiskId, LogId, Secret};
+use crate::recovery::meta::{Member, Meta};
 use crate::vfs::clock::Seams;
 use crate::vfs::files::{Files, LockError, LockGuard};
 
@@ -27,6 +27,8 @@ pub(crate) fn load_or_create(config: &LogConfig, seams: &Seams) -> Result<(Meta,
     let (dir, files) = (config.dir.as_path(), &*seams.files);
     if let Some(meta) = Meta::load(files, dir)? {
         let found = meta.log_id(dir)?;
+        let node = config.replica.as_ref().map(|replica| &*replica.node);
+        meta.check_member(dir, node)?;
         if let Some(expected) = config.expected_id.filter(|expected| *expected != found) {
             return Err(OpenError::OtherLog {
                 dir: dir.to_owned(),
@@ -65,7 +67,14 @@ pub(crate) fn load_or_create(config: &LogConfig, seams: &Seams) -> Result<(Meta,
     let given = config.replica.as_ref().and_then(|replica| replica.secret);
     let secret = given.unwrap_or(secret);
     sync_names_of(files, dir)?;
-    let meta = Meta::new(id, secret, seams.clock.now_us(), &config.classes);
+    let member = match &config.replica {
+        None => None,
+        Some(replica) => Some(Member {
+            node: replica.node.clone(),
+            disk: DiskId(u64::from_ne_bytes(random().map_err(failed)?)),
+        }),
+    };
+    let meta = Meta::new(id, secret, seams.clock.now_us(), &config.classes).of_member(member);
     meta.save(files, dir)?;
     Ok((meta, true))
 }
@@ -87,9 +96,11 @@ pub(crate) fn sync_names_of(files: &dyn Files, dir: &Path) -> Result<(), OpenErr
 }
 
 pub(crate) fn random_identity() -> io::Result<(LogId, Secret)> {
-    let (mut id, mut secret) = ([0; 16], [0; 8]);
-    let mut random = fs::File::open("/dev/urandom")?;
-    random.read_exact(&mut id)?;
-    random.read_exact(&mut secret)?;
-    Ok((LogId::from_random(id), Secret::from_bytes(secret)))
+    Ok((LogId::from_random(random()?), Secret::from_bytes(random()?)))
+}
+
+fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
 }

@@ -8,12 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ClassConfig;
 use crate::error::OpenError;
-use crate::ids::{LogId, Secret};
+use crate::ids::{DiskId, LogId, Secret};
 use crate::segment::header::FORMAT;
 use crate::vfs::files::{Files, read_file, replace_file};
 use crate::vfs::salvage::says_nothing_of_bytes;
 
 const NAME: &str = "log.meta";
+/// Of a folder that belongs to a cluster. A version that knows no clusters refuses it by this number: alone it would give
+/// new records offsets that the cluster gives to others.
+const MEMBER_FORMAT: u32 = 2;
 const HASH: &str = "xxh3-64";
 /// Larger than any log.meta; a longer file is refused.
 const MAX_BYTES: usize = 1 << 20;
@@ -28,6 +31,16 @@ pub(crate) struct Meta {
     pub epoch: u64,
     pub hash: String,
     pub classes: Vec<MetaClass>,
+    /// Which member of a cluster has this folder; then `format` is [`MEMBER_FORMAT`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<Member>,
+}
+
+/// A node of a cluster and its data folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Member {
+    pub node: String,
+    pub disk: DiskId,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +74,17 @@ impl Meta {
             epoch: 0,
             hash: HASH.to_owned(),
             classes,
+            member: None,
+        }
+    }
+
+    /// The same, of a member of a cluster or of nobody.
+    pub fn of_member(self, member: Option<Member>) -> Self {
+        let format = member.as_ref().map_or(FORMAT, |_| MEMBER_FORMAT);
+        Self {
+            format,
+            member,
+            ..self
         }
     }
 
@@ -99,14 +123,18 @@ impl Meta {
         let found = serde_json::from_str::<FormatOnly>(json)
             .map_err(|error| damaged(&error.to_string()))?
             .format;
-        if found > FORMAT {
+        if found > MEMBER_FORMAT {
             return Err(OpenError::NewerFormat {
                 path: path.to_owned(),
                 found,
-                supported: FORMAT,
+                supported: MEMBER_FORMAT,
             });
         }
-        serde_json::from_str(json).map_err(|error| damaged(&error.to_string()))
+        let meta: Self = serde_json::from_str(json).map_err(|error| damaged(&error.to_string()))?;
+        if meta.member.is_some() != (meta.format == MEMBER_FORMAT) {
+            return Err(damaged("a member is named exactly in format 2"));
+        }
+        Ok(meta)
     }
 
     pub fn save(&self, files: &dyn Files, dir: &Path) -> Result<(), OpenError> {
@@ -124,6 +152,29 @@ impl Meta {
             path: dir.join(NAME),
             reason: error.to_string(),
         })
+    }
+
+    /// Refuses a folder of a cluster where none is set, the folder of another node, and a log of its own where a member
+    /// is expected.
+    pub fn check_member(&self, dir: &Path, node: Option<&str>) -> Result<(), OpenError> {
+        let dir = || dir.to_owned();
+        match (&self.member, node) {
+            (None, None) => Ok(()),
+            (Some(member), Some(node)) if member.node == node => Ok(()),
+            (Some(member), None) => Err(OpenError::OfCluster {
+                dir: dir(),
+                node: member.node.clone(),
+            }),
+            (Some(member), Some(node)) => Err(OpenError::OtherNode {
+                dir: dir(),
+                expected: node.to_owned(),
+                found: member.node.clone(),
+            }),
+            (None, Some(node)) => Err(OpenError::NotOfCluster {
+                dir: dir(),
+                node: node.to_owned(),
+            }),
+        }
     }
 
     /// Refuses settings that differ from those that were fixed at creation.

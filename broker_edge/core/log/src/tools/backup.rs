@@ -53,6 +53,10 @@ struct PartitionCopy {
 /// Copies the log in `dir`, which no process has open, to `dest`.
 pub fn backup(dir: &Path, dest: &Path, work: Work<'_>) -> Result<BackupReport, ToolError> {
     let folder = Folder::open(dir, Access::Alone, work)?;
+    folder.refuse_member(
+        dir,
+        "back up the running cluster, which knows what is committed",
+    )?;
     let parts = folder.partitions.iter().map(|place| PartitionCopy {
         place: place.clone(),
         log_start: place.bases.first().copied().unwrap_or_default(),
@@ -150,7 +154,7 @@ fn copy_parts(
     let manifest = Manifest {
         backup_format: BACKUP_FORMAT,
         made_us: work.seams.clock.now_us(),
-        meta: meta.clone(),
+        meta: meta.clone().of_member(None),
         partitions,
     };
     manifest.save(files, dest)?;

@@ -63,6 +63,8 @@ pub(super) struct Folder {
     pub log_id: LogId,
     pub secret: Secret,
     pub partitions: Vec<PartitionDir>,
+    /// `log.meta` says so, or there is a file that only a node of a cluster writes.
+    is_of_member: bool,
     /// None while another process has the log open.
     pub lock: Option<LockGuard>,
 }
@@ -102,7 +104,11 @@ impl Folder {
         for place in &mut partitions {
             list(files, place)?;
         }
+        let is_replica_file =
+            |name: &String| name.starts_with("shard-") && name.ends_with(".replica");
+        let is_named = meta.as_ref().is_ok_and(|meta| meta.member.is_some());
         Ok(Self {
+            is_of_member: is_named || names.iter().any(is_replica_file),
             meta,
             log_id,
             secret,
@@ -119,6 +125,15 @@ impl Folder {
             segments.pop();
         }
         segments
+    }
+
+    /// Refuses the folder of a member of a cluster: what this log has committed is known to the cluster alone.
+    pub fn refuse_member(&self, dir: &Path, instead: &str) -> Result<(), ToolError> {
+        if !self.is_of_member {
+            return Ok(());
+        }
+        let why = format!("is the copy of a cluster's log that one of its nodes has; {instead}");
+        Err(ToolError::refused(dir, &why))
     }
 
     pub fn bytes(&self, work: Work<'_>) -> u64 {

@@ -86,7 +86,14 @@ pub fn purge(dir: &Path, what: PurgeWhat<'_>, work: Work<'_>) -> Result<PurgeRep
         return Err(ToolError::Refused("a device has a name".to_owned()));
     }
     // Recovery first: an unfinished write might come back otherwise.
-    let meta = Folder::open(dir, Access::Alone, work)?.meta;
+    let meta = {
+        let folder = Folder::open(dir, Access::Alone, work)?;
+        folder.refuse_member(
+            dir,
+            "purging here would make it differ from the other copies",
+        )?;
+        folder.meta
+    };
     let meta = meta.map_err(|error| ToolError::Refused(error.to_string()))?;
     let templates = meta.classes.iter().filter_map(|one| one.template.clone());
     let templates: Vec<String> = templates.collect();

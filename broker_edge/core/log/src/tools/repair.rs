@@ -58,6 +58,7 @@ pub fn repair(
     work: Work<'_>,
 ) -> Result<RepairReport, ToolError> {
     let folder = Folder::open(dir, Access::Alone, work)?;
+    folder.refuse_member(dir, "move it away, and the node fetches it again")?;
     let mut actions = Vec::new();
     let (meta, why) = mended_meta(&folder, templates, work)?;
     actions.extend(why.map(Action::WriteMeta));

@@ -17,6 +17,7 @@ mod imports;
 mod leftovers;
 mod list_of_topics;
 mod lookup;
+mod members;
 mod model;
 mod open;
 mod purge;

@@ -127,7 +127,7 @@ fn a_newer_format_is_refused_by_its_number() {
             error,
             OpenError::NewerFormat {
                 found: 7,
-                supported: 1,
+                supported: 2,
                 ..
             }
         ),

@@ -15,6 +15,7 @@ fn settings(committed: u64, epoch: u64) -> LogConfig {
     LogConfig {
         expected_id: Some(ID),
         replica: Some(ReplicaConfig {
+            node: "a".to_owned(),
             committed: vec![Offset(committed)],
             secret: Some(SECRET),
             epoch: Epoch(epoch),
