@@ -72,6 +72,16 @@ fn set_wins_over_environment_and_environment_over_file() {
     assert_eq!(config.data_dir, Path::new("/srv/x"));
 }
 
+/// What the process grows by for each subscription of a stored session, measured with 200,000 of them.
+const SUBSCRIPTION_BYTES: u64 = 825;
+
+#[test]
+fn as_many_subscriptions_as_the_defaults_allow_fit_in_the_memory_of_a_small_machine() {
+    let mqtt = Config::default().mqtt;
+    let bytes = u64::from(mqtt.max_total_subscriptions) * SUBSCRIPTION_BYTES;
+    assert!(bytes <= 2 << 30, "{bytes} bytes");
+}
+
 #[test]
 fn a_class_that_changes_one_key_keeps_its_other_defaults() {
     let config = from_text("log:\n  classes:\n    telemetry:\n      partitions: 8\n").unwrap();
