@@ -30,9 +30,6 @@ use crate::transport::certificates::{self, TlsContext};
 const WAITING_MAX: usize = 16;
 /// Pause between attempts when no descriptors are left.
 const REST: Duration = Duration::from_millis(500);
-/// After this many connections in a row that replaced others, pause so that accepted ones are served.
-const CLOSINGS_MAX: u32 = 8;
-const TURN: Duration = Duration::from_millis(1);
 /// A lack of descriptors is logged at most this often.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
@@ -74,7 +71,6 @@ impl Incoming {
             gate,
             ready: sender,
             told_at: None,
-            closings: 0,
         };
         tokio::spawn(acceptor.accept());
         Ok(Self { ready })
@@ -92,8 +88,6 @@ struct Acceptor {
     gate: Arc<Gate>,
     ready: mpsc::Sender<Conn>,
     told_at: Option<Instant>,
-    /// Connections in a row that replaced others.
-    closings: u32,
 }
 
 impl Acceptor {
@@ -135,15 +129,17 @@ impl Acceptor {
         let number = descriptor_of(stream);
         loop {
             match self.gate.enter(address, number) {
-                Ok((pass, closed)) => {
-                    self.let_others_go(closed).await;
+                Ok((pass, has_closed)) => {
+                    if has_closed {
+                        let_others_run().await;
+                    }
                     return Some(pass);
                 }
                 Err(Refused::For(why)) => {
                     if why == Closed::Descriptors {
                         self.tell("closed a new connection");
                     }
-                    self.let_others_go(true).await;
+                    let_others_run().await;
                     return None;
                 }
                 Err(Refused::Later) => tokio::select! {
@@ -151,20 +147,6 @@ impl Acceptor {
                     () = tokio::time::sleep(ROOM) => {}
                 },
             }
-        }
-    }
-
-    /// In a flood, lets closed connections end and others be served.
-    async fn let_others_go(&mut self, is_flood: bool) {
-        if !is_flood {
-            self.closings = 0;
-            return;
-        }
-        self.closings += 1;
-        if self.closings.is_multiple_of(CLOSINGS_MAX) {
-            tokio::time::sleep(TURN).await;
-        } else {
-            tokio::task::yield_now().await;
         }
     }
 
@@ -208,6 +190,12 @@ impl Acceptor {
             );
         }
     }
+}
+
+/// In a flood, lets closed connections end and others be served. A pause would let the backlog fill, in which the next
+/// honest client waits behind thousands of the flood.
+async fn let_others_run() {
+    tokio::task::yield_now().await;
 }
 
 fn descriptor_of(stream: &TcpStream) -> u64 {
@@ -288,3 +276,7 @@ impl AsyncWrite for Conn {
         self.stream.as_mut().poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+#[path = "incoming_tests.rs"]
+mod tests;
