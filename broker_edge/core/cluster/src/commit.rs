@@ -96,6 +96,11 @@ impl Commit {
         self.waits_for.contains(member)
     }
 
+    #[must_use]
+    pub fn waits_for_all(&self) -> &BTreeSet<Member> {
+        &self.waits_for
+    }
+
     /// Everything below `to` is on the leader's own disk.
     pub fn synced_here(&mut self, partition: usize, to: Offset) {
         let synced = &mut self.partitions[partition].synced;

@@ -5,6 +5,7 @@
 //! `docs/cluster-protocol.md`, the reasons are in `docs/adr/0023-cluster-protocol.md`.
 #![forbid(unsafe_code)]
 
+pub mod clocked;
 pub mod commit;
 pub mod divergence;
 pub mod election;
@@ -12,5 +13,8 @@ pub mod frames;
 pub mod key;
 pub mod lease;
 pub mod marks;
+#[cfg(test)]
+mod model;
 pub mod replica_file;
 pub mod rules;
+pub mod shard;

@@ -13,7 +13,7 @@ pub const PARTITIONS_MAX: usize = 4096;
 pub const BYTES_MAX: usize = FIXED_BYTES + PARTITIONS_MAX * HINT_BYTES;
 
 /// Replaced and synced before the first answer in a new epoch and before a suspect is cut.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReplicaFile {
     pub log_id: [u8; 16],
     pub disk: DiskId,

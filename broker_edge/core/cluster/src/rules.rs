@@ -22,6 +22,34 @@ pub enum Rule {
     CandidateInSync,
     /// Only sound replicas are candidates while one may come.
     CandidateSound,
+    /// A higher epoch is durable before anything is answered in it.
+    EpochDurable,
+    /// An epoch is begun only by a compare-and-swap: a leader that restarts needs a new one.
+    EpochByCas,
+    /// A follower cuts before it takes anything of another leader.
+    AlignFirst,
+    /// The cut is where both logs part, not at the follower's own high watermark.
+    CutAtDivergence,
+    /// From a `Follow` until the `Align` with its stamp nothing is cut or taken.
+    AlignOfNewestFollow,
+    /// What a leader says is committed counts only for a replica that is aligned in its epoch.
+    ToldOnlyWhenAligned,
+    /// Suspicion is taken back only when the leader says so.
+    SoundByLeader,
+    /// A leader answers clients only when everything of earlier epochs is committed.
+    OfficePastStart,
+    /// After an unknown outcome a leader rewrites the key before it trusts the set that it reads.
+    RewriteAfterUnknown,
+    /// A key that names a replica in doubt is no office, unless that replica tried for it as it is.
+    NamedOnlySound,
+    /// Who is asked makes the epoch of the key durable before it answers.
+    AskMakesDurable,
+    /// A replica that did not stop cleanly is unproven.
+    UnprovenAfterCrash,
+    /// Suspicion is durable before a suspect is cut. Kept by whoever writes the replica file.
+    SuspicionDurable,
+    /// After a start nothing counts as synced but what recovery has synced. Kept by the log.
+    RecoverySyncs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
