@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from sinks.once import append_few_once
 from sinks.rows import arrow_of, now_us, rows_of
 from sinks.table import Table
 from sinks.tables import INGEST_GAPS, QUARANTINE
-from sources.gaps import TOPIC, BrokenReport, Places, ReportedGap, read_reports
+from sources.gaps import TOPIC, BrokenReport, Places, ReportedGap, owners_of, read_reports
 
 log = logging.getLogger(__name__)
 
@@ -63,17 +63,21 @@ class GapCopier:
         self._quarantine = place.table(QUARANTINE.name)
         place.make(spark, (INGEST_GAPS, QUARANTINE))
         self._places: Places = {}
+        self._owners: Mapping[str, str] = {one.log_id: one.entry.key for one in self._servers if one.log_id is not None}
         self._newest = copied(self._table, spark)
         self._newest_broken = _quarantined(self._quarantine, spark)
 
     def copy(self) -> int:
-        """Copies new reports and returns their number. Skips an unreachable broker until the next call; raises
-        UnavailableError if no broker answers."""
+        """Copies new reports and returns their number. Skips an unreachable broker until the next call, and one that
+        says the log of another one. Raises UnavailableError if no broker answers, and OptionError if two say one log
+        and neither was the first."""
         count, answered, problem = 0, 0, None
+        if len(self._servers) > 1:
+            self._owners = owners_of(self._servers, self._owners)
         places = dict(self._places)
         for server in self._servers:
             try:
-                found, broken = read_reports([server], places=places)
+                found, broken = read_reports([server], places=places, owners=self._owners)
                 answered += 1
             except UnavailableError as error:
                 log.warning("cannot read gaps from %s, skipping it for now: %s", server.server, error)

@@ -113,18 +113,34 @@ def reported_gaps(
     return found
 
 
+def owners_of(servers: Sequence[BrokerAccess | str], known: Mapping[str, str]) -> Mapping[str, str]:
+    """Log id to the broker that it belongs to, of those that answer and of `known`. Raises OptionError if two brokers
+    say one log, and it belongs to neither."""
+    brokers = Servers(parse_options({**access_options(servers), "subscribe": TOPIC}))
+    try:
+        brokers.reachable(known)
+        return brokers.owners
+    finally:
+        brokers.close()
+
+
 def read_reports(
-    servers: Sequence[BrokerAccess | str], *, options: Mapping[str, str] | None = None, places: Places | None = None
+    servers: Sequence[BrokerAccess | str],
+    *,
+    options: Mapping[str, str] | None = None,
+    places: Places | None = None,
+    owners: Mapping[str, str] | None = None,
 ) -> tuple[list[ReportedGap], list[BrokenReport]]:
     """Like `reported_gaps`, and also returns the records that are not valid reports. With `places`, reads only from
-    those offsets on, and moves them to where the next call starts."""
+    those offsets on, and moves them to where the next call starts. A broker that says a log which belongs to another
+    one by `owners` counts as one that does not answer."""
     places = {} if places is None else places
     parsed = parse_options({**access_options(servers), **(options or {}), "subscribe": TOPIC})
     brokers = Servers(parsed)
     found: list[ReportedGap] = []
     broken: list[BrokenReport] = []
     try:
-        for log_id, server in sorted(brokers.all().items()):
+        for log_id, server in sorted(brokers.all(owners).items()):
             for number, row in server.offsets(filters=[TOPIC])["partitions"].items():
                 start = max(int(row["log_start"]), places.get((log_id, int(number)), 0))
                 end = min(int(row["high_watermark"]), start + _READINGS_MAX * _READ_OFFSETS)

@@ -52,11 +52,11 @@ class Servers:
         """Log id to the entry that it belongs to, as far as it is known here."""
         return self._owners.known
 
-    def all(self) -> dict[str, LogServer]:
+    def all(self, owners: Mapping[str, str] | None = None) -> dict[str, LogServer]:
         """Log id to broker, for every broker; `UnavailableError` names the first one that does not answer, or is left
         alone. Raises OptionError as `reachable` does."""
         self._left_alone.clear()
-        found, away = self.reachable()
+        found, away = self.reachable(owners)
         if away:
             raise away[0]
         return found

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from support.flight_server import FlightServer
+from support.memory_log import MemoryLog
 from support.poison import SEED, junk, mutated
 
 from broker_edge import Client
-from broker_edge.errors import SettingsError, UnavailableError
+from broker_edge.access import BrokerAccess
+from broker_edge.errors import OptionError, SettingsError, UnavailableError
 from pipelines.gaps import GapCopier, main
 from pipelines.jobs.process import EXIT_UNREACHABLE
 from pipelines.settings.places import TablePlace
@@ -91,6 +93,36 @@ def test_a_broker_that_is_away_keeps_no_other_waiting(flight_server: FlightServe
         with pytest.raises(UnavailableError):
             GapCopier([away.location], TablePlace(root=str(tmp_path)), tenant="t1").copy()
         assert main(["--once", "--root", str(tmp_path), "--server", away.location]) == EXIT_UNREACHABLE
+
+
+def test_a_broker_tells_no_gaps_in_the_place_of_another(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with FlightServer() as north, FlightServer() as south:
+        for server in (north, south):
+            report(server, 0, 5)
+        copier = GapCopier([south.location, north.location], TablePlace(root=str(tmp_path)), tenant="t1")
+        assert copier.copy() == 2
+        for server in (north, south):
+            server.down()
+        south.log = MemoryLog(log_id=north.log.log_id)
+        south.up()
+        for start in range(10):
+            report(south, start, start + 1)
+        with pytest.raises(UnavailableError):
+            copier.copy()
+        assert f"{south.location} says that it holds log {north.log.log_id}, which belongs to" in caplog.text
+        north.up()
+        report(north, 7, 9)
+        assert copier.copy() == 1
+        assert len(rows(tmp_path)) == 3
+        again = GapCopier([south.location, north.location], TablePlace(root=str(tmp_path)), tenant="t1")
+        with pytest.raises(OptionError, match="say that they hold the same log"):
+            again.copy()
+        named = [BrokerAccess(south.location), BrokerAccess(north.location, log_id=north.log.log_id)]
+        assert GapCopier(named, TablePlace(root=str(tmp_path)), tenant="t1").copy() == 0
+        north.down()
+        with pytest.raises(UnavailableError):
+            GapCopier(named, TablePlace(root=str(tmp_path)), tenant="t1").copy()
+        assert len(rows(tmp_path)) == 3
 
 
 NO_REPORTS = [
