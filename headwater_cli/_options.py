@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
@@ -23,6 +24,13 @@ def _server(text: str) -> str:
 
 def _servers(texts: list[str] | None) -> list[str] | None:
     return None if texts is None else [_server(text) for text in texts]
+
+
+def finite(value: float | None) -> float | None:
+    """The check of every option that is a number: neither a limit nor a comparison works with `nan`."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a number to count with: write one such as 2.5")
+    return value
 
 
 def _mqtt(text: str) -> str:
@@ -62,11 +70,16 @@ MqttOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 TimeoutOption = Annotated[
-    float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Give up after this time (exit code 124).")
+    float,
+    typer.Option(
+        "--timeout", min=0.001, callback=finite, metavar="SECONDS", help="Give up after this time (exit code 124)."
+    ),
 ]
 LimitOption = Annotated[
     float | None,
-    typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Stop after this time (exit code 124)."),
+    typer.Option(
+        "--timeout", min=0.001, callback=finite, metavar="SECONDS", help="Stop after this time (exit code 124)."
+    ),
 ]
 CountOption = Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many messages.")]
 FiltersArgument = Annotated[

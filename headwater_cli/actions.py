@@ -18,7 +18,7 @@ from broker_edge.escape import moment
 from headwater_cli._author import ByOption, SignInOption, author
 from headwater_cli._export import write_csv, write_json
 from headwater_cli._missing import require_action, require_free, unprocessed
-from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, connect
+from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, connect, finite
 from headwater_cli._order import labels_of, time_of, with_order
 from headwater_cli._output import put_fields, put_json, put_rows, say
 from headwater_cli._show import show_action, show_csv, show_device
@@ -50,7 +50,8 @@ def create(
     admin: SignInOption = None,
     action_id: Annotated[str | None, typer.Option("--id", help="Id of the action (default: a new one).")] = None,
     wait: Annotated[
-        float | None, typer.Option(min=0.001, metavar="SECONDS", help="Wait until the action has ended.")
+        float | None,
+        typer.Option(min=0.001, callback=finite, metavar="SECONDS", help="Wait until the action has ended."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -186,7 +187,8 @@ def watch(
     action_id: ActionArgument,
     tables: Tables,
     timeout: Annotated[
-        float | None, typer.Option(min=0.001, metavar="SECONDS", help="Stop after this time (exit code 124).")
+        float | None,
+        typer.Option(min=0.001, callback=finite, metavar="SECONDS", help="Stop after this time (exit code 124)."),
     ] = None,
     json: JsonOption = False,
 ) -> None:

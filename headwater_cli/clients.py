@@ -16,7 +16,7 @@ from rich.table import Table
 from broker_edge.admin import DEFAULT_ADMIN, Admin, parse_admin
 from broker_edge.errors import ConfigError
 from broker_edge.escape import moment
-from headwater_cli._options import JsonOption, TimeoutOption
+from headwater_cli._options import JsonOption, TimeoutOption, finite
 from headwater_cli._output import put_json, put_rows, say, text_cell
 
 app = typer.Typer(help="The clients of a broker.", no_args_is_help=True, rich_markup_mode=None)
@@ -71,7 +71,7 @@ def list_(
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of clients.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh repeatedly; only on a terminal.")] = False,
     every: Annotated[
-        float, typer.Option("--every", min=0.2, metavar="SECONDS", help="Refresh interval of --watch.")
+        float, typer.Option("--every", min=0.2, callback=finite, metavar="SECONDS", help="Refresh interval of --watch.")
     ] = 2.0,
     admin: AdminOption = DEFAULT_ADMIN,
     json: JsonOption = False,

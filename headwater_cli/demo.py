@@ -10,14 +10,17 @@ from typing import Annotated
 import typer
 
 from broker_edge.errors import ConfigError
-from headwater_cli._options import JsonOption
+from headwater_cli._options import JsonOption, finite
 
 _NEEDED = ("pyspark", "delta", "deltalake", "gmqtt", "vega_datasets")
 
 
 def demo(
     seconds: Annotated[
-        float | None, typer.Option("--for", min=1, metavar="SECONDS", help="Stop after this time (default: at Ctrl-C).")
+        float | None,
+        typer.Option(
+            "--for", min=1, callback=finite, metavar="SECONDS", help="Stop after this time (default: at Ctrl-C)."
+        ),
     ] = None,
     headless: Annotated[bool, typer.Option("--headless", help="No live table.")] = False,
     json: JsonOption = False,

@@ -30,7 +30,7 @@ from broker_edge.own_python import own_environment, own_python
 from broker_edge.tls import TlsReferences
 from headwater_cli import inventory, selectors
 from headwater_cli._guard import FloorOption, HardwareOption, ProductOption, RootOption, guards_of
-from headwater_cli._options import DEFAULT_MQTT, JsonOption, MqttOption, parse_mqtt
+from headwater_cli._options import DEFAULT_MQTT, JsonOption, MqttOption, finite, parse_mqtt
 from headwater_cli._output import put, put_fields, put_json, say
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def simulate(
     count: Annotated[int, typer.Argument(min=1, metavar="N", help="Number of devices.")],
     mqtt: MqttOption = DEFAULT_MQTT,
     interval: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="Interval between two samples.")] = 1.0,
-    seconds: Annotated[float | None, typer.Option("--for", min=0.001, help="Stop after this time.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--for", min=0.001, callback=finite, help="Stop after this time.")
+    ] = None,
     prefix: Annotated[str, typer.Option(help="Devices are named PREFIX-0001 and so on.")] = "device",
     series: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Samples as JSON lines (default: NOAA series).")

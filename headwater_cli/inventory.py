@@ -16,7 +16,7 @@ import typer
 from broker_edge.errors import ConfigError
 from broker_edge.escape import moment
 from headwater_cli._author import ByOption
-from headwater_cli._options import JsonOption
+from headwater_cli._options import JsonOption, finite
 from headwater_cli._order import labels_of
 from headwater_cli._output import put_fields, put_json, put_rows, say
 from headwater_cli._tables import Tables
@@ -43,7 +43,10 @@ SilentOption = Annotated[
 ]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")]
 MaxOption = Annotated[
-    float, typer.Option("--remove-max", min=0.0, max=100.0, metavar="PERCENT", help="Refuse to retire a larger share.")
+    float,
+    typer.Option(
+        "--remove-max", min=0.0, max=100.0, callback=finite, metavar="PERCENT", help="Refuse to retire a larger share."
+    ),
 ]
 
 

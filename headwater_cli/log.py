@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from broker_edge.broker import native
-from headwater_cli._options import JsonOption, connect
+from headwater_cli._options import JsonOption, connect, finite
 from headwater_cli._output import put_json, say
 
 app = typer.Typer(help="The log of a broker: inspect, repair, copy.", no_args_is_help=True)
@@ -94,7 +94,7 @@ def backup(
     ] = None,
     json: JsonOption = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Time limit with --server.")
+        float, typer.Option("--timeout", min=1, callback=finite, metavar="SECONDS", help="Time limit with --server.")
     ] = 3600.0,
 ) -> None:
     """Copy the log up to its high watermarks. A second backup to the same place copies only new segments."""

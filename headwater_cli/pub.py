@@ -14,7 +14,7 @@ import typer
 
 from broker_edge.errors import RefusedError
 from headwater_cli._mqtt import WINDOW, Ack, Mqtt
-from headwater_cli._options import DEFAULT_MQTT, JsonOption, MqttOption
+from headwater_cli._options import DEFAULT_MQTT, JsonOption, MqttOption, finite
 from headwater_cli._output import put_fields, put_json, say
 
 
@@ -53,14 +53,19 @@ def pub(
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2)] = 1,
     retain: Annotated[bool, typer.Option("--retain", "-r", help="The broker keeps it for new subscribers.")] = False,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Publish everything this many times.")] = 1,
-    rate: Annotated[float | None, typer.Option(min=0.001, help="Messages per second (default: no limit).")] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, callback=finite, help="Messages per second (default: no limit).")
+    ] = None,
     ack: Annotated[bool, typer.Option("--ack", help="Print partition:offset and durability of each message.")] = False,
     mqtt: MqttOption = DEFAULT_MQTT,
     protocol: Annotated[Literal["5", "3.1.1"], typer.Option("--protocol", "-V", help="MQTT version.")] = "5",
     client_id: Annotated[str, typer.Option("--id", help="Client id (default: assigned by the broker).")] = "",
     json: JsonOption = False,
     timeout: Annotated[
-        float, typer.Option(min=0.001, help="Stop after this many seconds without an acknowledgement (exit code 124).")
+        float,
+        typer.Option(
+            min=0.001, callback=finite, help="Stop after this many seconds without an acknowledgement (exit code 124)."
+        ),
     ] = 30.0,
 ) -> None:
     """Publish messages, and return when the broker has acknowledged all of them."""

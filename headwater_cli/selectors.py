@@ -10,7 +10,7 @@ import typer
 
 from broker_edge.escape import moment
 from headwater_cli._author import ByOption
-from headwater_cli._options import JsonOption
+from headwater_cli._options import JsonOption, finite
 from headwater_cli._order import labels_of
 from headwater_cli._output import put_json, put_rows, say
 from headwater_cli._tables import Tables, require_tables
@@ -34,7 +34,9 @@ def save(
     reported: Annotated[
         str | None, typer.Option(metavar="EXPRESSION", help="By what devices report: version < 2.0.0 and seen < 7d.")
     ] = None,
-    percentage: Annotated[float | None, typer.Option(help="This percentage, by a hash of action and device.")] = None,
+    percentage: Annotated[
+        float | None, typer.Option(callback=finite, help="This percentage, by a hash of action and device.")
+    ] = None,
     by: ByOption = None,
 ) -> None:
     """Save criteria under a name, in place of those that it stands for now. Actions that exist do not change."""

@@ -55,23 +55,38 @@ def tail(
             batches = _follow(asking.server, starts, filters, deadline)
         else:
             ends = {number: bounds[number].high_watermark for number in starts}
-            batches = _bounded(asking, starts, ends, filters)
-        for batch in batches:
-            for row in batch.to_pylist() if batch is not None else ():
-                _show(row, bounds[row["partition"]].name, as_json=json)
-                shown += 1
-                if shown == count:
-                    return
-            if deadline is not None and time.monotonic() >= deadline:
-                wanted = "" if count is None else f" of {count}"
-                raise DeadlineError(f"{shown}{wanted} records within {timeout:g} s")
+            batches = _bounded(asking, starts, ends, filters, deadline)
+        try:
+            for batch in batches:
+                for row in batch.to_pylist() if batch is not None else ():
+                    _show(row, bounds[row["partition"]].name, as_json=json)
+                    shown += 1
+                    if shown == count:
+                        return
+                _require_time(deadline)
+        except DeadlineError as error:
+            wanted = "" if count is None else f" of {count}"
+            raise DeadlineError(f"{shown}{wanted} records within {timeout:g} s") from error
+
+
+def _require_time(deadline: float | None) -> float | None:
+    """The seconds that are left; None without a deadline."""
+    left_s = None if deadline is None else deadline - time.monotonic()
+    if left_s is not None and left_s <= 0:
+        raise DeadlineError("the time is up")
+    return left_s
 
 
 def _bounded(
-    client: Client, starts: Mapping[int, int], ends: Mapping[int, int], filters: list[str] | None
+    client: Client,
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    filters: list[str] | None,
+    deadline: float | None,
 ) -> Iterator[pa.RecordBatch]:
     for number, start in starts.items():
-        with client.fetch(number, start, max(ends[number], start), filters=filters, batch_rows=_BATCH_ROWS) as stream:
+        left_s, end = _require_time(deadline), max(ends[number], start)
+        with client.fetch(number, start, end, filters=filters, batch_rows=_BATCH_ROWS, timeout_s=left_s) as stream:
             yield from stream
 
 

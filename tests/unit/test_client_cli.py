@@ -126,6 +126,30 @@ def test_tail_that_waits_in_vain_is_timed_out(served: FlightServer, run: Run) ->
     assert "0 of 1 records within 0.3 s" in done.err
 
 
+def test_tail_to_the_end_of_a_log_is_timed_out_too(served: FlightServer, run: Run) -> None:
+    hung = threading.Event()
+
+    def hang(name: str) -> None:
+        if name == "DoGet":
+            hung.wait(60)
+
+    served.before = hang
+    try:
+        done = run("tail", "--from", "earliest", "--no-follow", "--timeout", "0.5")
+    finally:
+        hung.set()
+    assert (done.code, done.out) == (124, "")
+    assert "0 records within 0.5 s" in done.err
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_a_time_limit_that_is_no_number_is_a_usage_error(served: FlightServer, run: Run, number: str) -> None:
+    for words in (("tail", "--no-follow"), ("topics",), ("sub", "x")):
+        done = run(*words, "--timeout", number)
+        assert (done.code, done.out) == (2, ""), words
+        assert "--timeout" in done.err
+
+
 def test_an_offset_that_is_gone_is_refused_with_the_bounds(served: FlightServer, run: Run) -> None:
     served.log.expire(3, 2)
     done = run("tail", "--from", "telemetry-0:0", "--no-follow")
