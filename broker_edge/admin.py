@@ -6,11 +6,14 @@ It keeps nothing between requests and never retries.
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import logging
 import os
+import socket
 import ssl
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -108,7 +111,8 @@ class Admin:
         return self.ask("DELETE", f"/api/v1/clients/{quote(client_id, safe='')}", query)
 
     def ask(self, method: str, path: str, query: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-        """Sends one request and returns the JSON object of its answer."""
+        """Sends one request and returns the JSON object of its answer. `timeout_s` limits all of it, also an answer
+        that comes byte by byte."""
         parts = urlsplit(self.address)
         host, port = parts.hostname or "", parts.port or DEFAULT_PORT
         connection: http.client.HTTPConnection
@@ -117,15 +121,26 @@ class Admin:
             connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
         else:
             connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+        target, headers = f"{path}?{urlencode(query)}" if query else path, self._headers()
+        late = threading.Event()
+        timer = threading.Timer(min(self._timeout_s, threading.TIMEOUT_MAX), _give_up, (connection, late))
+        timer.daemon = True
+        timer.start()
         try:
-            connection.request(method, f"{path}?{urlencode(query)}" if query else path, headers=self._headers())
+            connection.connect()
+            if late.is_set():
+                raise TimeoutError
+            connection.request(method, target, headers=headers)
             answer = connection.getresponse()
             status, body = answer.status, answer.read(_ANSWER_BYTES_MAX + 1)
-        except TimeoutError as error:
-            raise DeadlineError(f"{self.address} did not answer in time: ask again or allow more time") from error
+            if late.is_set():
+                raise TimeoutError
         except (OSError, http.client.HTTPException) as error:
+            if late.is_set() or isinstance(error, TimeoutError):
+                raise DeadlineError(f"{self.address} did not answer in time: ask again or allow more time") from error
             raise ConnectError(self._why(error), server=self.address) from error
         finally:
+            timer.cancel()
             connection.close()
         if len(body) > _ANSWER_BYTES_MAX:
             raise BrokerError(f"{self.address} answers with more than {_ANSWER_BYTES_MAX:,} bytes: is it a broker?")
@@ -174,6 +189,13 @@ class Admin:
                 raise UnavailableError(sentence)
             case _:
                 raise BrokerError(sentence)
+
+
+def _give_up(connection: http.client.HTTPConnection, late: threading.Event) -> None:
+    """Ends the wait of the thread that reads the answer."""
+    late.set()
+    with contextlib.suppress(OSError, AttributeError):
+        connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _old_header() -> str | None:
