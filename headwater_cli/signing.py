@@ -17,7 +17,7 @@ import typer
 from broker_edge.errors import ConfigError, HeadwaterError
 from broker_edge.escape import moment
 from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, TimeoutOption, connect
-from headwater_cli._output import put_fields, put_json, put_rows
+from headwater_cli._output import put_fields, put_json, put_rows, say
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -134,17 +134,48 @@ def policy(
 def sign(
     file: Annotated[Path, typer.Argument(metavar="FILE.json", help="A key list or a policy.", show_default=False)],
     key: Annotated[list[Path], typer.Option(metavar="FILE", show_default=False, help="Private key; repeatable.")],
+    after: Annotated[
+        Path | None, typer.Option(metavar="OLD.json", help="The key list before, whose root keys sign too.")
+    ] = None,
 ) -> None:
-    """Add signatures to a key list or a policy. Signing again with the same key changes nothing."""
+    """Add signatures to a key list or a policy. Signing again with the same key changes nothing.
+
+    A key list takes its own root keys and those of the version before; --after says which these are.
+    """
     from broker_edge.artifacts import SigningKey
+    from broker_edge.policy import Root
 
     signers = [SigningKey.load(path) for path in key]
     one = _root_or_policy(file)
+    if isinstance(one, Root):
+        old = None if after is None else _root(after)
+        for path, signer in zip(key, signers, strict=True):
+            _require_root_key(path, signer.key_id, one, old)
+    elif after is not None:
+        raise typer.BadParameter(f"--after is for key lists, and {file} is a policy: omit it")
     for signer in signers:
         one = one.and_signature(signer)
     _replace(file, one.to_bytes())
     ids = ", ".join(sorted(signature.key_id for signature in one.signed.signatures))
     put_fields(f"{file} is signed with {ids}")
+
+
+def _require_root_key(path: Path, key_id: str, one: Root, old: Root | None) -> None:
+    """Raises PolicyError for a key whose signature no device would count in this key list."""
+    from broker_edge.policy import ROOT, PolicyError
+
+    if any(root is not None and key_id in root.roles[ROOT].key_ids for root in (one, old)):
+        return
+    roles = sorted(name for name, role in one.roles.items() if key_id in role.key_ids)
+    what = f"{path} (key {key_id}) is no root key of version {one.version} of the key list"
+    if roles:
+        raise PolicyError(f"{what} but one of {', '.join(roles)}: sign it with root keys")
+    if one.version == 1:
+        raise PolicyError(f"{what}, which has no version before it: sign it with root keys")
+    if old is not None:
+        raise PolicyError(f"{what}, nor of version {old.version}: sign it with root keys of these two")
+    # It may be one of the version before, which is not here.
+    say(f"{what}: it counts only if it is one of version {one.version - 1}; --after OLD.json checks that")
 
 
 def publish_root(

@@ -30,6 +30,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for file in ("1.json", "2.json"):
             assert main(["artifacts", "sign", file, "--key", "r1", "--key", "r2"]) == 0
     (folder / "image").write_bytes(b"image" * 1000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        policy = ["artifacts", "policy", "image", "pump", "1.0.0", "p0.json", "--product", "pump", "--hardware", "p2"]
+        assert main(policy) == 0
     return folder
 
 
@@ -142,6 +146,23 @@ def test_a_key_list_that_is_not_signed_enough_is_not_published(
     assert "version 3 of the key list does not follow version 1" in capsys.readouterr().err
 
 
+def test_a_key_list_takes_the_root_keys_of_the_version_before(
+    folder: Path, flight_server: FlightServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["artifacts", "keygen", "r3"]) == 0
+    assert main(["artifacts", "root", "3.json", "--after", "2.json", "--root", "r3.pub"]) == 0
+    before = (folder / "3.json").read_bytes()
+    assert main(["artifacts", "sign", "3.json", "--key", "r3", "--key", "t2"]) == 1
+    assert (folder / "3.json").read_bytes() == before, "a wrong key among right ones signs nothing"
+    capsys.readouterr()
+    assert main(["artifacts", "sign", "3.json", "--key", "r1"]) == 0
+    assert "it counts only if it is one of version 2; --after OLD.json checks that" in capsys.readouterr().err
+    words = ["artifacts", "sign", "3.json", "--key", "r1", "--key", "r2", "--key", "r3", "--after", "2.json"]
+    assert main(words) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["artifacts", "publish-root", "1.json", "2.json", "3.json"]) == 0
+
+
 def test_a_damaged_chain_at_the_broker_is_replaced_on_request(folder: Path, flight_server: FlightServer) -> None:
     client(flight_server).produce([Row(KEYS_TOPIC, b"rubbish", retain=True)])
     assert main(["artifacts", "publish-root", "1.json", "2.json"]) == 1
@@ -164,6 +185,22 @@ def test_a_damaged_chain_at_the_broker_is_replaced_on_request(folder: Path, flig
             ["root", "x.json", "--root", "r1.pub", "--targets", "t1.pub", "--targets-threshold", "2"],
             1,
             "a threshold of 2 is impossible with 1 keys",
+        ),
+        (
+            ["sign", "1.json", "--key", "t1"],
+            1,
+            "is no root key of version 1 of the key list but one of targets: sign it",
+        ),
+        (["sign", "1.json", "--key", "t3"], 1, "which has no version before it: sign it with root keys"),
+        (
+            ["sign", "2.json", "--key", "t1", "--after", "1.json"],
+            1,
+            "nor of version 1: sign it with root keys of these",
+        ),
+        (
+            ["sign", "p0.json", "--key", "t1", "--after", "1.json"],
+            2,
+            "--after is for key lists, and p0.json is a policy",
         ),
         (["sign", "image", "--key", "t1"], 1, "image is neither a key list nor a policy"),
         (["sign", "missing.json", "--key", "t1"], 5, "cannot read missing.json: No such file"),
