@@ -14,11 +14,12 @@ from typing import Any
 
 from deltalake import DeltaTable, write_deltalake
 
+from actions.audit import audited
 from actions.engine import Action, Artifacts, EngineState, Limits, Logs
+from actions.engine.action import shortened
 from actions.engine.foresight import Foresight, foresee
 from actions.engine.requests import is_creator
-from actions.engine.selection import describe
-from actions.engine.validity import refusal
+from actions.engine.validity import refusal, refusals, unknown_dependency
 from actions.history import History
 from actions.rows import (
     action_of,
@@ -161,15 +162,11 @@ class FleetDesk:
         self, order: Order, *, action_id: str | None = None, logs: Logs | None = None, limits: Limits | None = None
     ) -> Foresight:
         """What the engine would do with this order now, with these brokers and limits (default: those of an engine
-        without settings) and beside the open updates of other actions. Writes nothing.
+        without settings) and beside the open updates of other actions; or all reasons to refuse it. Writes nothing.
 
         Waves and percentages depend on a hash of the action's id, so they are the same in a later `order` with this id.
         """
         action = action_of(self._row(order, action_id), commit_version=0)
-        late = _too_late(action)
-        if late is not None:
-            said = f"refused, nothing was sent: {late}"
-            return Foresight(refused=said, message=said, devices=())
         updates = self._open_updates() if action.is_ota else []
         needed = {*action.rollout.depends_on, *(update.action_id for update in updates)} - {action.action_id}
         rows = [state_of(row) for id_ in needed for row in self._query("action_state", _where("action_state", id_))]
@@ -183,7 +180,14 @@ class FleetDesk:
         )
         owners = {row["device_id"]: tenant_of(row) for row in known}
         devices = devices_of(self._query("devices", "SELECT * FROM devices"), owners)
-        return foresee(action, state, devices, self._artifacts(), now_us(), logs=logs, limits=limits, updates=updates)
+        artifacts = self._artifacts()
+        wrong = [shortened(one) for one in refusals(action, artifacts, limits)]
+        wrong += [unknown_dependency(one) for one in action.rollout.depends_on if one not in state.actions]
+        wrong += [late] if (late := _too_late(action)) is not None else []
+        if wrong:
+            said = f"refused, nothing was sent: {'; '.join(wrong)}"
+            return Foresight(refused=said, message=said, devices=())
+        return foresee(action, state, devices, artifacts, now_us(), logs=logs, limits=limits, updates=updates)
 
     def refusal(self, order: Order, *, action_id: str | None = None, limits: Limits | None = None) -> str | None:
         """Why the engine would refuse this order with the artifacts and actions of now, or time out all of its targets;
@@ -194,7 +198,7 @@ class FleetDesk:
             return wrong
         for needed in action.rollout.depends_on:
             if self.stored(needed) is None and self.action(needed) is None:
-                return f"depends_on names action {needed}, which does not exist: insert it first"
+                return unknown_dependency(needed)
         return None
 
     def _artifacts(self) -> Artifacts:
@@ -326,14 +330,8 @@ class FleetDesk:
         made = self._query("actions", _where("actions", action_id))
         asked = self.history.requests(f"action_id = {literal(action_id)}")
         said = self.events(f"action_id = {literal(action_id)} AND source = 'engine'")
-        rows = [(row["created_at"], row["created_by"], "create", None, _created(row)) for row in made]
-        rows += [(row["at"], row["by"], row["kind"], row["device_id"], row["reason"]) for row in asked]
-        rows += [(row["at"], "engine", row["state"], row["device_id"], row["message"]) for row in said]
-        # An end has no event: a retry may take it back, and the state says how it ended last.
-        ended = [row for row in [self.action(action_id)] if row is not None and row["phase"] == "ENDED"]
-        rows += [(row["ended_at"], "engine", row["phase"], None, row["message"]) for row in ended]
-        names = ("at", "who", "what", "device_id", "text")
-        return [dict(zip(names, row, strict=True)) for row in sorted(rows, key=lambda row: row[0] or 0)]
+        late = self.history.targets(f"action_id = {literal(action_id)} AND late", "SELECT updated_at FROM targets")
+        return audited(made, asked, said, self.action(action_id), [target["updated_at"] for target in late])
 
     def events(self, where: str) -> list[dict[str, Any]]:
         """The events that fulfil this condition, by id, also the archived ones."""
@@ -387,12 +385,6 @@ def _too_late(action: Action) -> str | None:
     if action.deadline_us is None or action.deadline_us > now_us():
         return None
     return f"deadline {moment(action.deadline_us)} has passed"
-
-
-def _created(row: Row) -> str:
-    """What somebody ordered, and for which devices if a saved selector says it."""
-    saved = row.get("selector")
-    return f"{row['name']}; selector {saved}: {describe(action_of(row, commit_version=0))}" if saved else row["name"]
 
 
 def _where(table: str, action_id: str) -> str:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwater_cli._options import finite
+
 if TYPE_CHECKING:
     from actions.fleet_desk import Order
 
@@ -72,7 +74,9 @@ def _order(
     selector: Annotated[
         str | None, typer.Option(metavar="NAME", help="Select as saved: headwater devices select save NAME.")
     ] = None,
-    percentage: Annotated[float | None, typer.Option(help="Select this percentage, by a hash.")] = None,
+    percentage: Annotated[
+        float | None, typer.Option(callback=finite, help="Select this percentage, by a hash.")
+    ] = None,
     dynamic: Annotated[bool, typer.Option("--dynamic", help="Devices may join and leave while it runs.")] = False,
     wave: Annotated[
         list[str] | None,
@@ -83,7 +87,9 @@ def _order(
     max_in_flight: Annotated[
         int | None, typer.Option(max=_INT_MAX, metavar="N", help="Maximum devices at work at once.")
     ] = None,
-    abort: Annotated[float | None, typer.Option(metavar="PERCENT", help="Stop above this share of errors.")] = None,
+    abort: Annotated[
+        float | None, typer.Option(callback=finite, metavar="PERCENT", help="Stop above this share of errors.")
+    ] = None,
     abort_min: Annotated[
         int | None, typer.Option(max=_INT_MAX, metavar="N", help="Devices that must have ended before it stops.")
     ] = None,
@@ -121,6 +127,15 @@ def _order(
 ) -> Order:
     from actions.fleet_desk import Order
 
+    of_ota = {
+        "--mode": mode,
+        "--supersede": supersede or None,
+        "--requires": requires,
+        "--target-version": target_version,
+    }
+    unused = next((option for option, value in of_ota.items() if value and artifact is None), None)
+    if unused is not None:
+        raise typer.BadParameter(f"{unused} is for an OTA: give --artifact NAME:VERSION, or omit it")
     artifact_name, _, artifact_version = (artifact or "").partition(":")
     if artifact is not None and not (artifact_name and artifact_version):
         raise typer.BadParameter(f"--artifact {artifact}: write NAME:VERSION")

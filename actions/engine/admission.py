@@ -11,7 +11,7 @@ from .lifecycle import next_attempt, removed, skipped
 from .model import ActionPhase, ActionState, AuditEvent, Held, Target, TargetState
 from .selection import reported_test, select
 from .summary import said_of_nobody
-from .validity import NO_LEVEL, refusal
+from .validity import NO_LEVEL, refusal, unknown_dependency
 from .waves import placed, placed_later, waves_of
 from .work import Work
 
@@ -131,7 +131,7 @@ def _start(work: Work, action: Action) -> None:
 def _unknown_dependency(work: Work, action: Action) -> str | None:
     for action_id in action.rollout.depends_on:
         if work.row(action_id) is None and action_id not in work.actions:
-            return f"depends_on names action {action_id}, which does not exist: insert it first"
+            return unknown_dependency(action_id)
     return None
 
 

@@ -46,7 +46,7 @@ def summarized(row: ActionState, kinds: Mapping[Kind, int], now_us: int, *, last
     open_ = sum(counts.get(state, 0) for state in _OPEN)
     nobody = not open_ and row.stopped is None and row.message.startswith(_NOBODY)
     ends = not open_ and not lasting
-    message = _sentence(total, open_, counts)
+    message = sentence(total, open_, counts)
     after = replace(
         row,
         phase=_phase(row, ends=ends),
@@ -86,7 +86,8 @@ def _prefix_of_phase(row: ActionState) -> str:
     return f"wave {row.wave + 1} of {row.waves}; " if row.waves > 1 and row.phase is ActionPhase.RUNNING else ""
 
 
-def _sentence(total: int, open_: int, counts: dict[str, int]) -> str:
+def sentence(total: int, open_: int, counts: Mapping[str, int]) -> str:
+    """What has become of the targets, by state, for users."""
     parts = [f"{counts[state]} {said}" for state, said in _SAID.items() if state in counts]
     if open_ or not total:
         done = total - open_

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from actions.engine.json_fields import DEPTH_MAX, is_deeper
 
-from .action import Action, Artifacts, Selector, shortened
+from .action import Action, Artifacts, Ota, Selector, shortened
 from .expressions import ExpressionError
 from .labels import compiled
 from .model import Limits
@@ -37,14 +37,21 @@ _SIGNATURE_BYTES = 64
 
 def refusal(action: Action, artifacts: Artifacts | None = None, limits: Limits | None = None) -> str | None:
     """Why this row cannot be executed, or None. Without `artifacts`, the existence of the artifact is not checked."""
+    return next(refusals(action, artifacts, limits), None)
+
+
+def refusals(action: Action, artifacts: Artifacts | None = None, limits: Limits | None = None) -> Iterator[str]:
+    """Everything for which `refusal` refuses the row."""
     checks: tuple[Callable[[Action], Iterator[str]], ...] = (_identity, _selector, _content, _rollout, _ota)
     for check in checks:
-        for wrong in check(action):
-            return wrong
+        yield from check(action)
     if artifacts is not None and action.is_ota:
-        for wrong in _artifact(action, artifacts, limits or Limits()):
-            return wrong
-    return None
+        yield from _artifact(action, artifacts, limits or Limits())
+
+
+def unknown_dependency(action_id: str) -> str:
+    """Why an action is refused that depends on this one."""
+    return f"depends_on names action {action_id}, which does not exist: insert it first"
 
 
 def _identity(action: Action) -> Iterator[str]:
@@ -173,6 +180,13 @@ def _ota(action: Action) -> Iterator[str]:
             yield "artifact_name and artifact_version are only for type 'ota'"
         if ota.supersede:
             yield "supersede is only for type 'ota'"
+        for column, is_given in (
+            ("mode", ota.mode != Ota().mode),
+            ("requires_versions", ota.requires_versions is not None),
+            ("target_version", ota.target_version is not None),
+        ):
+            if is_given:
+                yield f"{column} is only for type 'ota'"
         return
     for column, value in (("artifact_name", ota.artifact_name), ("artifact_version", ota.artifact_version)):
         if not value:

@@ -45,6 +45,16 @@ def test_the_option_counts_more_than_the_settings_and_they_more_than_the_variabl
     assert devices(capsys, *config, "--root", str(roots["variable"])) == ["variable"]
 
 
+@pytest.mark.parametrize("unused", [("--mode", "soft"), ("--mode", "forced"), ("--supersede",), ("--requires", "1")])
+def test_what_only_an_ota_has_is_refused_for_a_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], unused: tuple[str, ...]
+) -> None:
+    root = str(fleet(tmp_path / "tables", "d1"))
+    assert main(["actions", "create", "echo", "--device", "d1", "--root", root, *unused]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{unused[0]} is for an OTA: give --artifact NAME:VERSION, or omit it" in said
+
+
 def test_what_is_written_goes_to_the_tables_and_the_tenant_of_the_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from support.engine_world import EngineWorld
 
 from actions.engine import ActionPhase, ActionState
 from actions.fleet_desk import FleetDesk, Order
@@ -67,3 +68,38 @@ def test_an_audit_tells_the_end_of_an_action_and_none_before_it(tmp_path: Path) 
     end = desk.audit("a1")[-1]
     assert (end["at"], end["who"], end["what"]) == (ended.ended_us, "engine", "ENDED")
     assert end["text"] == "of 1 device 1 succeeded"
+
+
+def test_an_audit_tells_the_counts_of_the_end_and_not_those_of_later(tmp_path: Path) -> None:
+    world = EngineWorld(tmp_path)
+    world.devices("d1", "d2", "d3")
+    world.action("a1", retries=0, timeout_queued_s=10)
+    job = world.job()
+    job.turn()
+    world.status("d1", "SUCCEEDED")
+    job.turn()
+    world.passes(60)
+    job.turn()
+    desk = FleetDesk(tmp_path)
+    (end,) = [row for row in desk.audit("a1") if row["what"] == "ENDED"]
+    assert end["text"] == "of 3 devices 1 succeeded, 2 timed out"
+    world.passes(5)
+    world.status("d2", "SUCCEEDED")
+    job.turn()
+    job.close()
+    found = {row["what"]: row for row in desk.audit("a1") if row["who"] == "engine"}
+    assert found["ENDED"] == end
+    assert found["LATE_SUCCESS"]["device_id"] == "d2"
+    assert (desk.action("a1") or {})["message"] == "of 3 devices 2 succeeded, 1 timed out"
+
+
+def test_a_plan_tells_everything_that_is_wrong(tmp_path: Path) -> None:
+    desk = FleetDesk(tmp_path, by="ann", create=True)
+    wrong = Order("", percentage=101.0, mode="soft", retries=-1, depends_on=["nothing"], deadline_us=1)
+    refused = desk.plan(wrong).refused or ""
+    parts = refused.removeprefix("refused, nothing was sent: ").split("; ")
+    assert len(parts) >= 6, parts
+    for part in ("name must have", "percentage must be", "mode is only for type 'ota'", "retries", "depends_on names"):
+        assert any(one.startswith(part) for one in parts), part
+    assert parts[-1] == "deadline 1970-01-01T00:00:00+00:00 has passed"
+    assert desk.plan(Order("echo", percentage=100.0)).refused is None
