@@ -2,7 +2,8 @@
 
 The first entry that says a log id keeps it: the owner is stored beside the positions of whoever reads or publishes
 (the checkpoint of a stream, the table `broker_logs` of the action engine), and no other entry gets that log, also while
-its owner is away or no longer in the settings. `log_id` in an entry counts before that.
+its owner is away or no longer in the settings. `log_id` in an entry counts before that. The only entry of the settings
+may get another name or address: it takes over, if it has held no other log before.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class LogOwners:
         self._lock = threading.Lock()
         self._known: Mapping[str, str] = dict(known or {})
         self._named: dict[str, LogEntry] = {}
-        for entry in entries:
+        all_ = tuple(entries)
+        self._is_alone = len(all_) == 1
+        for entry in all_:
             if entry.log_id is None:
                 continue
             other = self._named.setdefault(entry.log_id, entry)
@@ -103,7 +106,8 @@ class LogOwners:
             if sum(1 for key in self._known.values() if entry.is_called(key)) < LOGS_MAX:
                 return None
             return f"{says}, and it has said {LOGS_MAX} others before: set log_id in its entry of `brokers`"
-        if entry.is_called(owner):
+        is_moved = self._is_alone and not any(entry.is_called(key) for key in self._known.values())
+        if entry.is_called(owner) or is_moved:
             return None
         return (
             f"{says}, which belongs to {owner}: correct `brokers`, or, if that log is now at {entry.key}, set its "

@@ -63,7 +63,7 @@ class GapCopier:
         self._quarantine = place.table(QUARANTINE.name)
         place.make(spark, (INGEST_GAPS, QUARANTINE))
         self._places: Places = {}
-        self._owners: Mapping[str, str] = {one.log_id: one.entry.key for one in self._servers if one.log_id is not None}
+        self._owners: Mapping[str, str] = {}
         self._newest = copied(self._table, spark)
         self._newest_broken = _quarantined(self._quarantine, spark)
 
@@ -77,7 +77,7 @@ class GapCopier:
         places = dict(self._places)
         for server in self._servers:
             try:
-                found, broken = read_reports([server], places=places, owners=self._owners)
+                found, broken = read_reports([server], places=places, owners=self._owners, fleet=self._servers)
                 answered += 1
             except UnavailableError as error:
                 log.warning("cannot read gaps from %s, skipping it for now: %s", server.server, error)

@@ -130,13 +130,14 @@ def read_reports(
     options: Mapping[str, str] | None = None,
     places: Places | None = None,
     owners: Mapping[str, str] | None = None,
+    fleet: Sequence[BrokerAccess] | None = None,
 ) -> tuple[list[ReportedGap], list[BrokenReport]]:
     """Like `reported_gaps`, and also returns the records that are not valid reports. With `places`, reads only from
     those offsets on, and moves them to where the next call starts. A broker that says a log which belongs to another
-    one by `owners` counts as one that does not answer."""
+    one of the `fleet` (default: of `servers`) by `owners` counts as one that does not answer."""
     places = {} if places is None else places
     parsed = parse_options({**access_options(servers), **(options or {}), "subscribe": TOPIC})
-    brokers = Servers(parsed)
+    brokers = Servers(parsed, fleet=None if fleet is None else [one.entry for one in fleet])
     found: list[ReportedGap] = []
     broken: list[BrokenReport] = []
     try:

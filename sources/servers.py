@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from broker_edge.errors import ConfigError, OptionError, UnavailableError
-from broker_edge.log_owners import LogOwners
+from broker_edge.log_owners import LogEntry, LogOwners
 from sources.broker_errors import left_alone, unusable
 from sources.log_server import LogServer
 from sources.options import SourceOptions
@@ -36,10 +36,11 @@ _LEAVE_ALONE_FACTOR = 4
 class Servers:
     """Connections of one reader, opened on first use. Not shared between threads."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, *, fleet: Iterable[LogEntry] | None = None) -> None:
+        """`fleet` are all brokers of the settings, if the options have only some of them."""
         self._servers = [LogServer(address, access=options.access_of(address)) for address in options.servers]
         try:
-            self._owners = LogOwners(server.entry for server in self._servers)
+            self._owners = LogOwners((server.entry for server in self._servers) if fleet is None else fleet)
         except ConfigError as error:
             raise OptionError(str(error)) from error
         # What the brokers say, by address.

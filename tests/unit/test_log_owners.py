@@ -31,8 +31,10 @@ def test_a_replaced_box_brings_a_new_log_and_keeps_the_old_one() -> None:
 
 
 def test_the_log_of_an_entry_that_is_gone_belongs_to_nobody_else() -> None:
-    owners = LogOwners([SOUTH], {"a": "north"})
+    owners = LogOwners([SOUTH], {"a": "north", "b": "south"})
     assert "belongs to north" in (owners.claim(SOUTH, "a") or "")
+    owners = LogOwners([SOUTH, PLAIN], {"a": "north"})
+    assert "belongs to north" in (owners.claim(SOUTH, "a") or ""), "of two entries, nobody can see who has moved"
     moved = LogEntry(SOUTH.server, SOUTH.name, "a")
     owners = LogOwners([moved, NORTH], {"a": "north"})
     assert owners.claim(moved, "a") is None
@@ -49,10 +51,19 @@ def test_an_entry_with_a_log_id_gets_no_other_log() -> None:
 
 
 def test_an_entry_that_gets_a_name_keeps_its_log_and_one_that_loses_it_does_not() -> None:
-    owners = LogOwners([LogEntry(PLAIN.server, "west")], {"a": PLAIN.server})
+    owners = LogOwners([LogEntry(PLAIN.server, "west"), NORTH], {"a": PLAIN.server})
     assert owners.claim(LogEntry(PLAIN.server, "west"), "a") is None
     assert owners.known == {"a": "west"}
     assert "belongs to west" in (owners.claim(PLAIN, "a") or "")
+
+
+def test_the_only_entry_may_get_another_address_or_name() -> None:
+    owners = LogOwners([PLAIN], {"a": "north"})
+    assert owners.claim(PLAIN, "a") is None
+    assert owners.known == {"a": PLAIN.server}
+    assert owners.claim(PLAIN, "a") is None
+    owners.learn({"b": "north"})
+    assert "belongs to north" in (owners.claim(PLAIN, "b") or ""), "it has a log of its own now"
 
 
 def test_stored_owners_count_before_those_of_this_run() -> None:

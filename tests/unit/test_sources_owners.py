@@ -135,6 +135,20 @@ def test_the_log_of_a_broker_that_is_no_longer_there_is_not_taken_over(pair: Pai
     assert pair.owners[pair.north.log.log_id] == "south"
 
 
+def test_the_only_broker_may_move_to_another_address(flight_server: FlightServer) -> None:
+    fill(flight_server, 10)
+    query = Query(flight_server)
+    query.drain()
+    flight_server.down()
+    with FlightServer(flight_server.log) as moved:
+        query._servers = (moved,)
+        query.restart()
+        fill(moved, 5)
+        assert len(query.drain()) == 5
+        assert query.ends[-1]["owners"] == {moved.log.log_id: moved.location}
+        assert query.plan()[0] == query.plan()[1]
+
+
 def test_a_checkpoint_of_an_older_release_gets_its_owners(pair: Pair) -> None:
     pair.query.drain()
     (last,) = pair.query.ends[-1:]
