@@ -302,10 +302,12 @@ fn the_disk_is_looked_at_again_once_use_reaches_where_the_action_begins() {
     config.maintain_every = Some(std::time::Duration::from_secs(3600));
     let log = open_with(config, Seams::system());
     let telemetry = named(&log, "telemetry-0");
-    while log.disk_use().used_bytes < BUDGET * 61 / 100 {
+    // Slightly above: the space of a segment that has just ended counts until it is looked at.
+    while log.disk_use().used_bytes < BUDGET * 63 / 100 {
         match telemetry.append(records(1, &[vec![7; 1024]])) {
             Ok(range) => await_durable(telemetry, range.end),
-            Err(error) => assert!(matches!(error, AppendError::Full { .. }), "{error}"),
+            Err(AppendError::Full { .. }) => break,
+            Err(error) => panic!("{error}"),
         }
     }
     await_that("telemetry to be refused", || {
