@@ -149,6 +149,9 @@ def sign(
     one = _root_or_policy(file)
     if isinstance(one, Root):
         old = None if after is None else _root(after)
+        if old is not None and old.version != one.version - 1:
+            what = f"--after {after} is version {old.version} of the key list"
+            raise typer.BadParameter(f"{what}, and before version {one.version} comes {one.version - 1}")
         for path, signer in zip(key, signers, strict=True):
             _require_root_key(path, signer.key_id, one, old)
     elif after is not None:

@@ -63,8 +63,11 @@ def tail(
                     shown += 1
                     if shown == count:
                         return
-                _require_time(deadline)
+                if follow:
+                    _require_time(deadline)
         except DeadlineError as error:
+            if timeout is None:
+                raise
             wanted = "" if count is None else f" of {count}"
             raise DeadlineError(f"{shown}{wanted} records within {timeout:g} s") from error
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.flight_server import FlightServer
 
-from broker_edge import Client, Commit
+from broker_edge import Client, Commit, DeadlineError
 from headwater_cli import main
 
 
@@ -140,6 +140,17 @@ def test_tail_to_the_end_of_a_log_is_timed_out_too(served: FlightServer, run: Ru
         hung.set()
     assert (done.code, done.out) == (124, "")
     assert "0 records within 0.5 s" in done.err
+
+
+def test_tail_without_a_limit_says_what_ran_out_of_time(
+    served: FlightServer, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_: object, **__: object) -> None:
+        raise DeadlineError("no answer within 30 s")
+
+    monkeypatch.setattr(Client, "fetch", late)
+    done = run("tail", "--from", "earliest", "--no-follow")
+    assert (done.code, done.err) == (124, "headwater: no answer within 30 s\n")
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])

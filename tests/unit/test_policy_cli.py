@@ -202,6 +202,7 @@ def test_a_damaged_chain_at_the_broker_is_replaced_on_request(folder: Path, flig
             2,
             "--after is for key lists, and p0.json is a policy",
         ),
+        (["sign", "1.json", "--key", "r1", "--after", "2.json"], 2, "--after 2.json is version 2 of the key list, and"),
         (["sign", "image", "--key", "t1"], 1, "image is neither a key list nor a policy"),
         (["sign", "missing.json", "--key", "t1"], 5, "cannot read missing.json: No such file"),
         (["push", "image", "pump", "2.0.0", "--policy", "1.json"], 1, "this is not the policy of an artifact"),
