@@ -63,8 +63,8 @@ class GapCopier:
         self._quarantine = place.table(QUARANTINE.name)
         place.make(spark, (INGEST_GAPS, QUARANTINE))
         self._places: Places = {}
-        self._owners: Mapping[str, str] = {}
         self._newest = copied(self._table, spark)
+        self._owners: Mapping[str, str] = tellers(self._table, spark)
         self._newest_broken = _quarantined(self._quarantine, spark)
 
     def copy(self) -> int:
@@ -72,8 +72,7 @@ class GapCopier:
         says the log of another one. Raises UnavailableError if no broker answers, and OptionError if two say one log
         and neither was the first."""
         count, answered, problem = 0, 0, None
-        if len(self._servers) > 1:
-            self._owners = owners_of(self._servers, self._owners)
+        self._owners = owners_of(self._servers, self._owners)
         places = dict(self._places)
         for server in self._servers:
             try:
@@ -147,6 +146,7 @@ class GapCopier:
             "reported_at": gap.reported_at,
             "report_log_id": gap.report_log_id,
             "report_offset": gap.report_offset,
+            "broker": self._owners.get(gap.report_log_id),
             "recorded_at": now_us(),
         }
 
@@ -154,6 +154,26 @@ class GapCopier:
 def copied(table: Table, spark: SparkSession | None) -> Reports:
     """How far reports have been copied, according to the table."""
     return _newest_of(table, spark, "report_log_id", "report_offset")
+
+
+def tellers(table: Table, spark: SparkSession | None) -> dict[str, str]:
+    """By the log of the reports: the broker that told the newest one, according to the table."""
+    if table.path is None and spark is not None:
+        rows = table.read(spark).where("broker IS NOT NULL")
+        newest = rows.groupBy("report_log_id", "broker").agg(F.max("report_offset").alias("last"))
+        found = [row.asDict() for row in newest.collect()]
+    else:
+        sql = "SELECT report_log_id, broker, max(report_offset) AS last FROM reports WHERE broker IS NOT NULL "
+        found = _asked(table, sql + "GROUP BY report_log_id, broker")
+    return {row["report_log_id"]: row["broker"] for row in sorted(found, key=lambda row: int(row["last"]))}
+
+
+def _asked(table: Table, sql: str) -> list[dict[str, Any]]:
+    """The rows of a statement about `reports`, which is the table."""
+    try:
+        return list(rows_of(pa.table(QueryBuilder().register("reports", table.delta()).execute(sql).read_all())))
+    except DeltaError as error:
+        raise JobFailedError(f"the table {table} cannot be read: {error}") from error
 
 
 def _quarantined(table: Table, spark: SparkSession | None) -> Reports:
@@ -171,11 +191,7 @@ def _newest_of(
         return {row["log_id"]: row["last"] for row in newest.collect() if row["last"] is not None}
     where = f'"{offset}" IS NOT NULL' + ("" if pipeline is None else f" AND pipeline = '{pipeline}'")
     sql = f'SELECT {log_id} AS log_id, max("{offset}") AS last FROM reports WHERE {where} GROUP BY {log_id}'
-    try:
-        found = QueryBuilder().register("reports", table.delta()).execute(sql).read_all()
-    except DeltaError as error:
-        raise JobFailedError(f"the table {table} cannot be read: {error}") from error
-    return {row["log_id"]: row["last"] for row in rows_of(pa.table(found))}
+    return {row["log_id"]: row["last"] for row in _asked(table, sql)}
 
 
 def copy_until(copier: GapCopier, stop: Callable[[float], bool], *, every_s: float) -> None:

@@ -50,6 +50,7 @@ INGEST_GAPS = FieldTable(
         Field("reported_at", "timestamp", "by the broker's clock"),
         Field("report_log_id", "string", "log of the report, whose offset follows", nullable=False),
         Field("report_offset", "bigint", "offset of the report", nullable=False),
+        Field("broker", "string", "the broker that told it: its name in the settings, without one its address"),
         Field("recorded_at", "timestamp", "when the row was created", nullable=False),
     ),
     key=("report_log_id", "report_offset"),

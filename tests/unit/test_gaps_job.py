@@ -114,9 +114,12 @@ def test_a_broker_tells_no_gaps_in_the_place_of_another(tmp_path: Path, caplog: 
         report(north, 7, 9)
         assert copier.copy() == 1
         assert len(rows(tmp_path)) == 3
+        assert {row["broker"] for row in rows(tmp_path) if row["report_log_id"] == north.log.log_id} == {north.location}
         again = GapCopier([south.location, north.location], TablePlace(root=str(tmp_path)), tenant="t1")
+        assert again.copy() == 0, "another run knows from the table whose log it is"
+        new = GapCopier([south.location, north.location], TablePlace(root=str(tmp_path / "new")), tenant="t1")
         with pytest.raises(OptionError, match="say that they hold the same log"):
-            again.copy()
+            new.copy()
         named = [BrokerAccess(south.location), BrokerAccess(north.location, log_id=north.log.log_id)]
         assert GapCopier(named, TablePlace(root=str(tmp_path)), tenant="t1").copy() == 0
         north.down()
