@@ -5,9 +5,9 @@ several rows with one id, or a change during the read, give what a look at the w
 
 The whole table is read in batches: the rows of a million devices as dictionaries take a gigabyte.
 
-A device with rows of several tenants stays with the first one: the tenant in its row of `device_state`, otherwise the
-one that it had at the last look, otherwise that of the row that was committed first. `unkept` says which of them have
-no row there.
+A device with rows of several tenants stays with the first one: the tenant that it had at the last look, otherwise the
+one in its row of `device_state`, otherwise that of the row that was committed first. `unkept` says which of them have
+no such row there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ReadDevices:
         self._given: DeviceTable | None = None
         self._repeated = RepeatedDevices()
         self.unkept: dict[str, str] = {}
-        """The tenants of contested devices that have no row in `device_state`: store them and clear this."""
+        """The tenants of contested devices that `device_state` does not say: store them and clear this."""
         self.version = -1
 
     def same_id(self, device_id: str) -> str:
@@ -128,7 +128,7 @@ class ReadDevices:
         owners = {}
         for id_, there in tenants.items():
             known = before.get(id_)
-            said = (kept.get(id_), None if known is None else known.tenant)
+            said = (None if known is None else known.tenant, kept.get(id_))
             owner = next((one for one in said if one in there), None)
             if owner is not None:
                 owners[id_] = owner
@@ -137,7 +137,7 @@ class ReadDevices:
             owners |= {id_: tenant for id_, tenant in first.items() if tenant in tenants[id_]}
         new = devices_of(rows, owners)
         owners = {id_: new[id_].tenant for id_ in tenants}
-        self.unkept |= {id_: tenant for id_, tenant in owners.items() if id_ not in kept}
+        self.unkept |= {id_: tenant for id_, tenant in owners.items() if kept.get(id_) != tenant}
         self._repeated.tell(owners)
         return new
 

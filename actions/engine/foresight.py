@@ -65,7 +65,7 @@ def foresee(
     around = Around(
         now_us,
         devices,
-        state.facts.get,
+        work.fact,
         artifacts,
         work.target,
         work.over,

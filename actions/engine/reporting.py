@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from operator import attrgetter, itemgetter
 
-from .action import shortened
+from .action import Device, shortened
 from .attempts import installs_after_all
 from .facts import ONLINE, with_report
 from .lifecycle import REPORTABLE, confirmed, runs_it_already, settled_by_earlier, with_receipt, with_status
-from .model import SECOND_US, Quarantined, Report, Target, TargetState
+from .model import SECOND_US, DeviceState, Quarantined, Report, Target, TargetState
 from .work import Work
 
 _WAITING_SHARE = 8
@@ -73,10 +73,11 @@ def _note(work: Work, report: Report) -> None:
     about the device: the brokers of that tenant may say anything under any name."""
     id_ = report.device_id
     known, device = work.fact(id_), work.devices.get(id_)
-    if known is None and device is None and not any(id_ in held.device_ids for held in work.held.values()):
-        return
-    owner = device if device is not None else known
-    if owner is not None and owner.tenant != report.tenant:
+    owner: Device | DeviceState | Target | None = device if device is not None else known
+    if owner is None:
+        held = (work.target(action_id, id_) for action_id, held in work.held.items() if id_ in held.device_ids)
+        owner = next((target for target in held if target is not None), None)
+    if owner is None or owner.tenant != report.tenant:
         return
     fact = with_report(known, report, work.now_us)
     if fact is not None:

@@ -148,7 +148,10 @@ class Work:
         return self._changed_devices
 
     def fact(self, device_id: str) -> DeviceState | None:
-        return self.facts.get(device_id) or self.state.facts.get(device_id)
+        """What the device has reported. What it reported to a tenant that had it before counts no more."""
+        found = self.facts.get(device_id) or self.state.facts.get(device_id)
+        device = None if found is None else self.devices.get(device_id)
+        return None if found is not None and device is not None and device.tenant != found.tenant else found
 
     def route(self, device_id: str) -> Route:
         return route(self.devices.get(device_id), self.fact(device_id), self.logs)

@@ -169,7 +169,12 @@ class Guard:
             log.warning("a device keeps version %d of its key list: %s", held.root.version, error)
         if held is before:
             return False
-        self._store.save(held)
+        try:
+            self._store.save(held)
+        except OSError as error:
+            # It counts all the same: what it revokes must not be believed because a disk is full.
+            what = f"version {held.root.version} of the key list is not stored ({error.strerror})"
+            log.warning("%s: after a restart the device asks for it again", what)
         self._held = held
         log.info("a device takes version %d of its key list", held.root.version)
         return True

@@ -75,10 +75,16 @@ class Journal:
         return max(found, key=lambda entry: entry.attempt, default=None)
 
     def put(self, entry: Entry) -> None:
+        """Raises OSError if the disk does not take it; the journal then stays as it was."""
+        before = self._entries.copy() if self._path is not None else self._entries
         self._entries[(entry.action_id, entry.attempt)] = entry
         while len(self._entries) > self._entries_max:
             self._entries.popitem(last=False)
-        self._save()
+        try:
+            self._save()
+        except OSError:
+            self._entries = before
+            raise
 
     def untold(self) -> Iterator[Entry]:
         """Entries whose status the broker may not know, oldest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,24 @@ def test_kill_while_writing_leaves_the_old_journal(tmp_path: Path, monkeypatch: 
     with pytest.raises(KeyboardInterrupt):
         journal.put(Entry("a2", 1, "SUCCEEDED"))
     assert Journal(path).get("a1", 1) == Entry("a1", 1, "SUCCEEDED")
+
+
+def test_what_could_not_be_written_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker delivers a command again that has not been acknowledged, and it must not pass for one that runs."""
+    path = tmp_path / "journal.json"
+    journal = Journal(path, entries_max=2)
+    before = [Entry("a1", 1, "SUCCEEDED"), Entry("a2", 1, "ACCEPTED")]
+    for entry in before:
+        journal.put(entry)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("broker_edge.device.journal.write_json", full)
+        for entry in (Entry("a3", 1, "ACCEPTED"), Entry("a2", 1, "SUCCEEDED")):
+            with pytest.raises(OSError, match="No space left"):
+                journal.put(entry)
+    assert list(journal.untold()) == before
+    journal.put(Entry("a3", 1, "ACCEPTED"))
+    assert list(Journal(path).untold()) == [before[1], Entry("a3", 1, "ACCEPTED")]

@@ -122,6 +122,25 @@ def test_a_device_moves_when_the_rows_of_its_tenant_go(world: EngineWorld, how: 
     assert kept(world) == {"d1": "south"}
 
 
+def test_a_tenant_that_gave_a_device_up_does_not_get_it_back_with_its_old_row(world: EngineWorld) -> None:
+    """It may have had ids that others were going to use, with reports of its own, and have retired the rows."""
+    row(world, "south", "d2", created_at=START_US - 1)
+    job = world.job(Pace(device_state_s=0.0))
+    world.status("d2", "ONLINE", action_id=None, attempt=None, tenant="south")
+    job.turn()
+    world.table("devices").update({"retired_at": "now()"}, predicate="tenant = 'south'")
+    job.turn()
+    row(world, "north", "d2", created_at=START_US)
+    job.turn()
+    assert job._devices["d2"].tenant == "north"
+    world.table("devices").update({"retired_at": "NULL"}, predicate="tenant = 'south'")
+    job.turn()
+    assert job._devices["d2"].tenant == "north"
+    job.close()
+    assert kept(world)["d2"] == "north"
+    assert tenant_in(world, device_id="d2") == "north", "also for the next engine"
+
+
 def test_several_rows_of_the_owner_are_told_apart_by_their_time(world: EngineWorld) -> None:
     job = world.job()
     job.turn()

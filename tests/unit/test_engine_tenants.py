@@ -71,6 +71,37 @@ def test_a_device_away_from_the_table_keeps_its_tenant() -> None:
     assert engine.state.facts["d1"].version == "1"
 
 
+def test_what_a_device_reported_to_its_earlier_tenant_counts_no_more() -> None:
+    """That tenant could have its broker get the commands of the new one, or say that they are not needed."""
+    brokers = (Served("home", "of-home"), Served("north", "of-north"))
+    north = {id_: replace(one, tenant="north") for id_, one in devices_of("d1").items()}
+    engine = Engine(devices=north, logs=Logs(brokers))
+    about_itself = {"action_id": "", "attempt": 0}
+    engine.tick(engine.report("ONLINE", 1, tenant="north", log_id="of-north", version="2", **about_itself))
+    engine.devices = devices_of("d1")
+    engine.actions.append(action_of())
+    engine.tick()
+    assert engine.contents == {}
+    assert "no log known yet" in (engine.target().message or "")
+    engine.tick(engine.report("ONLINE", 1, log_id="of-home", **about_itself))
+    assert (list(engine.contents), engine.state.facts["d1"].version) == (["of-home"], None)
+
+
+def test_a_silent_device_away_from_the_table_keeps_its_tenant() -> None:
+    """Its rows are away for a moment, and it has not reported yet. Its log would be that of another tenant."""
+    ids = [f"d{number}" for number in range(1, 11)]
+    engine = Engine(devices=devices_of(*ids))
+    engine.actions.append(action_of(selector=Selector(device_ids=tuple(ids))))
+    engine.tick()
+    engine.devices = {}
+    engine.tick()
+    about_itself = {"action_id": "", "attempt": 0}
+    engine.tick(engine.report("ONLINE", 1, tenant="north", log_id="of-north", **about_itself))
+    assert "d1" not in engine.state.facts
+    engine.tick(engine.report("ONLINE", 2, **about_itself))
+    assert engine.state.facts["d1"].tenant == "default"
+
+
 def test_each_tenant_ends_its_own_targets() -> None:
     north: Mapping[str, Device] = {id_: replace(one, tenant="north") for id_, one in devices_of("d2").items()}
     engine = Engine(devices={**devices_of("d1"), **north})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import Callable
 from typing import Any
@@ -158,6 +159,26 @@ def test_a_command_of_a_revoked_director_waits_for_the_key_list_that_revokes_it(
         await device.agent.close()
 
     asyncio.run(scenario())
+
+
+def test_a_key_list_that_the_disk_does_not_take_counts_all_the_same(
+    maker: Maker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A device with a full disk must not carry out what a revoked director signs."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def scenario() -> None:
+        device = Device(maker, chain_bytes([maker.root, maker.next_root(director=new_keys(1))]))
+        monkeypatch.setattr("broker_edge.device.guard.MemoryHeld.save", full)
+        await device.take(signed(maker, record()))
+        await device.line.until("REJECTED")
+        assert (device.done, device.line.asked) == ([], 1)
+        await device.agent.close()
+
+    asyncio.run(scenario())
+    assert "is not stored (No space left on device): after a restart the device asks for it again" in caplog.text
 
 
 def test_records_are_handled_in_order_while_one_waits_for_a_key_list(maker: Maker) -> None:
