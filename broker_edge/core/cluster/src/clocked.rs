@@ -172,11 +172,13 @@ impl Clocked {
             self.goals.clear();
             return;
         }
-        self.lease.retain(&members);
         for member in &members {
             self.lease.begin(member, now_ms);
         }
-        let silent = self.lease.silent(&members, now_ms);
+        // Who has left the set because of its silence stays silent until it answers.
+        let watched = members.union(&self.silent).cloned().collect();
+        self.lease.retain(&watched);
+        let silent = self.lease.silent(&watched, now_ms);
         let before = std::mem::replace(&mut self.silent, silent.clone());
         for member in silent.difference(&before).cloned() {
             self.give(Event::Silent(member), now_ms, reaches_etcd, out);
@@ -211,3 +213,7 @@ impl Clocked {
         goal.since_ms + LAG_MS <= now_ms
     }
 }
+
+#[cfg(test)]
+#[path = "clocked_tests.rs"]
+mod tests;

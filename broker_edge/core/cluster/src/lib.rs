@@ -5,8 +5,10 @@
 //! `docs/cluster-protocol.md`, the reasons are in `docs/adr/0023-cluster-protocol.md`.
 #![forbid(unsafe_code)]
 
+pub mod breaker;
 pub mod clocked;
 pub mod commit;
+pub mod credit;
 pub mod divergence;
 pub mod election;
 pub mod frames;

@@ -62,8 +62,14 @@ impl Rules {
     #[cfg(test)]
     #[must_use]
     pub(crate) fn without(rule: Rule) -> Self {
+        Self::without_all(&[rule])
+    }
+
+    #[cfg(test)]
+    #[must_use]
+    pub(crate) fn without_all(rules: &[Rule]) -> Self {
         Self {
-            off: 1 << rule as u32,
+            off: rules.iter().fold(0, |off, rule| off | 1 << *rule as u32),
         }
     }
 

@@ -32,6 +32,9 @@ impl World {
             if budget.doubts > 0 {
                 out.push(Action::Doubt(at));
             }
+            if budget.stops > 0 {
+                out.push(Action::Stop(at));
+            }
             if self.key.0 > life.shard.revision() {
                 out.push(Action::Watch(at));
             }
@@ -160,6 +163,13 @@ impl World {
                     self.event(at, Event::Stood { number, partitions });
                 }
             }
+            Action::Stop(at) => {
+                self.budget.stops = self.budget.stops.saturating_sub(1);
+                self.sync(at);
+                self.event(at, Event::Stop);
+                self.crash(at, usize::MAX);
+                self.nodes[at].disk.stopped_cleanly = true;
+            }
             Action::Doubt(at) => {
                 self.budget.doubts = self.budget.doubts.saturating_sub(1);
                 let durable = self.nodes[at].disk.durable;
@@ -184,7 +194,7 @@ impl World {
                 self.crash(at, keep);
                 self.nodes[at].disk.is_torn = true;
             }
-            Action::Start(at) if self.nodes[at].life.is_none() => self.start(at, false),
+            Action::Start(at) if self.nodes[at].life.is_none() => self.start(at),
             Action::Start(_) => {}
             Action::Grace(at) => self.event(at, Event::Expired(Timer::Grace)),
             Action::Round(at) => self.event(at, Event::Expired(Timer::Round)),

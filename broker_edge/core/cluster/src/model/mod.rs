@@ -56,6 +56,8 @@ pub(crate) struct Budget {
     pub rots: u8,
     /// A crash that also loses what was synced, and nobody notices.
     pub tears: u8,
+    /// Orderly ends.
+    pub stops: u8,
     /// A crash after which the disk looks damaged, though nothing synced is lost.
     pub doubts: u8,
     /// Frames that overtake the one before them.
@@ -85,6 +87,7 @@ struct Disk {
     file: Option<ReplicaFile>,
     starts: u64,
     is_damaged: bool,
+    stopped_cleanly: bool,
     /// Lost synced records without a trace, until it is sound again.
     is_torn: bool,
 }
@@ -159,6 +162,7 @@ pub(crate) enum Action {
     Rot(usize, usize),
     Tear(usize, usize),
     Doubt(usize),
+    Stop(usize),
     Start(usize),
     Grace(usize),
     Round(usize),
@@ -200,6 +204,7 @@ impl World {
                 file: Some(file(node)),
                 starts: 0,
                 is_damaged: false,
+                stopped_cleanly: true,
                 is_torn: false,
             },
             life: None,
@@ -226,7 +231,7 @@ impl World {
             finding: None,
         };
         for node in 0..NODES {
-            world.start(node, true);
+            world.start(node);
         }
         (0..NODES).for_each(|node| world.act(Action::Read(node)));
         world.do_all(&[Action::Round(0), Action::Land(0), Action::Stand(0)]);

@@ -3,7 +3,7 @@
 use super::*;
 
 impl World {
-    pub(super) fn start(&mut self, at: usize, stopped_cleanly: bool) {
+    pub(super) fn start(&mut self, at: usize) {
         let rules = self.rules;
         let node = &mut self.nodes[at];
         node.disk.starts += 1;
@@ -33,6 +33,7 @@ impl World {
         let high = hint.min(synced);
         let partitions = vec![held(&node.disk, synced, high)];
         let is_damaged = std::mem::take(&mut node.disk.is_damaged);
+        let stopped_cleanly = std::mem::take(&mut node.disk.stopped_cleanly);
         let found = Found {
             file,
             stopped_cleanly,

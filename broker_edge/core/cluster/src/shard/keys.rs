@@ -131,7 +131,9 @@ impl Shard {
     fn take_office(&mut self, epoch: Epoch, out: &mut Effects) {
         self.leave(out);
         self.epoch = epoch;
-        self.write_file(out);
+        if self.place.rules.holds(Rule::EpochDurable) {
+            self.write_file(out);
+        }
         self.role = Role::Taking;
         self.stand(out);
     }

@@ -34,6 +34,12 @@ enum Desk {
 }
 
 impl Leading {
+    /// Nobody that a record waits for is silent.
+    fn has_lease(&self) -> bool {
+        let waits_for = |member: &Member| self.commit.waits_for(member);
+        !self.silent.iter().any(waits_for)
+    }
+
     /// Nothing should wait for this member.
     pub fn is_out(&self, member: &Member) -> bool {
         self.silent.contains(member) || self.slow.contains(member) || self.full.contains(member)
@@ -251,7 +257,7 @@ impl Shard {
         let Role::Leading(leading) = &mut self.role else {
             return;
         };
-        let may_serve = leading.silent.is_empty() && leading.successor.is_none();
+        let may_serve = leading.has_lease() && leading.successor.is_none();
         match leading.office {
             Desk::Open if !may_serve => {
                 leading.office = Desk::Paused;
@@ -324,7 +330,7 @@ impl Shard {
     /// Whether clients are served, for whoever asks about the leader.
     pub(super) fn is_serving(&self) -> bool {
         match &self.role {
-            Role::Leading(leading) => leading.silent.is_empty(),
+            Role::Leading(leading) => leading.has_lease(),
             _ => false,
         }
     }
