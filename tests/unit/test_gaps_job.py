@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pipelines.gaps import GapCopier, main
 from pipelines.jobs.process import EXIT_UNREACHABLE
 from pipelines.settings.places import TablePlace
 from sinks.rows import arrow_of
-from sinks.tables import INGEST_GAPS
+from sinks.tables import INGEST_GAPS, create_by_path
 from sources import gaps
 from sources.gaps import reported_gaps
 from sources.log_server import LogServer
@@ -93,6 +94,15 @@ def test_a_broker_that_is_away_keeps_no_other_waiting(flight_server: FlightServe
         with pytest.raises(UnavailableError):
             GapCopier([away.location], TablePlace(root=str(tmp_path)), tenant="t1").copy()
         assert main(["--once", "--root", str(tmp_path), "--server", away.location]) == EXIT_UNREACHABLE
+
+
+def test_a_table_of_an_older_version_gets_the_broker(flight_server: FlightServer, tmp_path: Path) -> None:
+    old = replace(INGEST_GAPS, fields=tuple(field for field in INGEST_GAPS.fields if field.name != "broker"))
+    create_by_path(tmp_path, tables=(old,))
+    report(flight_server, 0, 5)
+    copier = GapCopier([flight_server.location], TablePlace(root=str(tmp_path)), tenant="t1")
+    assert copier.copy() == 1
+    assert [row["broker"] for row in rows(tmp_path)] == [flight_server.location]
 
 
 def test_a_broker_tells_no_gaps_in_the_place_of_another(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
