@@ -43,7 +43,7 @@ def open_brokers(layout: Layout, count: int, *, devices: Sequence[str], secure: 
         raise SettingsError(f"{len(devices)} devices are too few for {count} brokers: each gets at least one")
     if count == 1:
         with open_broker(layout, devices=devices, secure=secure) as broker:
-            yield DemoBrokers([broker], broker.settings)
+            yield DemoBrokers([broker], _named(broker.settings))
         return
     if secure:
         raise SettingsError("the demo has users and TLS with one broker only: give --secure or --brokers")
@@ -61,6 +61,14 @@ def open_brokers(layout: Layout, count: int, *, devices: Sequence[str], secure: 
 
 def _name(number: int) -> str:
     return f"broker-{number + 1}"
+
+
+def _named(settings: Settings) -> Settings:
+    """The settings of the only broker, with its name: its log stays its own when a later run has other ports, and more
+    brokers."""
+    named = settings.with_servers([broker.server for broker in settings.fleet()])
+    (one,) = named.brokers
+    return named.model_copy(update={"brokers": [one.model_copy(update={"name": _name(0)})]})
 
 
 class _Last:
