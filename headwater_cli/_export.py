@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from broker_edge.draft import open_draft
 from broker_edge.errors import ConfigError
 from broker_edge.escape import json_line
 from headwater_cli._output import say
@@ -86,7 +87,7 @@ def _opened(path: Path | None) -> Iterator[IO[str]]:
         return
     part = path.with_name(path.name + _PART)
     try:
-        file = part.open("w", encoding="utf-8", newline="")
+        file = open_draft(part, text=True)
     except OSError as error:
         raise ConfigError(f"cannot write the file {path}: {error.strerror}") from error
     try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from broker_edge.draft import open_draft
 from broker_edge.errors import ConfigError, HeadwaterError
 from broker_edge.escape import moment
 from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, TimeoutOption, connect
@@ -315,7 +316,8 @@ def _write_new(path: Path, content: bytes) -> None:
 def _replace(path: Path, content: bytes) -> None:
     draft = path.with_name(f"{path.name}.new")
     try:
-        draft.write_bytes(content)
+        with open_draft(draft) as file:
+            file.write(content)
         os.replace(draft, path)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error

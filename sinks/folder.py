@@ -14,6 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow import fs
 
+from broker_edge.draft import open_draft
 from broker_edge.sync import sync_file, sync_folders
 from sinks.store import StoreAccess, is_remote
 
@@ -77,7 +78,8 @@ class TableFolder:
         path = self.local / name
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_suffix(".new")
-        scratch.write_bytes(content)
+        with open_draft(scratch) as file:
+            file.write(content)
         sync_file(scratch)
         os.replace(scratch, path)
         sync_folders(path.parent, up_to=self.local)

@@ -7,11 +7,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+from broker_edge.draft import open_draft
+
 
 def write_json(path: Path, value: Any) -> None:
     """Replaces the file. Once this returns, the new content survives a power cut."""
     draft = path.with_suffix(".new")
-    with draft.open("w") as file:
+    with open_draft(draft, text=True) as file:
         json.dump(value, file)
         file.flush()
         os.fsync(file.fileno())
