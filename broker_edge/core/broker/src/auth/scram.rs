@@ -17,6 +17,8 @@ const PREFIX: &str = "$scram-sha-256$";
 const ITERATIONS: u32 = 15_000;
 const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 18;
+/// Of "n,," and "y,,".
+const HEADER_BYTES: usize = 3;
 /// Longer client messages are rejected.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
@@ -107,6 +109,8 @@ impl StoredKeys {
 /// An exchange in progress: the client must still prove that it knows the password.
 #[derive(Debug)]
 pub struct Exchange {
+    /// The header of the client's first message in base64, which the final one has to repeat.
+    binding: Box<str>,
     user: Box<str>,
     nonce: Box<str>,
     /// Both first messages, in the form that is signed.
@@ -140,10 +144,11 @@ impl Exchange {
     ) -> Result<(Self, String), Failed> {
         let message = text_of(message)?;
         // "n" or "y" means no channel binding; nothing between the commas means no other identity.
-        let bare = message
-            .strip_prefix("n,,")
-            .or_else(|| message.strip_prefix("y,,"))
-            .ok_or(Failed)?;
+        let header = message.get(..HEADER_BYTES).ok_or(Failed)?;
+        if !matches!(header, "n,," | "y,,") {
+            return Err(Failed);
+        }
+        let bare = &message[HEADER_BYTES..];
         let mut attributes = bare.split(',');
         let user = attributes.next().and_then(|it| it.strip_prefix("n="));
         let client_nonce = attributes.next().and_then(|it| it.strip_prefix("r="));
@@ -161,6 +166,7 @@ impl Exchange {
             keys.iterations
         );
         let exchange = Self {
+            binding: STANDARD.encode(header).into(),
             user: user.into(),
             nonce: nonce.into(),
             signed: format!("{bare},{answer}").into(),
@@ -183,8 +189,7 @@ impl Exchange {
         let mut attributes = without_proof.split(',');
         let binding = attributes.next().and_then(|it| it.strip_prefix("c="));
         let nonce = attributes.next().and_then(|it| it.strip_prefix("r="));
-        // The header of the first message, "n,," or "y,,".
-        if !matches!(binding, Some("biws" | "eSws")) || nonce != Some(&*self.nonce) {
+        if binding != Some(&*self.binding) || nonce != Some(&*self.nonce) {
             return Err(Failed);
         }
         let proof = STANDARD.decode(proof).map_err(|_| Failed)?;
@@ -250,6 +255,11 @@ pub mod client {
 
     /// The final message, with the proof that the client knows the password.
     pub fn last(password: &str, first: &str, challenge: &str) -> String {
+        last_with(password, first, challenge, "biws")
+    }
+
+    /// The same, with this value of `c`.
+    pub fn last_with(password: &str, first: &str, challenge: &str, binding: &str) -> String {
         let part = |prefix: &str| {
             let mut parts = challenge.split(',');
             parts
@@ -268,8 +278,8 @@ pub mod client {
             &mut salted,
         );
         let client_key = keyed(&salted, b"Client Key");
-        let bare = first.trim_start_matches("n,,");
-        let without_proof = format!("c=biws,r={}", part("r="));
+        let bare = &first[HEADER_BYTES..];
+        let without_proof = format!("c={binding},r={}", part("r="));
         let signed = format!("{bare},{challenge},{without_proof}");
         let signature = keyed(&sha256(&client_key), signed.as_bytes());
         let proof: Vec<u8> = client_key
@@ -330,6 +340,27 @@ mod tests {
         }
         for message in ["", "p=", "c=biws,p=", "\u{0}"] {
             assert_eq!(exchange.finish(message.as_bytes()), Err(Failed));
+        }
+    }
+
+    /// RFC 5802, section 5.1: the `c` attribute repeats the header of the first message.
+    #[test]
+    fn a_final_message_with_another_header_than_the_first_fails_even_with_a_right_proof() {
+        for (header, binding, is_same) in [
+            ("n,,", "biws", true),
+            ("y,,", "eSws", true),
+            ("n,,", "eSws", false),
+            ("y,,", "biws", false),
+        ] {
+            let first = format!("{header}n=user,r=abc");
+            let begun = Exchange::begin_with(first.as_bytes(), OWN_NONCE, |_| keys());
+            let (exchange, challenge) = begun.unwrap();
+            let last = super::client::last_with("pencil", &first, &challenge, binding);
+            assert_eq!(
+                exchange.finish(last.as_bytes()).is_ok(),
+                is_same,
+                "{header} {binding}"
+            );
         }
     }
 
