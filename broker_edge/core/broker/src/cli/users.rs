@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::output::{EXIT_FAILED, EXIT_OK, EXIT_REFUSED, EXIT_USAGE, print, say};
+use crate::auth::file::open_regular;
 use crate::auth::users::{self, Users, check_name, new_lines};
 
 const PASSWORD_BYTES_MAX: u64 = 4096;
@@ -82,11 +83,17 @@ fn add(file: &Path, user: &str, with_scram: bool) -> Result<(), Exit> {
 }
 
 fn read_or_begin(file: &Path) -> Result<String, Exit> {
-    match std::fs::read_to_string(file) {
+    match read_text(file) {
         Ok(text) => Ok(text),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
         Err(error) => Err(failed(format!("cannot read {}: {error}", file.display()))),
     }
+}
+
+fn read_text(file: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    open_regular(file)?.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 fn generate(file: &Path) -> Result<(), Exit> {
@@ -133,7 +140,7 @@ fn show(text: &str, reason: &str) -> Result<(), Exit> {
 }
 
 fn remove(file: &Path, user: &str) -> Result<(), Exit> {
-    let text = std::fs::read_to_string(file)
+    let text = read_text(file)
         .map_err(|error| failed(format!("cannot read {}: {error}", file.display())))?;
     let left = without(&text, user);
     if left == text {
