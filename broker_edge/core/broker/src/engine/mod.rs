@@ -49,6 +49,7 @@ pub use containers::slab::{Generation, Key, Slab};
 pub use env::Now;
 pub use operate::clients_api::{ClientsRequest, PAGE_MAX, PageQuery};
 pub use operate::retain_request::{MESSAGES_MAX, RetainRequest};
+pub use operate::weigh_request::{TOPICS_MAX, WeighRequest};
 pub use protocol::limits::Drain;
 pub use protocol::receive::ReadPlan;
 pub use quotas::{Kind as QuotaKind, QuotaLimits};
@@ -246,6 +247,11 @@ impl Engine {
     pub fn answer_retain(&mut self, request: RetainRequest) {
         let observe = &mut self.observe;
         request.serve(&self.env, &mut self.quotas, &self.retained, observe);
+    }
+
+    /// Answers a Flight producer that asks what its topics cost; returns whether that took much work.
+    pub fn answer_weigh(&mut self, request: WeighRequest) -> bool {
+        request.serve(&self.env, &mut self.routing, &self.clients, &self.groups)
     }
 
     /// Begins or ends maintenance: new clients are refused, and connected ones are closed, some in each turn.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 
-use crate::engine::{ClientsRequest, Drain, RetainRequest};
+use crate::engine::{ClientsRequest, Drain, RetainRequest, WeighRequest};
 
 use super::LoopWaker;
 
@@ -24,6 +24,8 @@ pub enum Command {
     Clients(ClientsRequest),
     /// Retained messages that a producer over Flight is about to append.
     Retain(RetainRequest),
+    /// Topics of which a producer over Flight is about to append records.
+    Weigh(WeighRequest),
     /// Disconnect all clients and admit no new ones, or end that.
     Drain(Option<Drain>),
 }

@@ -34,7 +34,7 @@ use crate::transport::BoundListener;
 
 use admission::{PerAddress, Rate};
 use arrivals::{Arrivals, Limits};
-pub use commands::{Command, CommandSender, Commands, queue};
+pub use commands::{AskError, Command, CommandSender, Commands, queue};
 use listener::Listener;
 use read_queue::ReadQueue;
 use socket::Sockets;
@@ -168,6 +168,11 @@ impl EventLoop {
                 Some(Command::Stop) => return true,
                 Some(Command::Clients(request)) => self.engine.answer_clients(request),
                 Some(Command::Retain(request)) => self.engine.answer_retain(request),
+                Some(Command::Weigh(request)) => {
+                    if self.engine.answer_weigh(request) {
+                        return false;
+                    }
+                }
                 Some(Command::Drain(drain)) => self.engine.set_drain(drain),
                 None => return false,
             }

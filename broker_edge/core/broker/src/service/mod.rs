@@ -193,6 +193,7 @@ fn share(
     Ok(Arc::new(Shared {
         shares: Shares::new(&limits, &context.metrics.flight.read_memory),
         constants: OnceLock::new(),
+        costly_appends: Mutex::default(),
         backing_up: Mutex::default(),
         groups: Groups::new(state, state_progress, Arc::clone(&holds), &limits),
         holds,

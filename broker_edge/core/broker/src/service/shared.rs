@@ -39,6 +39,8 @@ pub struct Shared {
     pub shares: Shares,
     /// Created by the first read.
     pub constants: OnceLock<Arc<Constants>>,
+    /// Locked while an append is in progress whose topics cost the loop much.
+    pub costly_appends: Mutex<()>,
     /// Locked during a backup.
     pub backing_up: Mutex<()>,
     /// True when the broker stops, which ends following reads.

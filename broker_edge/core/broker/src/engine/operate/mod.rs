@@ -3,3 +3,4 @@
 pub mod clients_api;
 pub mod retain_request;
 pub mod sys;
+pub mod weigh_request;

@@ -67,7 +67,10 @@ fn the_work_of_a_match_is_the_nodes_that_it_visits() {
     };
     assert!(work_of(1) <= 2);
     let many = work_of(1000);
-    assert!((500..2000).contains(&many), "{many} nodes");
+    assert!(
+        (2000..8000).contains(&many),
+        "{many} nodes, with the levels of their edges"
+    );
 }
 
 #[test]

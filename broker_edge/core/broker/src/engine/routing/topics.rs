@@ -78,9 +78,16 @@ pub struct Topic {
     pub staged: (u64, TopicIndex),
     matched_at: u64,
     matches: Rc<Matches>,
+    /// The work of finding them.
+    work: u64,
 }
 
 impl Topic {
+    /// The work of finding its receivers, when that was last done.
+    pub fn work(&self) -> u64 {
+        self.work
+    }
+
     /// How many sessions got its records when they were last found.
     pub fn receivers(&self) -> usize {
         self.matches.targets.len()
@@ -164,6 +171,7 @@ impl Routing {
             staged: (0, TopicIndex(0)),
             matched_at: u64::MAX,
             matches: Rc::default(),
+            work: 0,
         });
         TopicId {
             index,
@@ -196,11 +204,13 @@ impl Routing {
         if topic.matched_at == self.epoch {
             return Rc::clone(&topic.matches);
         }
+        let work_before = self.work();
         let found = Rc::new(find(self, topic));
-        let epoch = self.epoch;
+        let (epoch, work) = (self.epoch, self.work().saturating_sub(work_before));
         self.topics.make_room(found.bytes());
         let before = self.topic_mut(id).map_or(0, |topic| {
             topic.matched_at = epoch;
+            topic.work = work;
             std::mem::replace(&mut topic.matches, Rc::clone(&found)).bytes()
         });
         self.topics.matches_bytes += found.bytes();

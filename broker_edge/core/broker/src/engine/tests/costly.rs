@@ -210,3 +210,31 @@ fn large_sessions_whose_tenant_has_had_very_much_stored_wait_and_small_ones_do_n
     rig.pass_time(20_000);
     assert_eq!(rig.packets(large, Version::V311, 1), ["suback"]);
 }
+
+#[test]
+fn topics_of_a_producer_are_weighed_in_parts_that_others_do_not_wait_for() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let subscriber = rig.connect(ConnectFields::new(VERSION, "subscriber"));
+    for number in 0..FILTERS {
+        subscribe_to(&mut rig, subscriber, &branching(number), QoS::AtMostOnce);
+    }
+    let weigh = |rig: &mut Rig, topics: &[String]| {
+        let (answer, mut answered) = tokio::sync::oneshot::channel();
+        let topics = topics.to_vec();
+        let is_costly = rig.engine.answer_weigh(WeighRequest { topics, answer });
+        (answered.try_recv().expect("an answer"), is_costly)
+    };
+    let topics: Vec<String> = (0..100)
+        .map(|number| format!("{}z{number}", "l/".repeat(LEVELS as usize)))
+        .collect();
+    let (works, is_costly) = weigh(&mut rig, &topics);
+    assert!(is_costly && works.len() < 10, "{works:?}");
+    assert!(works.iter().all(|work| *work > FILTERS), "{works:?}");
+    // What was found is kept, and weighs the same.
+    let (again, _) = weigh(&mut rig, &topics);
+    assert_eq!(again[..works.len()], works);
+    let plain: Vec<String> = (0..100).map(|number| format!("d/{number}")).collect();
+    let (works, is_costly) = weigh(&mut rig, &plain);
+    assert!(!is_costly && works.len() == 100 && works.iter().all(|work| *work < 10));
+}

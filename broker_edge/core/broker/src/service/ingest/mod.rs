@@ -4,3 +4,4 @@ pub mod produce;
 pub mod put;
 pub mod put_body;
 pub mod rows;
+mod weigh;

@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::rows::Rows;
+use super::weigh::{self, Weights};
 use crate::engine::{MESSAGES_MAX, RetainRequest};
 use crate::event_loop::Command;
 use crate::service::callers::caller::Caller;
@@ -24,11 +25,10 @@ use crate::service::error::Refusal;
 use crate::service::shared::Shared;
 
 /// How long to wait for the event loop's answer.
-const LOOP_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const LOOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to wait for a full queue before the producer is told to try again.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Topics of one append. The event loop finds the receivers of all topics of an append before it turns to anything else,
-/// and subscribers may have made that costly.
+/// Topics of one append.
 const APPEND_TOPICS_MAX: usize = 256;
 /// Empty, because a producer is not an MQTT client.
 const CLIENT_ID: &str = "";
@@ -45,7 +45,8 @@ pub fn produce(
     let caller = renewed.as_ref().unwrap_or(caller);
     rows.check_rights(caller)?;
     claim_retained(shared, caller, &rows, runtime)?;
-    let mut appends = Appends::new(shared, rows.len(), runtime);
+    let weights = weigh::weigh(shared, &rows, runtime)?;
+    let mut appends = Appends::new(shared, rows.len(), runtime, weights);
     for row in 0..rows.len() {
         appends.push(&rows, row)?;
     }
@@ -100,6 +101,7 @@ struct Appends<'a> {
     runtime: &'a Handle,
     open: HashMap<PartitionId, Open<'a>>,
     routes: HashMap<&'a str, Route>,
+    weights: Weights<'a>,
     partitions: Vec<u32>,
     offsets: Vec<u64>,
     duplicates: Vec<bool>,
@@ -113,17 +115,25 @@ struct Open<'a> {
     records: Records,
     rows: Vec<usize>,
     topics: HashMap<&'a str, TopicIndex>,
+    /// The work of finding the receivers of these topics.
+    work: u64,
     client: Option<ClientIndex>,
     is_keyed: bool,
 }
 
 impl<'a> Appends<'a> {
-    fn new(shared: &'a Arc<Shared>, rows: usize, runtime: &'a Handle) -> Appends<'a> {
+    fn new(
+        shared: &'a Arc<Shared>,
+        rows: usize,
+        runtime: &'a Handle,
+        weights: Weights<'a>,
+    ) -> Appends<'a> {
         Appends {
             shared,
             runtime,
             open: HashMap::new(),
             routes: HashMap::new(),
+            weights,
             partitions: vec![0; rows],
             offsets: vec![0; rows],
             duplicates: vec![false; rows],
@@ -148,16 +158,18 @@ impl<'a> Appends<'a> {
             .or_insert_with(|| Open::new(&partition));
         let is_large = open.records.bytes() + rows.value.value(row).len() > bytes_max
             && !open.records.is_empty();
-        let has_many_topics =
-            open.topics.len() >= APPEND_TOPICS_MAX && !open.topics.contains_key(topic);
-        let is_full = is_large || has_many_topics;
-        if is_full || open.add(rows, row, topic, &route).is_err() {
+        let work = self.weights.of(topic);
+        let is_new = !open.topics.contains_key(topic);
+        let has_many_topics = open.topics.len() >= APPEND_TOPICS_MAX;
+        let is_costly = open.work > 0 && open.work + work > weigh::APPEND_WORK_MAX;
+        let is_full = is_large || (is_new && (has_many_topics || is_costly));
+        if is_full || open.add(rows, row, (topic, work), &route).is_err() {
             self.append(&partition)?;
             let open = self
                 .open
                 .entry(route.partition)
                 .or_insert_with(|| Open::new(&partition));
-            open.add(rows, row, topic, &route).map_err(|_| {
+            open.add(rows, row, (topic, work), &route).map_err(|_| {
                 Refusal::invalid("value", format!("row {row} is too large for a record"))
             })?;
         }
@@ -170,6 +182,8 @@ impl<'a> Appends<'a> {
             return Ok(());
         };
         let (shared, runtime, records) = (self.shared, self.runtime, open.records);
+        // Appends of several producers share a batch: of costly ones there is one at a time.
+        let alone = (open.work > weigh::SHARED_WORK_MAX).then(|| shared.costly_appends.lock());
         let end = self.ends.entry(partition.id()).or_default();
         if open.is_keyed {
             let append = Partition::append_unique;
@@ -187,6 +201,9 @@ impl<'a> Appends<'a> {
                 self.produced += 1;
             }
             *end = (*end).max(range.end);
+        }
+        if alone.is_some() {
+            runtime.block_on(shared.progress[partition.id().0 as usize].reach(*end))?;
         }
         Ok(())
     }
@@ -216,6 +233,7 @@ impl<'a> Open<'a> {
             records: partition.take_records(),
             rows: Vec::new(),
             topics: HashMap::new(),
+            work: 0,
             client: None,
             is_keyed: false,
         }
@@ -225,7 +243,7 @@ impl<'a> Open<'a> {
         &mut self,
         rows: &Rows<'a>,
         row: usize,
-        topic: &'a str,
+        (topic, work): (&'a str, u64),
         route: &Route,
     ) -> Result<(), headwater_log::RecordsFull> {
         let client = match self.client {
@@ -234,10 +252,12 @@ impl<'a> Open<'a> {
         };
         let topic = match self.topics.get(topic) {
             Some(index) => *index,
-            None => *self
-                .topics
-                .entry(topic)
-                .or_insert(self.records.topic(topic, route.key.clone())?),
+            None => {
+                let index = self.records.topic(topic, route.key.clone())?;
+                self.topics.insert(topic, index);
+                self.work += work;
+                index
+            }
         };
         let mut headers = Vec::new();
         rows.for_each_header(row, |name, value| headers.push((name, value)));
