@@ -101,6 +101,9 @@ pub struct ReplicaConfig {
     /// By partition number: an offset below which everything was committed, as noted some time ago; 0 for partitions
     /// that are not named.
     pub committed: Vec<Offset>,
+    /// By partition number: remove all that is there and begin at this offset, because what is there has a hole or too
+    /// little to be cut.
+    pub begin_anew_at: Vec<Option<Offset>>,
     /// Of the cluster's log, whose id is `LogConfig::expected_id`: a new folder is created with it, another is refused.
     pub secret: Option<Secret>,
     /// The newest epoch in which it has taken batches; 0 for a new one. It starts as a follower in this epoch.

@@ -69,6 +69,13 @@ pub enum ReplicaError {
         most: Epoch,
         batch: String,
     },
+    /// Its start has found that it may lack what it had on its disk. Cut it where the leader says, or at its end when it
+    /// has the most of all.
+    #[error("partition {partition} may lack records that it had: {reason}")]
+    Doubtful {
+        partition: PartitionId,
+        reason: String,
+    },
     /// A cut there would remove committed records, or part of a batch.
     #[error("partition {partition} can not be cut at {to}: {reason}")]
     NoCut {

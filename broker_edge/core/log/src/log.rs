@@ -14,6 +14,7 @@ use crate::ids::{Class, DiskId, Epoch, LogId, Offset, PartitionId, Secret};
 use crate::partition::Partition;
 use crate::read::gap::Gap;
 use crate::read::tail::Tail;
+use crate::recovery::anew::begin_anew;
 use crate::recovery::log_folder::{load_or_create, lock};
 use crate::recovery::partition::{create, recover};
 use crate::recovery::quarantine::Findings;
@@ -131,6 +132,11 @@ impl Log {
                 .replica
                 .as_ref()
                 .map(|it| noted(it).unwrap_or_default());
+            let anew = |replica: &ReplicaConfig| replica.begin_anew_at.get(number).copied()?;
+            if let Some(at) = config.replica.as_ref().and_then(anew) {
+                begin_anew(&context, at)
+                    .map_err(|source| OpenError::write(&context.dir, source))?;
+            }
             let (recovered, findings) = if is_new {
                 (create(&context)?, Findings::default())
             } else {

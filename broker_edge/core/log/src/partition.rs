@@ -58,6 +58,14 @@ impl Partition {
         let writer = Writer::new(&shared, &reader, tail, budget, written, &recovered.keys);
         let writer = Arc::new(writer);
         let retention = Retention::new(shared.clone(), (&reader, &writer), (budget, ages));
+        if shared.context.is_replica {
+            let gap = || {
+                let gaps = reader.gaps();
+                let range = &gaps.first()?.range;
+                Some(format!("offsets {} to {} are gone", range.start, range.end))
+            };
+            shared.status.set_doubt(recovered.doubt.or_else(gap));
+        }
         Self(Arc::new(Owners {
             shared,
             reader,
@@ -125,6 +133,13 @@ impl Partition {
     #[must_use]
     pub fn state(&self) -> PartitionState {
         self.0.shared.status.state()
+    }
+
+    /// Why this replica may lack records that it once had on its disk, as its start has found. Nothing was changed: it
+    /// takes no batches and does not lead until [`truncate`](Self::truncate) has cut it, which may be at its end.
+    #[must_use]
+    pub fn doubt(&self) -> Option<String> {
+        self.0.shared.status.doubt()
     }
 
     /// Bytes of all segments up to their last batch.

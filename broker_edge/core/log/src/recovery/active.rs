@@ -40,6 +40,8 @@ pub(crate) fn recover_active(
     let file = match open().or_else(|_| open()) {
         Ok(file) => file,
         Err(error) if says_nothing_of_bytes(&error) => return Err(failed(error)),
+        // The others of its cluster have what is in it.
+        Err(error) if context.is_replica => return Err(failed(error)),
         Err(error) => return go_on_behind(context, base, checkpoint, &error, findings),
     };
     let salvage = Salvage::new(Arc::clone(&file));
@@ -54,6 +56,11 @@ pub(crate) fn recover_active(
     }
     let unreadable = salvage.unreadable();
     let lost = LostOffsets::behind(context.segment_bytes, last, checkpoint, unreadable, is_last);
+    if context.is_replica && (scan.accepted > 1 || lost.is_some()) {
+        let first = scan.ranges[0];
+        findings.doubt = Some(doubt(&scan, lost));
+        return Ok((Vec::new(), reuse(context, file, first).map_err(failed)?));
+    }
     quarantine(context, &salvage, &scan, lost, findings)?;
     failpoint!("recovery-kept-aside");
     if scan.accepted == 1 && lost.is_none() {
@@ -81,6 +88,21 @@ pub(crate) fn recover_active(
         copied.segment
     };
     Ok((copied.into_iter().rev().map(seal).collect(), active))
+}
+
+/// What a log alone would decide: that the offsets between are lost. A replica asks the others first.
+fn doubt(scan: &ActiveScan, lost: Option<LostOffsets>) -> String {
+    let end = scan.ranges[0].next;
+    match (scan.ranges[1..scan.accepted].first(), lost) {
+        (Some(after), _) => format!(
+            "it ends at offset {end}, and behind bytes that are no batch follows offset {}",
+            after.base
+        ),
+        (None, lost) => {
+            let next = lost.map_or(end, |lost| lost.next);
+            format!("it ends at offset {end}, and had or may have had those below {next}")
+        }
+    }
 }
 
 /// Whether there was a segment after this one, which looks like the active one now: only a sealed segment has an index,

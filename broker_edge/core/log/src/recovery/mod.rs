@@ -1,6 +1,7 @@
 //! Recovery: a start reads the files of a partition and decides with which segment the partition goes on.
 
 pub(crate) mod active;
+pub(crate) mod anew;
 pub(crate) mod checkpoint;
 pub(crate) mod log_folder;
 pub(crate) mod look;

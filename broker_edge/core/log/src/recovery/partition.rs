@@ -31,6 +31,8 @@ pub(crate) struct RecoveredPartition {
     /// Of a replica, with their positions in the active segment.
     pub uncommitted: Vec<(Batch, u64)>,
     pub quarantine: QuarantineBytes,
+    /// Of a replica that may lack what it once had on its disk.
+    pub doubt: Option<String>,
 }
 
 /// Makes the folder of a new partition and its first segment.
@@ -46,6 +48,7 @@ pub(crate) fn create(context: &Context) -> Result<RecoveredPartition, OpenError>
         keys: Vec::new(),
         uncommitted: Vec::new(),
         quarantine: QuarantineBytes::default(),
+        doubt: None,
     })
 }
 
@@ -104,6 +107,13 @@ pub(crate) fn recover(
             found.map_err(|source| OpenError::io("read", &active.segment.path, source))?;
         keys.retain(|key| key.offset < high_watermark);
     }
+    let mut doubt = findings.doubt.clone();
+    if let Some(committed) = committed.filter(|committed| *committed > active.next) {
+        let end = active.next;
+        doubt.get_or_insert(format!(
+            "it ends at offset {end}, and those below {committed} were committed"
+        ));
+    }
     let recovered = RecoveredPartition {
         active,
         segments,
@@ -111,6 +121,7 @@ pub(crate) fn recover(
         high_watermark,
         uncommitted,
         quarantine: quarantine_bytes_of(context),
+        doubt,
     };
     Ok((recovered, findings))
 }

@@ -95,6 +95,8 @@ pub(crate) struct Findings {
     pub torn_bytes: u64,
     pub rebuilt_indexes: usize,
     pub notes: Vec<String>,
+    /// Why a replica may lack what it once had on its disk. Then nothing was changed.
+    pub doubt: Option<String>,
 }
 
 impl Findings {

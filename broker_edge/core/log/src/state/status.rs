@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::ids::Offset;
 
@@ -43,6 +43,8 @@ pub(crate) struct Status {
     over_budget: AtomicBool,
     /// A replica whose batches come from a leader. Changed under the lock of the writer's queue.
     is_following: AtomicBool,
+    /// Why a replica may lack what it once had on its disk. It then takes nothing until it is cut.
+    doubt: Mutex<Option<String>>,
     /// Why it is read-only; the first reason is kept.
     stopped: OnceLock<String>,
     /// Called without the lock: a watcher may add another, or drop the last handle of the log, which shuts it down.
@@ -61,6 +63,7 @@ impl Status {
             is_full: AtomicBool::new(false),
             over_budget: AtomicBool::new(false),
             is_following: AtomicBool::new(false),
+            doubt: Mutex::new(None),
             stopped: OnceLock::new(),
             watchers: RwLock::default(),
         }
@@ -135,6 +138,17 @@ impl Status {
             }
             None => PartitionState::Running,
         }
+    }
+
+    pub fn doubt(&self) -> Option<String> {
+        self.doubt.lock().clone()
+    }
+
+    pub fn set_doubt(&self, doubt: Option<String>) {
+        if let Some(reason) = &doubt {
+            tracing::error!(partition = %self.name, reason, "this replica may lack records that it had: it takes none until it is cut");
+        }
+        *self.doubt.lock() = doubt;
     }
 
     /// Moves between running and full; a stopped partition stays stopped.

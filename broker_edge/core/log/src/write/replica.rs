@@ -121,6 +121,7 @@ impl Writer {
     /// Takes appends from here on, in a new epoch; returns where it begins.
     pub fn lead(&self, epoch: Epoch) -> Result<Offset, ReplicaError> {
         self.with_turn(|active| {
+            self.must_be_sound()?;
             let last = self.last_epoch();
             if epoch < self.context.epoch() || epoch <= last || !self.status.is_following() {
                 return Err(self.wrong_epoch(epoch));
@@ -174,6 +175,7 @@ impl Writer {
         if let Some(reason) = self.status.stopped_because() {
             return Err(ReplicaError::ReadOnly { partition, reason });
         }
+        self.must_be_sound()?;
         if queue.closing {
             let reason = "the log is shut down".to_owned();
             return Err(ReplicaError::ReadOnly { partition, reason });
@@ -235,6 +237,13 @@ impl Writer {
         self.flush(active, &mut group)
     }
 
+    fn must_be_sound(&self) -> Result<(), ReplicaError> {
+        let partition = self.id();
+        self.status.doubt().map_or(Ok(()), |reason| {
+            Err(ReplicaError::Doubtful { partition, reason })
+        })
+    }
+
     /// Removes the batches from `to` on, which must be uncommitted.
     pub fn truncate(&self, to: Offset) -> Result<(), ReplicaError> {
         if !self.status.is_following() {
@@ -245,7 +254,8 @@ impl Writer {
 
     fn cut(&self, active: &mut Active, to: Offset) -> Result<(), ReplicaError> {
         let partition = self.id();
-        if to == active.next {
+        let is_doubtful = self.status.doubt().is_some();
+        if to == active.next && !is_doubtful {
             return Ok(());
         }
         let no_cut = |reason: String| {
@@ -262,9 +272,17 @@ impl Writer {
         if to > active.next {
             return no_cut(format!("it ends at {}", active.next));
         }
+        if let Some(gap) = self.reader.gaps().first().filter(|_| is_doubtful) {
+            let (start, end) = (gap.range.start, gap.range.end);
+            return no_cut(format!(
+                "offsets {start} to {end} are gone, let it begin anew"
+            ));
+        }
         let mut uncommitted = self.uncommitted.lock();
-        let Some(position) = uncommitted.position_of(to) else {
-            return no_cut("no batch begins there".to_owned());
+        let position = match uncommitted.position_of(to) {
+            Some(position) => position,
+            None if to == active.next => active.position,
+            None => return no_cut("no batch begins there".to_owned()),
         };
         if let Err(error) = self.rewrite_below(active, position, to) {
             drop(uncommitted);
@@ -278,6 +296,7 @@ impl Writer {
         }
         let held = uncommitted.cut(to);
         self.status.cut_to(to);
+        self.status.set_doubt(None);
         drop(uncommitted);
         self.keys.lock().forget_from(to);
         let last = self.last_epoch();

@@ -365,7 +365,8 @@ impl Writer {
 
     /// Notes on disk that everything up to here was whole. A failure only makes damage harder to tell from a torn tail.
     fn write_checkpoint(&self, active: &mut Active, kind: CheckpointKind) {
-        if active.unsynced {
+        // It would hide that records are missing.
+        if active.unsynced || self.status.doubt().is_some() {
             return;
         }
         let checkpoint = Checkpoint {

@@ -6,6 +6,7 @@ mod backup;
 mod bit_flips;
 mod crash_points;
 mod disk_budget;
+mod doubt;
 mod epochs;
 mod failing_calls;
 mod faults;

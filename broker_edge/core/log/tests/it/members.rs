@@ -35,6 +35,7 @@ fn of_node(dir: &Path, node: &str) -> LogConfig {
         replica: Some(ReplicaConfig {
             node: node.to_owned(),
             committed: Vec::new(),
+            begin_anew_at: Vec::new(),
             secret: Some(Secret::from_bytes([9; 8])),
             epoch: Epoch(1),
         }),

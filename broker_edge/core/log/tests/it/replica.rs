@@ -17,6 +17,7 @@ fn settings(committed: u64, epoch: u64) -> LogConfig {
         replica: Some(ReplicaConfig {
             node: "a".to_owned(),
             committed: vec![Offset(committed)],
+            begin_anew_at: Vec::new(),
             secret: Some(SECRET),
             epoch: Epoch(epoch),
         }),
