@@ -14,6 +14,7 @@ pub const FOLLOW_MS: u64 = 1_000;
 pub const ROUND_MS: u64 = 300;
 pub const RETRY_MS: u64 = 1_000;
 pub const LONG_MS: u64 = 30_000;
+pub const HAND_OVER_MS: u64 = 2_000;
 pub const HINTS_MS: u64 = 5_000;
 /// A member that has not synced what the leader had this long ago is removed from the set.
 pub const LAG_MS: u64 = 2_000;
@@ -151,6 +152,7 @@ impl Clocked {
             Timer::Round => ROUND_MS,
             Timer::Retry => RETRY_MS,
             Timer::Long => LONG_MS,
+            Timer::HandOver => HAND_OVER_MS,
             Timer::Hints => HINTS_MS,
             Timer::HoldBack(member) => {
                 let length = self

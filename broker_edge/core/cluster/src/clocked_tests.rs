@@ -298,3 +298,62 @@ fn a_follower_answers_beacons_and_asks_when_they_stop() {
     let effects = clocked.tick(1_100 + lease::GRACE_MS + ROUND_MS, true);
     assert_eq!(sets(&effects), [3]);
 }
+
+#[test]
+fn a_leader_hands_over_to_a_follower_that_has_everything() {
+    let mut clocked = leader(10_000);
+    let effects = clocked.handle(Event::HandOver { to: member(2) }, 10_100, true);
+    assert!(
+        effects.contains(&Effect::Office(Office::Pause)),
+        "{effects:?}"
+    );
+    let key = effects.iter().find_map(|effect| match effect {
+        Effect::Cas { key, .. } => Some(key),
+        _ => None,
+    });
+    let key = key.expect("a key that names the successor");
+    let leader = key.leader.as_ref().map(|leader| leader.member.clone());
+    assert_eq!((leader, key.epoch), (Some(member(2)), Epoch(2)));
+    let effects = clocked.handle(Event::Cas(CasOutcome::Done(Revision(3))), 10_200, true);
+    assert!(
+        effects.contains(&Effect::Office(Office::Close)),
+        "{effects:?}"
+    );
+    assert!(
+        effects.contains(&Effect::LeaderIs(Some(member(2)))),
+        "{effects:?}"
+    );
+    assert_eq!(clocked.shard().epoch(), Epoch(2));
+}
+
+#[test]
+fn a_leader_goes_on_when_its_successor_does_not_get_ready() {
+    let mut clocked = leader(10_000);
+    let (partition, end, epochs) = (0, Offset(5), vec![(Epoch(1), Offset(0))]);
+    let _ = clocked.handle(
+        Event::Written {
+            partition,
+            end,
+            epochs,
+        },
+        10_000,
+        true,
+    );
+    let effects = clocked.handle(Event::HandOver { to: member(2) }, 10_100, true);
+    assert!(
+        effects.contains(&Effect::Office(Office::Pause)),
+        "{effects:?}"
+    );
+    assert!(sets(&effects).is_empty(), "it lacks records");
+    for number in [2, 3] {
+        synced(&mut clocked, number, 3, 11_000);
+        answered(&mut clocked, number, 11_000, 11_000);
+    }
+    let open = Effect::Office(Office::Open { epoch: Epoch(1) });
+    assert!(
+        !clocked
+            .tick(10_100 + HAND_OVER_MS - 1, true)
+            .contains(&open)
+    );
+    assert!(clocked.tick(10_100 + HAND_OVER_MS, true).contains(&open));
+}

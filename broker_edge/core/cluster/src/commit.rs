@@ -195,16 +195,18 @@ impl Commit {
     pub fn has_everything(&self, member: &Member) -> bool {
         let past_start = self.rules.holds(Rule::JoinAtStart);
         let past_high = self.rules.holds(Rule::JoinAtHighWatermark);
+        let count = match self.rules.holds(Rule::EveryPartition) {
+            true => self.partitions.len(),
+            false => 1,
+        };
+        let has_all = |one: &Partition, synced: Offset| {
+            (!past_start || synced >= one.start) && (!past_high || synced >= one.high_watermark)
+        };
         self.followers.get(member).is_some_and(|follower| {
-            self.partitions
-                .iter()
-                .zip(&follower.synced)
-                .all(|(one, synced)| {
-                    synced.is_some_and(|synced| {
-                        (!past_start || synced >= one.start)
-                            && (!past_high || synced >= one.high_watermark)
-                    })
-                })
+            let pairs = self.partitions.iter().zip(&follower.synced);
+            pairs
+                .take(count)
+                .all(|(one, synced)| synced.is_some_and(|synced| has_all(one, synced)))
         })
     }
 

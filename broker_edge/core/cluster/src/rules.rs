@@ -18,6 +18,8 @@ pub enum Rule {
     JoinAtHighWatermark,
     /// A member joins only when it has synced up to the start of the epoch.
     JoinAtStart,
+    /// A member joins only when it has synced so far in every partition.
+    EveryPartition,
     /// Only members of the in-sync set are candidates.
     CandidateInSync,
     /// Only sound replicas are candidates while one may come.

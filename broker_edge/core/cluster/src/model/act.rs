@@ -1,6 +1,6 @@
 //! What may happen in the world, and what the world does then.
 
-use super::run::held;
+use super::run::partitions;
 use super::*;
 
 impl World {
@@ -16,12 +16,17 @@ impl World {
                 out.push(Action::Start(at));
                 continue;
             };
-            let length = node.disk.log.len();
-            if life.office.is_some() && budget.appends > 0 && length < self.shown.len() {
-                out.push(Action::Append(at));
-            }
-            if life.synced < length || node.disk.durable < life.synced {
-                out.push(Action::Sync(at));
+            for partition in 0..PARTITIONS {
+                let length = node.disk.logs[partition].len();
+                let has_room = length < self.shown[partition].len();
+                let is_used = partition < budget.partitions.into();
+                if life.office.is_some() && budget.appends > 0 && has_room && is_used {
+                    out.push(Action::Append(at, partition));
+                }
+                let (synced, durable) = (life.synced[partition], node.disk.durable[partition]);
+                if synced < length || durable < synced {
+                    out.push(Action::Sync(at, partition));
+                }
             }
             if life.reads {
                 out.push(Action::Read(at));
@@ -38,15 +43,7 @@ impl World {
             if self.key.0 > life.shard.revision() {
                 out.push(Action::Watch(at));
             }
-            if budget.crashes > 0 {
-                out.extend((node.disk.durable..=length).map(|keep| Action::Crash(at, keep)));
-            }
-            if budget.rots > 0 {
-                out.extend((0..=node.disk.durable).map(|keep| Action::Rot(at, keep)));
-            }
-            if budget.tears > 0 {
-                out.extend((0..node.disk.durable).map(|keep| Action::Tear(at, keep)));
-            }
+            self.losses(at, node, &mut out);
             self.timers(at, life, &mut out);
         }
         for ((from, to), frames) in &self.links {
@@ -70,6 +67,27 @@ impl World {
             }
         }
         out
+    }
+
+    fn losses(&self, at: usize, node: &Node, out: &mut Vec<Action>) {
+        let unsynced =
+            |partition: usize| node.disk.logs[partition].len() - node.disk.durable[partition];
+        if self.budget.crashes > 0 {
+            for first in 0..=unsynced(0) {
+                let crash = |second: usize| Action::Crash(at, [first as u8, second as u8]);
+                out.extend((0..=unsynced(1)).map(crash));
+            }
+        }
+        for partition in 0..PARTITIONS {
+            let durable = node.disk.durable[partition];
+            let is_used = partition < self.budget.partitions.into();
+            if self.budget.rots > 0 && is_used {
+                out.extend((0..=durable).map(|keep| Action::Rot(at, partition, keep)));
+            }
+            if self.budget.tears > 0 && is_used {
+                out.extend((0..durable).map(|keep| Action::Tear(at, partition, keep)));
+            }
+        }
     }
 
     fn timers(&self, at: usize, life: &Life, out: &mut Vec<Action>) {
@@ -107,8 +125,8 @@ impl World {
     /// Does it, if it can be done.
     pub(crate) fn act(&mut self, action: Action) {
         match action {
-            Action::Append(at) => self.append(at),
-            Action::Sync(at) => self.sync(at),
+            Action::Append(at, partition) => self.append(at, partition),
+            Action::Sync(at, partition) => self.sync(at, partition),
             Action::Deliver(from, to) => self.deliver(from, to),
             Action::DeliverAll(from, to) => {
                 let count = self.links.get(&(from, to)).map_or(0, VecDeque::len);
@@ -159,15 +177,15 @@ impl World {
                 let Some(life) = &mut node.life else { return };
                 for number in std::mem::take(&mut life.stands) {
                     let life = self.nodes[at].life.as_ref().expect("it is up");
-                    let partitions = vec![held(&self.nodes[at].disk, life.synced, life.high)];
+                    let partitions = partitions(&self.nodes[at].disk, life.synced, life.high);
                     self.event(at, Event::Stood { number, partitions });
                 }
             }
             Action::Stop(at) => {
                 self.budget.stops = self.budget.stops.saturating_sub(1);
-                self.sync(at);
+                (0..PARTITIONS).for_each(|partition| self.sync(at, partition));
                 self.event(at, Event::Stop);
-                self.crash(at, usize::MAX);
+                self.crash(at, [usize::MAX; PARTITIONS]);
                 self.nodes[at].disk.stopped_cleanly = true;
             }
             Action::Doubt(at) => {
@@ -179,19 +197,24 @@ impl World {
             Action::Land(at) if at < self.flights.len() => self.land(at),
             Action::Unknown(at) if at < self.flights.len() => self.unknown(at),
             Action::Land(_) | Action::Unknown(_) => {}
-            Action::Crash(at, keep) => {
+            Action::Crash(at, lost) => {
                 self.budget.crashes = self.budget.crashes.saturating_sub(1);
-                let keep = keep.max(self.nodes[at].disk.durable);
+                let disk = &self.nodes[at].disk;
+                let keep = [0usize, 1].map(|partition| {
+                    let end = disk.logs[partition].len();
+                    end.saturating_sub(lost[partition].into())
+                        .max(disk.durable[partition])
+                });
                 self.crash(at, keep);
             }
-            Action::Rot(at, keep) => {
+            Action::Rot(at, partition, keep) => {
                 self.budget.rots = self.budget.rots.saturating_sub(1);
-                self.crash(at, keep);
+                self.lose(at, partition, keep);
                 self.nodes[at].disk.is_damaged = true;
             }
-            Action::Tear(at, keep) => {
+            Action::Tear(at, partition, keep) => {
                 self.budget.tears = self.budget.tears.saturating_sub(1);
-                self.crash(at, keep);
+                self.lose(at, partition, keep);
                 self.nodes[at].disk.is_torn = true;
             }
             Action::Start(at) if self.nodes[at].life.is_none() => self.start(at),

@@ -44,6 +44,7 @@ fn from_env(name: &str, default: usize) -> usize {
 }
 
 pub(super) const NONE: Budget = Budget {
+    partitions: 1,
     appends: 0,
     epochs: 1,
     crashes: 0,
@@ -115,6 +116,7 @@ pub(super) fn walks_of_controls() -> u64 {
 pub(super) fn faults(seed: u64) -> Budget {
     let of = |bit: u64| u8::from(seed >> bit & 1 == 1);
     Budget {
+        partitions: 1 + of(11),
         appends: 4,
         epochs: 4 + of(0),
         crashes: 1 + 2 * of(1),

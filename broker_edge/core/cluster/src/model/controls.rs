@@ -55,6 +55,7 @@ fn without_a_rule_of_the_in_sync_set_something_is_found() {
         Rule::WaitUntilRemoved,
         Rule::JoinAtHighWatermark,
         Rule::JoinAtStart,
+        Rule::EveryPartition,
         Rule::RewriteAfterUnknown,
     ]);
 }
@@ -118,11 +119,11 @@ fn without_durable_asks_a_deposed_leader_commits_what_the_new_one_lacks() {
         Heard(0, 2),
         Land(0),
         // b has the record, c does not.
-        Append(0),
+        Append(0, 0),
         DeliverAll(0, 1),
-        Sync(1),
+        Sync(1, 0),
         DeliverAll(1, 0),
-        Sync(0),
+        Sync(0, 0),
         // b takes epoch 2 and removes a, then loses the record and starts suspect.
         Watch(1),
         Grace(1),
@@ -131,7 +132,7 @@ fn without_durable_asks_a_deposed_leader_commits_what_the_new_one_lacks() {
         Stand(1),
         Silent(1, 0),
         Land(0),
-        Rot(1, 0),
+        Rot(1, 0, 0),
         Start(1),
         Read(1),
         Stand(1),
@@ -144,7 +145,7 @@ fn without_durable_asks_a_deposed_leader_commits_what_the_new_one_lacks() {
         Land(0),
         Stand(1),
         DeliverAll(0, 2),
-        Sync(2),
+        Sync(2, 0),
         DeliverAll(2, 0),
     ];
     let found = found_by(Rule::AskMakesDurable, &steps);
@@ -157,8 +158,8 @@ fn what_is_told_before_the_cut_would_show_another_record() {
     use Action::*;
     let steps = [
         // a alone has a record of epoch 1.
-        Append(0),
-        Sync(0),
+        Append(0, 0),
+        Sync(0, 0),
         // c takes epoch 2, removes a, and commits another record with b.
         Grace(2),
         Round(2),
@@ -171,10 +172,10 @@ fn what_is_told_before_the_cut_would_show_another_record() {
         DeliverAll(1, 2),
         DeliverAll(2, 1),
         DeliverAll(1, 2),
-        Append(2),
+        Append(2, 0),
         DeliverAll(2, 1),
-        Sync(1),
-        Sync(2),
+        Sync(1, 0),
+        Sync(2, 0),
         DeliverAll(1, 2),
         Beacon(2),
         DeliverAll(2, 0),

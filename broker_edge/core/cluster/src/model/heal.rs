@@ -48,7 +48,7 @@ impl World {
             }
             self.act(Action::Beacon(at));
             self.act(Action::Follow(at));
-            self.act(Action::Sync(at));
+            (0..PARTITIONS).for_each(|partition| self.act(Action::Sync(at, partition)));
         }
         for _ in 0..4 {
             for from in 0..NODES {
@@ -57,7 +57,7 @@ impl World {
             for at in 0..NODES {
                 self.act(Action::Stand(at));
                 self.act(Action::Read(at));
-                self.act(Action::Sync(at));
+                (0..PARTITIONS).for_each(|partition| self.act(Action::Sync(at, partition)));
             }
         }
     }
@@ -65,15 +65,16 @@ impl World {
     /// Whether a record that is appended after the faults is committed within some rounds.
     pub(super) fn heals(&self) -> Result<(), String> {
         let mut world = self.clone();
-        let before = world.committed.iter().flatten().count();
-        world.shown.resize(128, None);
-        world.committed.resize(128, None);
+        let committed = |world: &World| world.committed[0].iter().flatten().count();
+        let before = committed(&world);
+        world.shown[0].resize(128, None);
+        world.committed[0].resize(128, None);
         for round in 0..60 {
             world.breathe(round > 30);
             if let Some(at) = (0..NODES).find(|at| world.serves(*at)) {
-                world.act(Action::Append(at));
+                world.act(Action::Append(at, 0));
             }
-            let is_done = world.committed.iter().flatten().count() > before;
+            let is_done = committed(&world) > before;
             if is_done && (0..NODES).any(|at| world.serves(at)) && world.finding.is_none() {
                 return Ok(());
             }
@@ -89,14 +90,11 @@ impl World {
             self.flights.len()
         )];
         for node in &self.nodes {
-            let log: Vec<_> = node
-                .disk
-                .log
-                .iter()
-                .map(|one| (one.epoch, one.payload))
-                .collect();
             let shard = node.life.as_ref().map(|life| &life.shard);
-            lines.push(format!("{log:?}, {} durable: {shard:?}", node.disk.durable));
+            lines.push(format!(
+                "{:?}, {:?} durable: {shard:?}",
+                node.disk.logs, node.disk.durable
+            ));
         }
         lines.join("\n")
     }

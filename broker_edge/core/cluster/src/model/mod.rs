@@ -1,4 +1,5 @@
 //! A model of a cluster that drives the code of this crate: three nodes, their disks, links, and a key in etcd.
+//! The shard has two partitions; a budget says how many of them get records.
 //!
 //! Each node is a [`Shard`]; the world around it is small and hostile. What a node has not synced may be lost in a
 //! crash, links break and lose what is on them, a compare-and-swap may be reported as unknown and land later, and every
@@ -27,6 +28,7 @@ use crate::shard::{
 };
 
 const NODES: usize = 3;
+const PARTITIONS: usize = 2;
 
 /// What a client could notice, or a person after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +50,8 @@ pub(crate) enum Finding {
 /// How much the world may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
+    /// That get records: 1 or 2.
+    pub partitions: u8,
     pub appends: u8,
     pub epochs: u8,
     pub crashes: u8,
@@ -81,9 +85,9 @@ struct Record {
 /// What survives a crash.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Disk {
-    log: Vec<Record>,
-    /// The first record that a crash may lose.
-    durable: usize,
+    logs: [Vec<Record>; PARTITIONS],
+    /// The first record of each that a crash may lose.
+    durable: [usize; PARTITIONS],
     file: Option<ReplicaFile>,
     starts: u64,
     is_damaged: bool,
@@ -96,15 +100,15 @@ struct Disk {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Life {
     shard: Shard,
-    high: usize,
+    high: [usize; PARTITIONS],
     /// What the log says is synced.
-    synced: usize,
+    synced: [usize; PARTITIONS],
     office: Option<u8>,
     /// The log is to say what it has, once it stands.
     stands: Vec<u64>,
     /// The key is to be read.
     reads: bool,
-    streams: BTreeMap<usize, (Stamp, usize)>,
+    streams: BTreeMap<usize, (Stamp, [usize; PARTITIONS])>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -134,8 +138,8 @@ pub(crate) struct World {
     rules: Rules,
     appended: u8,
     /// By offset: what was shown, and the epoch in which a leader committed it.
-    shown: Vec<Option<u8>>,
-    committed: Vec<Option<u8>>,
+    shown: [Vec<Option<u8>>; PARTITIONS],
+    committed: [Vec<Option<u8>>; PARTITIONS],
     /// The life that led each epoch.
     led: BTreeMap<u8, (usize, u64)>,
     finding: Option<Finding>,
@@ -143,8 +147,9 @@ pub(crate) struct World {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Action {
-    Append(usize),
-    Sync(usize),
+    /// A node, and a partition of it.
+    Append(usize, usize),
+    Sync(usize, usize),
     /// The first frame from one to the other.
     Deliver(usize, usize),
     /// Everything on the way from one to the other.
@@ -157,10 +162,11 @@ pub(crate) enum Action {
     Stand(usize),
     Land(usize),
     Unknown(usize),
-    /// It loses all but so many records of its log.
-    Crash(usize, usize),
-    Rot(usize, usize),
-    Tear(usize, usize),
+    /// It loses as many unsynced records of each partition, at most.
+    Crash(usize, [u8; PARTITIONS]),
+    /// It loses all but so many records of a partition.
+    Rot(usize, usize, usize),
+    Tear(usize, usize, usize),
     Doubt(usize),
     Stop(usize),
     Start(usize),
@@ -195,12 +201,14 @@ impl World {
             shard: ShardId(0),
             epoch: Epoch(0),
             trust: Trust::Sound,
-            hints: vec![(PartitionId(0), Offset(0))],
+            hints: (0..PARTITIONS as u32)
+                .map(|at| (PartitionId(at), Offset(0)))
+                .collect(),
         };
         let node = |node: usize| Node {
             disk: Disk {
-                log: vec![],
-                durable: 0,
+                logs: [vec![], vec![]],
+                durable: [0; PARTITIONS],
                 file: Some(file(node)),
                 starts: 0,
                 is_damaged: false,
@@ -225,8 +233,8 @@ impl World {
             budget,
             rules,
             appended: 0,
-            shown: vec![None; 8],
-            committed: vec![None; 8],
+            shown: [vec![None; 8], vec![None; 8]],
+            committed: [vec![None; 8], vec![None; 8]],
             led: BTreeMap::new(),
             finding: None,
         };

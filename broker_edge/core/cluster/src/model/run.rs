@@ -12,7 +12,7 @@ impl World {
             shard: ShardId(0),
             me: member(at),
             starts: Starts(node.disk.starts),
-            partitions: vec![PartitionId(0)],
+            partitions: (0..PARTITIONS as u32).map(PartitionId).collect(),
             min_in_sync: 2,
             credit_bytes: 64,
             rules,
@@ -20,7 +20,7 @@ impl World {
         // What recovery reads is in the page cache; it counts as synced only when recovery has synced it.
         let synced = match rules.holds(Rule::RecoverySyncs) {
             true => node.disk.durable,
-            false => node.disk.log.len(),
+            false => [0usize, 1].map(|partition| node.disk.logs[partition].len()),
         };
         let mut file = node.disk.file.clone();
         if let Some(file) = file
@@ -29,9 +29,12 @@ impl World {
         {
             file.trust = Trust::Sound;
         }
-        let hint = file.as_ref().map_or(0, |file| file.hints[0].1.0 as usize);
-        let high = hint.min(synced);
-        let partitions = vec![held(&node.disk, synced, high)];
+        let hint = |partition: usize| {
+            let hints = file.as_ref().map(|file| file.hints[partition].1);
+            hints.unwrap_or_default().0 as usize
+        };
+        let high = [0usize, 1].map(|partition| hint(partition).min(synced[partition]));
+        let partitions = partitions(&node.disk, synced, high);
         let is_damaged = std::mem::take(&mut node.disk.is_damaged);
         let stopped_cleanly = std::mem::take(&mut node.disk.stopped_cleanly);
         let found = Found {
@@ -73,13 +76,22 @@ impl World {
         }
     }
 
-    pub(super) fn crash(&mut self, at: usize, keep: usize) {
+    /// A crash in which one partition keeps only so many records, and the other all.
+    pub(super) fn lose(&mut self, at: usize, partition: usize, keep: usize) {
+        let mut kept = [usize::MAX; PARTITIONS];
+        kept[partition] = keep;
+        self.crash(at, kept);
+    }
+
+    pub(super) fn crash(&mut self, at: usize, keep: [usize; PARTITIONS]) {
         let node = &mut self.nodes[at];
         if node.life.take().is_none() {
             return;
         }
-        node.disk.log.truncate(keep);
-        node.disk.durable = node.disk.durable.min(keep);
+        for (partition, keep) in keep.into_iter().enumerate() {
+            node.disk.logs[partition].truncate(keep);
+            node.disk.durable[partition] = node.disk.durable[partition].min(keep);
+        }
         for flight in self.flights.iter_mut().filter(|flight| flight.by == at) {
             flight.is_orphan = true;
         }
@@ -90,19 +102,19 @@ impl World {
         }
     }
 
-    pub(super) fn append(&mut self, at: usize) {
+    pub(super) fn append(&mut self, at: usize, partition: usize) {
         let Some(epoch) = self.nodes[at].life.as_ref().and_then(|life| life.office) else {
             return;
         };
         self.budget.appends = self.budget.appends.saturating_sub(1);
         self.appended += 1;
         let payload = self.appended;
-        self.written(at, Record { epoch, payload });
+        self.written(at, partition, Record { epoch, payload });
     }
 
     /// The log has written a record behind its end.
-    fn written(&mut self, at: usize, record: Record) {
-        let log = &mut self.nodes[at].disk.log;
+    fn written(&mut self, at: usize, partition: usize, record: Record) {
+        let log = &mut self.nodes[at].disk.logs[partition];
         let is_first = log.last().is_none_or(|last| last.epoch != record.epoch);
         let epoch = (Epoch(record.epoch.into()), Offset(log.len() as u64));
         log.push(record);
@@ -111,7 +123,7 @@ impl World {
         self.event(
             at,
             Event::Written {
-                partition: 0,
+                partition,
                 end,
                 epochs,
             },
@@ -119,13 +131,13 @@ impl World {
         self.pump(at);
     }
 
-    pub(super) fn sync(&mut self, at: usize) {
+    pub(super) fn sync(&mut self, at: usize, partition: usize) {
         let node = &mut self.nodes[at];
         let Some(life) = &mut node.life else { return };
-        node.disk.durable = node.disk.log.len();
-        life.synced = node.disk.durable;
-        let to = Offset(life.synced as u64);
-        self.event(at, Event::Synced { partition: 0, to });
+        node.disk.durable[partition] = node.disk.logs[partition].len();
+        life.synced[partition] = node.disk.durable[partition];
+        let to = Offset(life.synced[partition] as u64);
+        self.event(at, Event::Synced { partition, to });
     }
 
     pub(super) fn deliver(&mut self, from: usize, to: usize) {
@@ -196,23 +208,31 @@ impl World {
             }
             Effect::Stand { number, .. } => life.stands.push(number),
             Effect::Lead { epoch } => self.leads(at, epoch.0 as u8),
-            Effect::Take { bytes, .. } => match bytes[..] {
-                [offset, epoch, payload] if usize::from(offset) == node.disk.log.len() => {
-                    self.written(at, Record { epoch, payload });
+            Effect::Take {
+                partition, bytes, ..
+            } => {
+                let end = node.disk.logs[partition].len();
+                match bytes[..] {
+                    [offset, epoch, payload] if usize::from(offset) == end => {
+                        self.written(at, partition, Record { epoch, payload });
+                    }
+                    _ => events.push_back(Event::TakeRefused),
                 }
-                _ => events.push_back(Event::TakeRefused),
-            },
-            Effect::Truncate { to, .. } | Effect::Restart { at: to, .. } => {
-                let to = (to.0 as usize).min(node.disk.log.len());
-                node.disk.log.truncate(to);
-                node.disk.durable = node.disk.durable.min(to);
-                (life.synced, life.high) = (life.synced.min(to), life.high.min(to));
             }
-            Effect::CommitTo { to, .. } => self.show(at, to.0 as usize),
+            Effect::Truncate { partition, to } | Effect::Restart { partition, at: to } => {
+                let log = &mut node.disk.logs[partition];
+                let to = (to.0 as usize).min(log.len());
+                log.truncate(to);
+                for mark in [&mut node.disk.durable, &mut life.synced, &mut life.high] {
+                    mark[partition] = mark[partition].min(to);
+                }
+            }
+            Effect::CommitTo { partition, to } => self.show(at, partition, to.0 as usize),
             Effect::Stream {
                 to, stamp, from, ..
             } => {
-                life.streams.insert(index(&to), (stamp, from[0].0 as usize));
+                let from = [0usize, 1].map(|partition| from[partition].0 as usize);
+                life.streams.insert(index(&to), (stamp, from));
             }
             Effect::EndStreams => life.streams.clear(),
             Effect::Cas { expected, key } => {
@@ -227,8 +247,10 @@ impl World {
             }
             Effect::ReadKey => life.reads = true,
             Effect::Office(Office::Open { epoch }) => {
-                let is_old =
-                    (0..self.shown.len()).any(|at| self.shown[at].is_some() && at >= life.high);
+                let is_old = (0..PARTITIONS).any(|partition| {
+                    let shown = self.shown[partition].iter().flatten().count();
+                    shown > life.high[partition]
+                });
                 life.office = Some(epoch.0 as u8);
                 if is_old {
                     self.find(Finding::ServesOld);
@@ -253,21 +275,24 @@ impl World {
             let Some(frames) = self.links.get_mut(&(at, *to)) else {
                 continue;
             };
-            while let Some(record) = node.disk.log.get(*next) {
-                frames.push_back(Frame::Batches {
-                    stamp: *stamp,
-                    partition: PartitionId(0),
-                    told: Told {
-                        high_watermark: Offset(life.high as u64),
-                        log_start: Offset(0),
-                    },
-                    edges: Edges {
-                        first: true,
-                        last: true,
-                    },
-                    bytes: vec![*next as u8, record.epoch, record.payload],
-                });
-                *next += 1;
+            for (partition, next) in next.iter_mut().enumerate() {
+                let high_watermark = Offset(life.high[partition] as u64);
+                for record in node.disk.logs[partition].iter().skip(*next) {
+                    frames.push_back(Frame::Batches {
+                        stamp: *stamp,
+                        partition: PartitionId(partition as u32),
+                        told: Told {
+                            high_watermark,
+                            log_start: Offset(0),
+                        },
+                        edges: Edges {
+                            first: true,
+                            last: true,
+                        },
+                        bytes: vec![*next as u8, record.epoch, record.payload],
+                    });
+                    *next += 1;
+                }
             }
         }
     }
@@ -284,78 +309,80 @@ impl World {
     }
 
     /// A node shows what is below `to`.
-    fn show(&mut self, at: usize, to: usize) {
+    fn show(&mut self, at: usize, partition: usize, to: usize) {
         let node = &mut self.nodes[at];
         let Some(life) = &mut node.life else { return };
         let is_leading = life.shard.is_leading();
         let epoch = life.shard.epoch().0 as u8;
-        for offset in life.high..to {
-            let Some(record) = node.disk.log.get(offset) else {
+        for offset in life.high[partition]..to {
+            let Some(record) = node.disk.logs[partition].get(offset) else {
                 self.finding.get_or_insert(Finding::Lost);
                 return;
             };
-            if *self.shown[offset].get_or_insert(record.payload) != record.payload {
+            let shown = &mut self.shown[partition][offset];
+            if *shown.get_or_insert(record.payload) != record.payload {
                 self.finding.get_or_insert(Finding::TwoPayloads);
             }
             if is_leading {
-                self.committed[offset].get_or_insert(epoch);
+                self.committed[partition][offset].get_or_insert(epoch);
             }
         }
-        life.high = life.high.max(to);
+        life.high[partition] = life.high[partition].max(to);
     }
 
     /// Looks at what no single step shows.
     pub(super) fn look(&mut self) {
         for at in 0..NODES {
             let node = &self.nodes[at];
-            let has = |offset: usize, until: usize| {
-                let record = node.disk.log[..until.min(node.disk.log.len())].get(offset);
-                record.map(|record| record.payload) == self.shown[offset]
-            };
-            let committed = |before: u8| {
-                let of = move |(_, epoch): &(usize, &Option<u8>)| {
-                    epoch.is_some_and(|epoch| epoch < before)
-                };
-                self.committed
-                    .iter()
-                    .enumerate()
-                    .filter(of)
-                    .map(|(offset, _)| offset)
-            };
+            let whole = [usize::MAX; PARTITIONS];
             let leads = node.life.as_ref().filter(|life| life.shard.is_leading());
-            let lost = leads.is_some_and(|life| {
-                committed(life.shard.epoch().0 as u8).any(|offset| !has(offset, usize::MAX))
-            });
-            let is_sound = node
-                .disk
-                .file
-                .as_ref()
-                .is_some_and(|file| file.trust == Trust::Sound);
+            let lost = leads.is_some_and(|life| self.lacks(at, life.shard.epoch().0 as u8, whole));
+            let file = node.disk.file.as_ref();
+            let is_sound = file.is_some_and(|file| file.trust == Trust::Sound);
             let is_whole = is_sound && !node.disk.is_torn && !node.disk.is_damaged;
-            let misses = is_whole
-                && self.key.1.in_sync.contains(&member(at))
-                && committed(u8::MAX).any(|offset| !has(offset, node.disk.durable));
+            let in_sync = self.key.1.in_sync.contains(&member(at));
             if lost {
                 self.find(Finding::Lost);
-            } else if misses {
+            } else if is_whole && in_sync && self.lacks(at, u8::MAX, node.disk.durable) {
                 self.find(Finding::NotInSync);
             }
         }
     }
+
+    /// Whether a node lacks, below these offsets, a record that was committed before this epoch.
+    fn lacks(&self, at: usize, before: u8, below: [usize; PARTITIONS]) -> bool {
+        (0..PARTITIONS).any(|partition| {
+            let log = &self.nodes[at].disk.logs[partition];
+            let log = &log[..below[partition].min(log.len())];
+            let committed = self.committed[partition].iter().zip(&self.shown[partition]);
+            committed.enumerate().any(|(offset, (epoch, shown))| {
+                let counts = epoch.is_some_and(|epoch| epoch < before);
+                counts && log.get(offset).map(|record| record.payload) != *shown
+            })
+        })
+    }
 }
 
-pub(super) fn held(disk: &Disk, synced: usize, high: usize) -> Held {
-    let mut history = History::default();
-    for (at, record) in disk.log.iter().enumerate() {
-        history
-            .appended(Epoch(record.epoch.into()), Offset(at as u64))
-            .expect("epochs grow");
-    }
-    Held {
-        log_start: Offset(0),
-        end: Offset(disk.log.len() as u64),
-        synced: Offset(synced as u64),
-        high_watermark: Offset(high as u64),
-        history,
-    }
+/// What the log says it has.
+pub(super) fn partitions(
+    disk: &Disk,
+    synced: [usize; PARTITIONS],
+    high: [usize; PARTITIONS],
+) -> Vec<Held> {
+    let held = |partition: usize| {
+        let mut history = History::default();
+        let log = &disk.logs[partition];
+        for (at, record) in log.iter().enumerate() {
+            let (epoch, at) = (Epoch(record.epoch.into()), Offset(at as u64));
+            history.appended(epoch, at).expect("epochs grow");
+        }
+        Held {
+            log_start: Offset(0),
+            end: Offset(log.len() as u64),
+            synced: Offset(synced[partition] as u64),
+            high_watermark: Offset(high[partition] as u64),
+            history,
+        }
+    };
+    (0..PARTITIONS).map(held).collect()
 }

@@ -20,7 +20,7 @@ fn weight(action: Action) -> usize {
     match action {
         Action::DeliverAll(..) | Action::Land(_) | Action::Start(_) => 12,
         Action::Stand(_) | Action::Read(_) => 12,
-        Action::Sync(_) | Action::Append(_) | Action::Watch(_) | Action::Round(_) => 8,
+        Action::Sync(..) | Action::Append(..) | Action::Watch(_) | Action::Round(_) => 8,
         Action::Deliver(..) | Action::Retry(_) => 4,
         Action::Grace(_) | Action::Heard(..) | Action::Silent(..) => 2,
         _ => 1,

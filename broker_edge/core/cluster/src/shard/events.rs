@@ -73,6 +73,8 @@ pub enum Timer {
     Long,
     /// 10 s, doubling up to 10 min: a member that was removed for its lag may come back.
     HoldBack(Member),
+    /// 2 s: the successor has not become ready; the leader goes on.
+    HandOver,
     /// 5 s: the high watermarks go to the replica file.
     Hints,
 }

@@ -323,6 +323,15 @@ impl Shard {
     pub(super) fn hand_over(&mut self, to: Member, out: &mut Effects) {
         if let Some(leading) = self.leading() {
             leading.successor = Some(to);
+            out.push(Effect::Arm(Timer::HandOver));
+            self.progress(out);
+        }
+    }
+
+    pub(super) fn hand_over_failed(&mut self, out: &mut Effects) {
+        // One that is on its way may still be written; the leader is deposed by it then, as by any other.
+        if let Some(leading) = self.leading() {
+            leading.successor = None;
             self.progress(out);
         }
     }

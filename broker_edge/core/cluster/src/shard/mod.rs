@@ -291,6 +291,7 @@ impl Shard {
             Timer::Retry => self.begin_round(out),
             Timer::Long => self.waited_long = true,
             Timer::HoldBack(member) => self.held_back_over(&member, out),
+            Timer::HandOver => self.hand_over_failed(out),
             Timer::Hints => {
                 self.write_file(out);
                 out.push(Effect::Arm(Timer::Hints));
