@@ -154,19 +154,30 @@ pub fn parse_shared(filter: &str) -> Result<Option<SharedFilter<'_>>, TopicError
 /// match names that begin with `$`.
 #[must_use]
 pub fn filter_matches(filter: &str, topic: &str) -> bool {
-    let (filter, topic) = (filter.as_bytes(), topic.as_bytes());
-    if topic.first() == Some(&b'$') && matches!(filter.first(), Some(b'+' | b'#')) {
+    if topic.starts_with('$') && filter.starts_with(['+', '#']) {
         return false;
     }
-    let mut levels = topic.split(|byte| *byte == b'/');
-    for wanted in filter.split(|byte| *byte == b'/') {
-        if wanted == b"#" {
+    let (mut filter, mut topic) = (Some(filter), Some(topic));
+    while let Some(text) = filter {
+        let (wanted, next) = match text.split_once('/') {
+            Some((wanted, next)) => (wanted, Some(next)),
+            None => (text, None),
+        };
+        if wanted == "#" {
             return true;
         }
-        match levels.next() {
-            Some(level) if wanted == b"+" || wanted == level => {}
-            _ => return false,
-        }
+        let Some(levels) = topic else { return false };
+        // A level may be long: only `+` has to find its end.
+        topic = if wanted == "+" {
+            levels.split_once('/').map(|(_, rest)| rest)
+        } else {
+            match levels.strip_prefix(wanted) {
+                Some("") => None,
+                Some(rest) if rest.starts_with('/') => Some(&rest[1..]),
+                _ => return false,
+            }
+        };
+        filter = next;
     }
-    levels.next().is_none()
+    topic.is_none()
 }

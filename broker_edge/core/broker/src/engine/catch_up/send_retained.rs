@@ -46,7 +46,7 @@ impl CatchingUp<'_> {
             .conn(conn)
             .is_some_and(|conn| conn.subacks_pending == 0);
         let mut place = 0;
-        while is_answered && place < EARLY_MAX {
+        while is_answered && place < EARLY_MAX && *steps > 0 {
             let Some(mut cursor) = self.take_retained_cursor(key, place) else {
                 return;
             };
@@ -107,6 +107,10 @@ impl CatchingUp<'_> {
             if !session.behind.is_empty() {
                 // Records published in between, up to the next SUBSCRIBE.
                 *steps = steps.saturating_sub(1);
+                return Progress::Unfinished;
+            }
+            // The next one may be long in finding nothing.
+            if *steps == 0 {
                 return Progress::Unfinished;
             }
         }

@@ -65,6 +65,11 @@ fn bytes_of(topic: &str, payload_bytes: usize) -> u64 {
     (topic.len() + payload_bytes) as u64
 }
 
+/// How many topics of usual length one counts as, where it is compared with a filter.
+fn look_cost(topic: &str) -> usize {
+    1 + topic.len() / 256
+}
+
 impl Retained {
     /// # Errors
     /// The log cannot be read.
@@ -229,9 +234,9 @@ impl Retained {
             })
     }
 
-    /// The number of topics examined, and the records that a filter matches, in log order, so that they are read in one
-    /// pass through the log; `None` if more than `listed_max` match or more than `looked_max` topics had to be
-    /// examined.
+    /// The number of topics examined, of which long ones count as several, and the records that a filter matches, in log
+    /// order, so that they are read in one pass through the log; `None` if more than `listed_max` match or more than
+    /// `looked_max` topics had to be examined.
     pub fn list(
         &self,
         filter: &str,
@@ -240,7 +245,7 @@ impl Retained {
         let mut records = Vec::new();
         let mut looked = 0;
         for (topic, entry) in self.reached(filter) {
-            looked += 1;
+            looked += look_cost(topic);
             let matches = filter_matches(filter, topic);
             if looked > looked_max || (matches && records.len() == listed_max) {
                 return (looked, None);

@@ -17,7 +17,7 @@ use headwater_mqtt::filter_matches;
 
 use crate::engine::ids::PartitionIndex;
 
-use super::{RecordRef, Retained};
+use super::{RecordRef, Retained, look_cost};
 
 /// So many records or topics examined cost one step of a reader.
 pub(in crate::engine) const STEP_RECORDS: usize = 1024;
@@ -185,8 +185,8 @@ fn go_on(
                     stored: place.stored,
                 });
             }
-            looked += 1;
-            if looked == STEP_RECORDS {
+            looked += look_cost(topic);
+            if looked >= STEP_RECORDS {
                 if *steps == 0 {
                     return NextValue::Unfinished;
                 }

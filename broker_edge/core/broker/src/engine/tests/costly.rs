@@ -110,6 +110,50 @@ fn connections_that_are_paused_for_their_work_keep_little_each() {
     );
 }
 
+/// Filters that match nothing retained have to be looked up all the same, each among all of it.
+#[test]
+fn many_filters_are_looked_up_among_the_retained_messages_over_many_turns() {
+    const FILTERS: usize = 200;
+    for (topics, long) in [(1100, 1), (20, 60_000)] {
+        let dir = dir();
+        let mut rig = Rig::open(dir.path(), SyncMode::Never);
+        let publisher = rig.connect(ConnectFields::new(VERSION, "retains"));
+        for number in 0..topics {
+            let topic = format!("{}{number}/b", "a".repeat(long));
+            rig.publish_to(&topic, true, publisher, VERSION, 1, "x");
+            rig.packets(publisher, VERSION, 1);
+        }
+        let key = rig.connect(ConnectFields::new(VERSION, "subscriber"));
+        let filters: Vec<String> = (0..FILTERS).map(|number| format!("+/c{number}")).collect();
+        let options = SubscriptionOptions::new(QoS::AtMostOnce);
+        let all: Vec<Subscription<'_>> = filters
+            .iter()
+            .map(|filter| Subscription { filter, options })
+            .collect();
+        rig.feed(key, |out| {
+            encode::subscribe(out, VERSION, PacketId::FIRST, &[], &all)
+        });
+        let left = |rig: &Rig| {
+            let session = rig.engine.clients.session_key(key).expect("it is there");
+            let session = rig.engine.clients.session(session).expect("it is there");
+            session.extras.retained.len()
+        };
+        rig.packets(key, VERSION, 1);
+        let (mut before, mut most, mut turns) = (left(&rig).min(FILTERS), 0, 0);
+        while before > 0 {
+            rig.turn();
+            most = most.max(before - left(&rig));
+            before = left(&rig);
+            turns += 1;
+            assert!(turns < 10 * FILTERS, "{before} are left");
+        }
+        assert!(
+            turns > 4 && most <= 32,
+            "{turns} turns, {most} in one of them"
+        );
+    }
+}
+
 #[test]
 fn a_usual_publisher_is_not_paused_for_its_work() {
     let dir = dir();
