@@ -8,13 +8,15 @@ use std::collections::HashMap;
 
 use super::entries::{Entries, Entry};
 
-/// Comparing so many bytes of a topic with the levels of an edge is as much work as visiting a node.
+/// Comparing so many bytes of an edge with the levels of a topic is as much work as visiting a node.
 const NODE_BYTES: usize = 32;
 
 #[derive(Debug)]
 struct Node<E> {
     /// By the first level of the edge.
     levels: HashMap<Box<str>, Box<Edge<E>>>,
+    /// No first level has more bytes. Whoever publishes chooses how long a level is, and a longer one is not looked up.
+    longest: u16,
     /// The edge that begins with `+`.
     any: Option<Box<Edge<E>>>,
     /// Filters that end here.
@@ -36,6 +38,7 @@ impl<E> Default for Node<E> {
     fn default() -> Self {
         Self {
             levels: HashMap::new(),
+            longest: 0,
             any: None,
             here: Entries::default(),
             below: Entries::default(),
@@ -52,6 +55,11 @@ impl<E> Node<E> {
         self.here.is_empty() && self.below.is_empty()
     }
 
+    fn named(&self, level: &str) -> Option<&Edge<E>> {
+        let may_be = level.len() <= usize::from(self.longest);
+        may_be.then(|| self.levels.get(level).map(Box::as_ref))?
+    }
+
     fn edge_mut(&mut self, level: &str) -> Option<&mut Edge<E>> {
         if level == "+" {
             self.any.as_deref_mut()
@@ -64,6 +72,8 @@ impl<E> Node<E> {
         if level == "+" {
             self.any.insert(Box::new(edge))
         } else {
+            let bytes = u16::try_from(level.len()).unwrap_or(u16::MAX);
+            self.longest = self.longest.max(bytes);
             let entry = self.levels.entry(level.into());
             entry.insert_entry(Box::new(edge)).into_mut()
         }
@@ -76,6 +86,7 @@ impl<E> Node<E> {
             self.levels.remove(level);
             if self.levels.is_empty() {
                 self.levels = HashMap::new();
+                self.longest = 0;
             }
         }
     }
@@ -189,13 +200,14 @@ impl<E: Entry> Index<E> {
         if let Some(entries) = self.exact.get(topic) {
             found(entries);
         }
+        // Once, and not at each node: the levels may be long.
+        let levels: Vec<&str> = topic.split('/').collect();
         if !topic.starts_with('$') {
-            return visit(&self.root, Some(topic), found);
+            return visit(&self.root, &levels, found);
         }
         // Wildcards at the first level do not match topics that begin with `$` (MQTT-4.7.2-1).
-        let (first, rest) = split_level(topic);
-        let edge = self.root.levels.get(first);
-        1 + edge.map_or(0, |edge| follow(edge, rest, found))
+        let edge = self.root.named(levels[0]);
+        1 + edge.map_or(0, |edge| follow(edge, &levels[1..], found))
     }
 }
 
@@ -273,26 +285,23 @@ fn remove_below<E>(
     removed
 }
 
-/// `rest` is `None` after the last level.
-fn visit<E>(node: &Node<E>, rest: Option<&str>, found: &mut impl FnMut(&Entries<E>)) -> u32 {
+/// `rest` are the levels of the topic below the node.
+fn visit<E>(node: &Node<E>, rest: &[&str], found: &mut impl FnMut(&Entries<E>)) -> u32 {
     found(&node.below);
-    let Some(text) = rest else {
+    let Some((level, next)) = rest.split_first() else {
         found(&node.here);
         return 1;
     };
-    let (level, next) = split_level(text);
-    let named = node.levels.get(level);
-    let edges = named.into_iter().chain(&node.any);
+    let edges = node.named(level).into_iter().chain(node.any.as_deref());
     1 + edges.map(|edge| follow(edge, next, found)).sum::<u32>()
 }
 
 /// Visits the node at the end of an edge if the levels on the way match.
-fn follow<E>(edge: &Edge<E>, rest: Option<&str>, found: &mut impl FnMut(&Entries<E>)) -> u32 {
+fn follow<E>(edge: &Edge<E>, rest: &[&str], found: &mut impl FnMut(&Entries<E>)) -> u32 {
     let Some(own) = edge.rest.as_deref() else {
         return visit(&edge.node, rest, found);
     };
-    let Some(topic) = rest else { return 1 };
-    let (compared, after) = after_levels(own, topic);
+    let (compared, after) = after_levels(own.as_bytes(), rest);
     let passed = u32::try_from(compared / NODE_BYTES).unwrap_or(u32::MAX >> 1);
     match after {
         Some(rest) => passed + visit(&edge.node, rest, found),
@@ -300,30 +309,26 @@ fn follow<E>(edge: &Edge<E>, rest: Option<&str>, found: &mut impl FnMut(&Entries
     }
 }
 
-/// How many bytes of a topic were compared with the levels of an edge, and what follows them in the topic if they match:
-/// `Some(None)` if nothing does.
-fn after_levels<'a>(own: &str, topic: &'a str) -> (usize, Option<Option<&'a str>>) {
-    let (levels, bytes) = (own.as_bytes(), topic.as_bytes());
-    let (mut at, mut own_at) = (0, 0);
-    while own_at < levels.len() {
+/// How many bytes of an edge were compared with the levels of a topic, and which levels follow if they match.
+fn after_levels<'a, 'b>(own: &[u8], mut levels: &'a [&'b str]) -> (usize, Option<&'a [&'b str]>) {
+    let mut at = 0;
+    while let Some((name, after)) = levels.split_first() {
         // A `+` is a level of its own, because a filter with another one is not valid.
-        if levels[own_at] == b'+' {
-            own_at += 1;
-            while at < bytes.len() && bytes[at] != b'/' {
-                at += 1;
-            }
-        } else if bytes.get(at) == Some(&levels[own_at]) {
-            own_at += 1;
+        if own.get(at) == Some(&b'+') {
             at += 1;
+        } else if own[at..].starts_with(name.as_bytes()) {
+            at += name.len();
         } else {
             return (at, None);
         }
+        levels = after;
+        match own.get(at) {
+            None => return (at, Some(levels)),
+            Some(b'/') => at += 1,
+            Some(_) => return (at, None),
+        }
     }
-    match bytes.get(at) {
-        None => (at, Some(None)),
-        Some(b'/') => (at, topic.get(at + 1..).map(Some)),
-        Some(_) => (at, None),
-    }
+    (at, None)
 }
 
 #[cfg(test)]

@@ -103,3 +103,31 @@ fn empty_levels_are_levels() {
     }
     assert!(index.is_empty());
 }
+
+/// Whoever publishes chooses how long a level is: it must not be read anew at each node.
+#[test]
+fn a_long_level_of_a_topic_costs_little_more_than_a_short_one() {
+    const BITS: u32 = 11;
+    let mut index = Index::default();
+    for number in 0..1 << BITS {
+        let levels: Vec<&str> = (0..BITS)
+            .map(|bit| if number >> bit & 1 == 1 { "+" } else { "l" })
+            .collect();
+        for (end, place) in [("x", 0), ("y/+", 1)] {
+            let entries = index.entries_of(&format!("{}/{end}", levels.join("/")));
+            entries.insert(One(2 * number + place));
+        }
+    }
+    let time_of = |last: &str| {
+        let topic = format!("{}{last}", "l/".repeat(BITS as usize));
+        let one = || {
+            let start = std::time::Instant::now();
+            let visited = index.for_each_match(&topic, &mut |_| {});
+            assert!(visited > 1 << BITS, "{visited}");
+            start.elapsed()
+        };
+        (0..20).map(|_| one()).min().expect("there are some")
+    };
+    let (short, long) = (time_of("z"), time_of(&"z".repeat(60_000)));
+    assert!(long < 10 * short, "{long:?}, and {short:?} for a short one");
+}
