@@ -31,8 +31,8 @@ STEPS = int(os.environ.get("HEADWATER_STEPS", "12000"))
 STEPS_OF_HISTORY = 40
 STEPS_OF_RUN = 20_000
 """Hypothesis keeps what it has tried in memory, so that a long form is many runs."""
-STEPS_OF_CONTROL = (12_000, 40_000)
-"""Another number of steps is another choice of histories: what the first one misses by chance, the second one finds."""
+STEPS_OF_CONTROL = (12_000, 40_000, 80_000)
+"""Another number of steps is another choice of histories: what one misses by chance, the next one finds."""
 IDS_ = st.sampled_from(IDS)
 BOXES = st.integers(0, 1)
 THEN = st.booleans()
