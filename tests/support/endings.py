@@ -51,6 +51,7 @@ WANTED = {"good": "2.0.0", "cancelled": "3.0.0", "timed-out": "3.1.0", "supersed
 """Action → version of images that fit the hardware p2."""
 CALLED_OFF = ("cancelled", "timed-out", "superseded")
 """Those of them that end while their devices are away."""
+_AT_WORK = ("QUEUED", "DELIVERED", "ACCEPTED", "IN_PROGRESS")
 SPEECHLESS = ("silent", "offline")
 _LARGE = 1_000
 """From this number of devices on, the machine is busy, and pauses mean less."""
@@ -129,15 +130,25 @@ class Endings:
         self.until("ticks", lambda: time.monotonic() - begun > number * self.world.tick_s)
 
     def pass_time(self, row: dict[str, Any] | None) -> None:
-        """An hour passes whenever nobody does anything more."""
+        """An hour passes whenever nobody does anything more: on a busy machine a command may be long on its way."""
         self.fleet.check()
-        if row is not None and self.is_quiet():
+        if row is not None and self.is_quiet() and not self.at_work(row["action_id"]):
             self.clock.pass_s(HOUR_S)
             self.quiet_since = (self.quiet_since[0], time.monotonic())
 
     def over(self, action: str, *, kills: int = 0) -> dict[str, Any]:
         seconds = 120 + self.fleet.count / 4
         return self.world.until_over(action, seconds=seconds, kills=kills, each=self.pass_time)
+
+    def at_work(self, action: str) -> list[str]:
+        """Devices without a fault that are there and have not ended what they were sent. Those that were moved in the
+        middle of it may have lost it."""
+        left_out = self.fleet.away | self.moved
+        return [
+            id_
+            for id_, state in self.states(action).items()
+            if state in _AT_WORK and self.fleet.kinds[id_] == "ok" and id_ not in left_out
+        ]
 
     # -- trouble ------------------------------------------------------------------------------------------------------
 

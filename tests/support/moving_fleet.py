@@ -52,6 +52,7 @@ class MovingFleet:
         self.hardware = {id_: HARDWARE[number % len(HARDWARE)] for number, id_ in enumerate(self.ids)}
         self.place: dict[str, int] = {}
         """Device id → index of its broker."""
+        self.away: set[str] = set()
 
     def __enter__(self) -> MovingFleet:
         bounds = [self.count * part // self.processes for part in range(self.processes + 1)]
@@ -84,11 +85,13 @@ class MovingFleet:
             process.wait()
 
     def leave(self, device_id: str) -> None:
+        self.away.add(device_id)
         self._say(self._process(device_id), ["leave", device_id])
 
     def move(self, device_id: str, to: int) -> None:
         """The device returns at this broker."""
         self.place[device_id] = to
+        self.away.discard(device_id)
         self._say(self._process(device_id), ["move", device_id, self.ports[to]])
 
     def check(self) -> None:
