@@ -3,6 +3,7 @@
 //!
 //! Only a cache: a lost entry costs another lookup. Bounded for all readers together.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -23,6 +24,8 @@ const NAMES_MAX: usize = 256;
 /// With more filters to match than this, everything is read: matching all topics of a log with all filters of a session
 /// would block the loop longer than any read.
 const MATCHED_MAX: usize = 16;
+/// Bytes of topics, by the number of filters, that a reader matches at a time: a few milliseconds.
+pub(super) const MATCHED_BYTES_MAX: usize = 32 << 20;
 
 /// One read position: that of a session or group in a partition, or of one of the session's replays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,15 +159,39 @@ impl<'a> Wanted<'a> {
             .collect()
     }
 
-    /// Whether a topic may be among them.
-    pub fn has(self, topic: &str) -> bool {
+    /// Whether a topic may be among them. Takes the bytes that are matched from `left`; once they are used up every topic
+    /// may be, and is matched when it is read.
+    pub fn may_have(self, topic: &str, left: &Cell<usize>) -> bool {
+        let filters = match self {
+            Self::Filter(_) => 1,
+            Self::All(session) if session.subscriptions.len() > MATCHED_MAX => return true,
+            Self::All(session) => session.subscriptions.len(),
+        };
+        let Some(rest) = left.get().checked_sub(topic.len() * filters) else {
+            return true;
+        };
+        left.set(rest);
         match self {
             Self::Filter(filter) => filter_matches(filter, topic),
-            Self::All(session) if session.subscriptions.len() > MATCHED_MAX => true,
             Self::All(session) => session
                 .subscriptions
                 .iter()
                 .any(|held| filter_matches(&held.filter, topic)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_there_is_no_time_to_match_may_be_wanted() {
+        let (wanted, left) = (Wanted::Filter("a/+"), Cell::new(10));
+        let mut found = ["b/1", "a/1", "b/2", "b/3"].map(|topic| wanted.may_have(topic, &left));
+        assert_eq!(found, [false, true, false, true]);
+        left.set(usize::MAX);
+        found = ["b/1", "a/1", "b/2", "b/3"].map(|topic| wanted.may_have(topic, &left));
+        assert_eq!(found, [false, true, false, false], "the control");
     }
 }

@@ -4,6 +4,8 @@
 //! The reader whose turn it is makes the read, so that a read error is its own; the others waiting for the same batch
 //! find it in the cache. The bytes read in a turn are limited, so that the live stream does not wait.
 
+use std::cell::Cell;
+
 use headwater_log::{Batch, Offset, ReadError, TopicFilter};
 
 use crate::engine::clients::Clients;
@@ -13,7 +15,7 @@ use crate::engine::observe::Count;
 use crate::engine::shared_groups::Groups;
 
 use super::CatchingUp;
-use super::candidate_cache::{ReaderId, Wanted};
+use super::candidate_cache::{MATCHED_BYTES_MAX, ReaderId, Wanted};
 use super::readers::{READ_BYTES, READ_STEPS, Reading, STEP_BYTES};
 
 /// With this many sessions that have something to send, nothing more is read: a read would evict what they need.
@@ -125,7 +127,8 @@ impl CatchingUp<'_> {
         };
         let log = &self.env.partitions[reading.id.partition.index()];
         let names = wanted.names();
-        let matching = |topic: &str| wanted.has(topic);
+        let left = Cell::new(MATCHED_BYTES_MAX);
+        let matching = |topic: &str| wanted.may_have(topic, &left);
         let topics = match &names {
             Some(names) => TopicFilter::Topics(names),
             None => TopicFilter::Matching(&matching),
