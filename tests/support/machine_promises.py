@@ -270,8 +270,10 @@ class MachinePromises:
         is_ending = target.state is S.CANCELLING and target.attempt == publish.attempt
         if is_ending and target.outbox is None and target.cancel_log_id == log.id:
             self.breaks(UNWANTED, f"{publish.idempotency_key} in {log.id}: {target}")
-        # A copy is withdrawn as soon as its log can be reached.
-        is_copy, was_reached = f"{publish.attempt}/{log.id}" in target.copies, log.id in self._world.reached
+        # A copy is withdrawn in the first turn that knows it and can reach its log.
+        copy = f"{publish.attempt}/{log.id}"
+        is_copy = copy in target.copies
+        was_reached = log.id in self._world.reached and (*target.key, copy) in self._world.withdrawn
         is_unwanted = (is_older or is_over) and not is_told
         if (is_unwanted and (was_reached or not is_copy)) or (is_ending and is_copy and was_reached):
             self.breaks(UNWANTED, f"{publish.idempotency_key} in {log.id}: {target}")

@@ -136,6 +136,9 @@ class World:
         """The requests that the process no longer passes to the engine."""
         self.reached: set[str] = set()
         """The logs that took everything that was owed to them in the last turn."""
+        self.withdrawn: set[tuple[str, str, str]] = set()
+        """Action, device and copy of those that the last turn withdraws, where it can. The answer to a cancel may tell
+        of another one."""
         self.held: tuple[int, int] | None = None
         self.meant: dict[str, int] = {}
         """request_id of an approval that names no wave → the wave from 0 that waited then."""
@@ -300,6 +303,7 @@ class World:
         waiting = {report.place for report in self.state.waiting} | {report.place for report in decision.waiting}
         first = next((n for n, report in enumerate(self.tables.reports) if report.place in waiting), start)
         self.state, self.reached = self.tables.loaded(self.now_us), set()
+        self.withdrawn = set()
         self.promises.limits.forget()
         self.read_to, self.held = max(0, min(first, start) - again), None
         self.answered = {one.request_id for one in self.tables.requests[: self.tables.settled]}
@@ -330,6 +334,7 @@ class World:
 
     def _publish(self, decision: Decision) -> None:
         self.reached = {box.log.id for box in self.boxes if box.is_up and box.late is None}
+        self.withdrawn = self._copies()
         for box in self.boxes:
             mine = [one for one in decision.publishes if one.log_id in (None, box.known.log_id)]
             if not mine or not box.is_up or box.late is not None:
@@ -342,6 +347,10 @@ class World:
                 self._place(places, refused)
             elif box.answers == "late":
                 box.late = places
+
+    def _copies(self) -> set[tuple[str, str, str]]:
+        targets = [self.state.targets.get(action_id, {}).get(id_) for action_id, id_ in self.state.copied]
+        return {(one.action_id, one.device_id, copy) for one in targets if one is not None for copy in one.copies}
 
     def _append(self, log: Log, publish: Publish) -> Place:
         self.promises.placed(publish, log)
