@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from actions.engine import Action, ActionPhase, Decision, EngineState, Publish, Target, TargetState
+from actions.engine import Action, ActionPhase, Decision, EngineState, Limits, Publish, Target, TargetState
 from actions.engine.selection import select
 from actions.engine.waves import waves_of
 from support.engine import SECOND
@@ -275,7 +275,10 @@ class MachinePromises:
         is_copy = copy in target.copies
         was_reached = log.id in self._world.reached and (*target.key, copy) in self._world.withdrawn
         is_unwanted = (is_older or is_over) and not is_told
-        if (is_unwanted and (was_reached or not is_copy)) or (is_ending and is_copy and was_reached):
+        # A withdrawal waits for its broker for 30 days.
+        is_given_up = self._world.now_us - target.updated_us >= Limits().withdraw_s * SECOND
+        is_forgotten = not is_copy and not is_given_up
+        if (is_unwanted and (was_reached or is_forgotten)) or (is_ending and is_copy and was_reached):
             self.breaks(UNWANTED, f"{publish.idempotency_key} in {log.id}: {target}")
 
     def settled(self) -> None:
