@@ -133,11 +133,12 @@ impl Log {
                 .as_ref()
                 .map(|it| noted(it).unwrap_or_default());
             let anew = |replica: &ReplicaConfig| replica.begin_anew_at.get(number).copied()?;
-            if let Some(at) = config.replica.as_ref().and_then(anew) {
+            let anew_at = config.replica.as_ref().and_then(anew);
+            if let Some(at) = anew_at {
                 begin_anew(&context, at)
                     .map_err(|source| OpenError::write(&context.dir, source))?;
             }
-            let (recovered, findings) = if is_new {
+            let (recovered, findings) = if is_new && anew_at.is_none() {
                 (create(&context)?, Findings::default())
             } else {
                 recover(&context, newest, committed)?

@@ -197,6 +197,15 @@ fn a_replica_with_a_hole_can_not_be_cut_and_begins_anew() {
 }
 
 #[test]
+fn a_new_replica_begins_where_the_log_of_its_leader_begins() {
+    let dir = tempfile::tempdir().expect("a folder");
+    drop(open(dir.path(), 4, 0, Some(3)));
+    let (_log, partition) = open(dir.path(), 4, 0, None);
+    let ends = (partition.log_start(), partition.written());
+    assert_eq!((partition.doubt(), ends), (None, (Offset(3), Offset(3))));
+}
+
+#[test]
 fn a_power_failure_while_it_begins_anew_leaves_all_that_was_or_a_doubt() {
     let dir = Path::new("/data");
     let mut calls = 0;
