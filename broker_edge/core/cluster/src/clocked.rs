@@ -165,7 +165,7 @@ impl Clocked {
         }
     }
 
-    /// Tells a leader who has fallen silent, who is heard again, and who lags.
+    /// Tells a leader which members have fallen silent, are heard again, or lag.
     fn look(&mut self, now_ms: u64, reaches_etcd: bool, out: &mut Vec<Effect>) {
         let members = self.shard.waits_for();
         if !self.shard.is_leading() {
@@ -177,7 +177,7 @@ impl Clocked {
         for member in &members {
             self.lease.begin(member, now_ms);
         }
-        // Who has left the set because of its silence stays silent until it answers.
+        // A member that was removed for its silence counts as silent until it answers.
         let watched = members.union(&self.silent).cloned().collect();
         self.lease.retain(&watched);
         let silent = self.lease.silent(&watched, now_ms);

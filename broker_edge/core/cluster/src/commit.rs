@@ -230,7 +230,7 @@ impl Commit {
         self.waits_for = others;
     }
 
-    /// Removes a member before the key says so, which [`Rule::WaitUntilRemoved`] forbids.
+    /// Removes a member before the key says so: for the model, with [`Rule::WaitUntilRemoved`] switched off.
     #[cfg(test)]
     pub(crate) fn forget(&mut self, member: &Member) {
         self.waits_for.remove(member);

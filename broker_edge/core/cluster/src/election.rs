@@ -26,7 +26,7 @@ pub enum Waited {
     Not,
     /// 300 ms: who lives has answered.
     Round,
-    /// 30 s: who has not answered may never come.
+    /// 30 s: a member that has not answered by then may never come back.
     Long,
 }
 

@@ -52,7 +52,7 @@ impl Out<'_> {
 /// Appends the bytes of a frame.
 ///
 /// # Panics
-/// When the frame is longer than a peer accepts: that is a mistake of the caller, who knows the limits.
+/// If the frame is longer than a peer accepts. Callers know the limits, so this is a mistake in the code.
 pub fn encode(addressed: &Addressed, out: &mut Vec<u8>) {
     let at = out.len();
     out.extend_from_slice(&[0; 8]);

@@ -125,7 +125,8 @@ impl DiskBudget {
     }
 
     /// Notes that a file grows by `bytes`, and asks for a look at the disk when that reaches where the action begins:
-    /// telemetry could take the space of commands until the next one. False, and nothing noted, when the budget has no room for them.
+    /// telemetry could take the space of commands until the next one. False, and nothing noted, when the budget has no
+    /// room for them.
     pub fn take(&self, bytes: u64) -> bool {
         let mut usage = self.usage.lock();
         let after = usage.used_bytes.saturating_add(bytes);

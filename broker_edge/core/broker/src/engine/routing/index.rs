@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::entries::{Entries, Entry};
 
-/// Comparing so many bytes of an edge with the levels of a topic is as much work as visiting a node.
+/// Bytes of an edge: comparing this many with the levels of a topic costs as much as visiting a node.
 const NODE_BYTES: usize = 32;
 
 #[derive(Debug)]
