@@ -4,6 +4,19 @@ use super::run::partitions;
 use super::*;
 
 impl World {
+    /// The node sees the key as it is now.
+    fn show_key(&mut self, at: usize, was_read: bool) {
+        let (revision, key) = self.key.clone();
+        self.event(
+            at,
+            Event::Key {
+                revision,
+                key,
+                was_read,
+            },
+        );
+    }
+
     /// Everything that may happen next.
     pub(crate) fn actions(&self) -> Vec<Action> {
         let mut out = Vec::new();
@@ -145,31 +158,11 @@ impl World {
                     self.link(one, two);
                 }
             }
-            Action::Watch(at) => {
-                let (revision, key) = self.key.clone();
-                let was_read = false;
-                self.event(
-                    at,
-                    Event::Key {
-                        revision,
-                        key,
-                        was_read,
-                    },
-                );
-            }
+            Action::Watch(at) => self.show_key(at, false),
             Action::Read(at) => {
                 let reads = |life: &mut Life| std::mem::take(&mut life.reads);
                 if self.nodes[at].life.as_mut().is_some_and(reads) {
-                    let (revision, key) = self.key.clone();
-                    let was_read = true;
-                    self.event(
-                        at,
-                        Event::Key {
-                            revision,
-                            key,
-                            was_read,
-                        },
-                    );
+                    self.show_key(at, true);
                 }
             }
             Action::Stand(at) => {
