@@ -184,15 +184,17 @@ class Looks:
         return {log_id: (at_us - START_US) // SECOND for log_id, at_us in self.readings.known().items() if at_us}
 
     def look(self, after_s: int = 0) -> dict[str, int]:
-        """What is known after each reader has looked anew, twice because the first look may have begun before."""
+        """What is known after each reader has looked anew: once, so that no look is still on its way."""
+        self._wait()
         self.now_us += after_s * SECOND
-        wanted = [reader.looks + 2 for reader in self.readers]
-        until(lambda: self._asked() and all(n <= one.looks for n, one in zip(wanted, self.readers, strict=True)))
+        self.readings.look(self.logs, self.brokers)
+        self._wait()
         return self.known()
 
-    def _asked(self) -> bool:
-        self.readings.look(self.logs, self.brokers)
-        return True
+    def _wait(self) -> None:
+        for thread in [thread for thread in threading.enumerate() if thread.name == "actions-reading"]:
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
 
 
 def until(condition: Callable[[], bool]) -> None:
