@@ -2,13 +2,35 @@
 
 use tungstenite::handshake::machine::TryParse;
 use tungstenite::handshake::server::{Request, create_response, write_response};
-use tungstenite::http::{HeaderValue, Method, header};
+use tungstenite::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
 use super::first_bytes::http_answer;
 use crate::hosts::Origins;
 
 const PATH: &str = "/mqtt";
 const SUBPROTOCOL: &str = "mqtt";
+
+/// The headers of which a second one would leave open what the client asks for: a proxy before the broker may believe
+/// the other one.
+const SINGLE: [(HeaderName, &str); 5] = [
+    (header::HOST, "The request has more than one `Host` header."),
+    (
+        header::UPGRADE,
+        "The request has more than one `Upgrade` header.",
+    ),
+    (
+        header::SEC_WEBSOCKET_KEY,
+        "The request has more than one `Sec-WebSocket-Key` header.",
+    ),
+    (
+        header::SEC_WEBSOCKET_VERSION,
+        "The request has more than one `Sec-WebSocket-Version` header.",
+    ),
+    (
+        header::ORIGIN,
+        "The request has more than one `Origin` header.",
+    ),
+];
 
 /// The result of parsing the bytes received so far.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,6 +82,9 @@ pub fn parse(bytes: &[u8], origins: &Origins) -> Upgrade {
 /// The status, headers and reason of the answer to a request that opens no WebSocket for MQTT.
 fn refusal_of(request: &Request) -> Option<(&'static str, &'static str, &'static str)> {
     let headers = request.headers();
+    if let Some(reason) = contradiction_in(headers) {
+        return Some(("400 Bad Request", "", reason));
+    }
     if request.uri().path() != PATH {
         return Some(("404 Not Found", "", "MQTT over WebSocket is at /mqtt."));
     }
@@ -84,30 +109,47 @@ fn refusal_of(request: &Request) -> Option<(&'static str, &'static str, &'static
             "This port supports only WebSocket version 13.",
         ));
     }
-    let offers_mqtt = headers
-        .get_all(header::SEC_WEBSOCKET_PROTOCOL)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|name| name.trim() == SUBPROTOCOL);
-    let reason = "The request must offer the subprotocol `mqtt`.";
-    (!offers_mqtt).then_some(("400 Bad Request", "", reason))
+    let reason = if !headers.contains_key(header::HOST) {
+        "The request has no `Host` header."
+    } else if !list(headers, &header::SEC_WEBSOCKET_PROTOCOL).any(|name| name == SUBPROTOCOL) {
+        "The request must offer the subprotocol `mqtt`."
+    } else {
+        return None;
+    };
+    Some(("400 Bad Request", "", reason))
 }
 
-/// Browsers send the page's origin; programs need not. Anything ambiguous counts as foreign.
+/// What RFC 9112 (3.2) and RFC 6455 (11.3) forbid: several values where one counts.
+fn contradiction_in(headers: &HeaderMap) -> Option<&'static str> {
+    let is_repeated = |name: &HeaderName| headers.get_all(name).iter().nth(1).is_some();
+    let repeated = SINGLE.iter().find(|(name, _)| is_repeated(name));
+    if let Some((_, reason)) = repeated {
+        return Some(reason);
+    }
+    // `Connection` is a list, which may take several lines.
+    let closes = list(headers, &header::CONNECTION).any(|word| word.eq_ignore_ascii_case("close"));
+    let upgrades = headers.contains_key(header::UPGRADE);
+    (closes && upgrades).then_some("The request asks for `Upgrade` and for `Connection: close`.")
+}
+
+/// The elements of a header that is a list, from all its lines.
+fn list<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    let lines = headers.get_all(name).into_iter();
+    let lines = lines.filter_map(|value| value.to_str().ok());
+    lines.flat_map(|line| line.split(',')).map(str::trim)
+}
+
+/// Browsers send the page's origin; programs need not. What cannot be read counts as foreign.
 fn is_foreign(request: &Request, origins: &Origins) -> bool {
-    let all = |name| request.headers().get_all(name).iter().collect::<Vec<_>>();
+    let headers = request.headers();
     let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
-    let origin = match all(header::ORIGIN)[..] {
-        [] => return false,
-        [origin] => text(origin),
-        _ => None,
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return false;
     };
-    let host = match all(header::HOST)[..] {
-        [host] if request.uri().authority().is_none() => text(host),
-        _ => None,
-    };
-    origin.is_none_or(|origin| origins.is_foreign(&origin, host.as_deref()))
+    let is_relative = request.uri().authority().is_none();
+    let host = headers.get(header::HOST).filter(|_| is_relative);
+    let host = host.and_then(text);
+    text(origin).is_none_or(|origin| origins.is_foreign(&origin, host.as_deref()))
 }
 
 fn refused(status: &str, headers: &str, reason: &'static str) -> Upgrade {
@@ -183,5 +225,48 @@ mod tests {
         assert_eq!(status(&change("Version: 13", "Version: 8")), upgrade);
         assert_eq!(status(&change("Upgrade: websocket", "X-Other: a")), upgrade);
         assert_eq!(status(&change("GET", "POST")), bad);
+    }
+
+    fn reason(request: &str) -> &'static str {
+        match parse(request.as_bytes(), &Origins::default()) {
+            Upgrade::Refused { answer, reason } => {
+                assert!(answer.starts_with(b"HTTP/1.1 400 "), "{request}");
+                reason
+            }
+            other => panic!("{request}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_header_that_must_be_single_is_refused_when_it_is_repeated() {
+        for (name, value) in [
+            ("Host", "h"),
+            ("Host", "other"),
+            ("Upgrade", "h2c"),
+            ("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA=="),
+            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+            ("Sec-WebSocket-Version", "8"),
+        ] {
+            let told = reason(&GOOD.replace("\r\n\r\n", &format!("\r\n{name}: {value}\r\n\r\n")));
+            let name = format!("more than one `{name}` header").to_lowercase();
+            assert!(told.to_lowercase().contains(&name), "{told}");
+        }
+        let origins = "\r\nOrigin: http://h\r\nOrigin: http://evil.example\r\n\r\n";
+        assert!(reason(&GOOD.replace("\r\n\r\n", origins)).contains("`Origin`"));
+        let hostless = reason(&GOOD.replace("Host: h\r\n", ""));
+        assert_eq!(hostless, "The request has no `Host` header.");
+    }
+
+    #[test]
+    fn an_upgrade_of_a_connection_that_is_to_be_closed_is_refused() {
+        for more in ["keep-alive, Upgrade, close", "Upgrade\r\nConnection: Close"] {
+            let told = reason(&GOOD.replace("keep-alive, Upgrade", more));
+            assert!(told.contains("`Connection: close`"), "{told}");
+        }
+        // Lists may take several lines.
+        let lists = GOOD.replace("keep-alive, Upgrade", "Upgrade\r\nConnection: keep-alive");
+        let lists = lists.replace("mqttv3.1, mqtt", "mqttv3.1\r\nSec-WebSocket-Protocol: mqtt");
+        let parsed = parse(lists.as_bytes(), &Origins::default());
+        assert!(matches!(parsed, Upgrade::Accepted { .. }), "{parsed:?}");
     }
 }
