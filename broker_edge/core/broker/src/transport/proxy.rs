@@ -1,6 +1,6 @@
 //! The PROXY protocol v2 header, in which a load balancer names the client. Bytes in, address out.
 //!
-//! Version 1, the text format, is not supported. TLVs after the addresses are skipped.
+//! Version 1, the text format, is not supported. TLVs after the addresses are skipped; they must fill the header.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -55,26 +55,40 @@ pub fn parse(bytes: &[u8]) -> Result<Header, &'static str> {
 
 /// Family in the upper half of the byte; the lower half is 1 for a stream.
 fn client(family: u8, body: &[u8]) -> Result<Option<SocketAddr>, &'static str> {
-    const SHORT: Result<Option<SocketAddr>, &str> =
-        Err("the PROXY protocol header is shorter than its addresses");
-    let port = |at: usize| Some(u16::from_be_bytes([*body.get(at)?, *body.get(at + 1)?]));
-    match family >> 4 {
-        1 => match (body.first_chunk::<4>(), port(8)) {
-            (Some(ip), Some(port)) if body.len() >= 12 => {
-                Ok(Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(*ip)), port)))
-            }
-            _ => SHORT,
-        },
-        2 => match (body.first_chunk::<16>(), port(32)) {
-            (Some(ip), Some(port)) if body.len() >= 36 => {
-                Ok(Some(SocketAddr::new(IpAddr::V6(Ipv6Addr::from(*ip)), port)))
-            }
-            _ => SHORT,
-        },
-        // Unspecified, or a UNIX socket.
-        0 | 3 => Ok(None),
-        _ => Err("the PROXY protocol header has an unknown address family"),
+    // Source and destination, then the ports of both.
+    let len = match family >> 4 {
+        // Unspecified: nothing after it has a meaning.
+        0 => return Ok(None),
+        1 => 12,
+        2 => 36,
+        // A UNIX socket.
+        3 => 216,
+        _ => return Err("the PROXY protocol header has an unknown address family"),
+    };
+    let Some((addresses, tlvs)) = body.split_at_checked(len) else {
+        return Err("the PROXY protocol header is shorter than its addresses");
+    };
+    check_tlvs(tlvs)?;
+    let port = |at: usize| u16::from_be_bytes([addresses[at], addresses[at + 1]]);
+    let v4 = |ip: &[u8; 4]| SocketAddr::new(IpAddr::V4(Ipv4Addr::from(*ip)), port(8));
+    let v6 = |ip: &[u8; 16]| SocketAddr::new(IpAddr::V6(Ipv6Addr::from(*ip)), port(32));
+    Ok(match len {
+        12 => addresses.first_chunk().map(v4),
+        36 => addresses.first_chunk().map(v6),
+        _ => None,
+    })
+}
+
+/// Each is a type, a length of two bytes, and as many bytes. One that is cut short shows that proxy and broker disagree
+/// about where MQTT begins.
+fn check_tlvs(mut tlvs: &[u8]) -> Result<(), &'static str> {
+    const CUT: &str = "the PROXY protocol header ends within a TLV";
+    while !tlvs.is_empty() {
+        let (&[_, high, low], rest) = tlvs.split_first_chunk().ok_or(CUT)?;
+        let len = usize::from(u16::from_be_bytes([high, low]));
+        tlvs = rest.get(len..).ok_or(CUT)?;
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -133,9 +147,33 @@ mod tests {
             header(0x21, 0x51, V4),
             header(0x21, 0x11, &V4[..11]),
             header(0x21, 0x21, V4),
+            header(0x21, 0x31, &[0; 215]),
             header(0x21, 0x11, &[0; HEADER_BYTES_MAX]),
         ] {
             assert!(parse(&bytes).is_err(), "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn a_tlv_that_is_cut_short_is_refused_by_name() {
+        let cut = Err("the PROXY protocol header ends within a TLV");
+        for tlvs in [
+            &b"\x04"[..],
+            b"\x04\0",
+            b"\x04\0\x03tl",
+            b"\x04\0\x02tl\x04",
+            b"\x04\xff\xff",
+        ] {
+            for (family, addresses) in [(0x11, 12), (0x21, 36), (0x31, 216)] {
+                let body = [&vec![0; addresses][..], tlvs].concat();
+                assert_eq!(parse(&header(0x21, family, &body)), cut, "{tlvs:?}");
+                assert!(
+                    parse(&header(0x20, family, &body)).is_ok(),
+                    "speaks for itself"
+                );
+            }
+        }
+        let none = [V4, b"\x04\0\0\x04\0\x01t"].concat();
+        assert!(parse(&header(0x21, 0x11, &none)).is_ok());
     }
 }
