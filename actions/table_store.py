@@ -70,7 +70,7 @@ class TableStore(Protocol):
 
     def load_late(self, asked: Mapping[str, Collection[str]]) -> Loaded:
         """Of those of these actions that are over: their rows, and the targets and events of these devices only. Leaves
-        out an action of which so many targets are asked for that a complete load takes less time."""
+        out an action if so many of its targets are asked for that a complete load takes less time."""
 
     def facts(self) -> Mapping[str, DeviceState]:
         """The stored state of each device, by id."""

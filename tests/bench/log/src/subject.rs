@@ -256,7 +256,7 @@ impl Plain {
         }
     }
 
-    /// Writes and syncs so many bytes in one piece.
+    /// Writes and syncs these bytes in one piece.
     pub fn write_synced(&mut self, bytes: &[u8]) {
         self.file
             .write_all_at(bytes, self.position)

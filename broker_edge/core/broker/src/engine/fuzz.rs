@@ -197,7 +197,8 @@ impl Run {
         engine.commit();
     }
 
-    /// Turns until nothing is left to do. Client `at` takes only so many bytes, the others everything.
+    /// Turns until nothing is left to do. Client `at` reads at most `taken` bytes a turn, the others read
+    /// everything.
     fn settle(&mut self, at: usize, taken: usize) {
         for _ in 0..TURNS_MAX {
             let before = self.broker().quiet_at();

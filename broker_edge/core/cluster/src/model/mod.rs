@@ -164,7 +164,7 @@ pub(crate) enum Action {
     Unknown(usize),
     /// It loses as many unsynced records of each partition, at most.
     Crash(usize, [u8; PARTITIONS]),
-    /// It loses all but so many records of a partition.
+    /// A node, a partition of it, and the number of records that it keeps there.
     Rot(usize, usize, usize),
     Tear(usize, usize, usize),
     Doubt(usize),

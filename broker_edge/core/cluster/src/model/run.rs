@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// A crash in which one partition keeps only so many records, and the other all.
+    /// A crash in which one partition keeps only `keep` records, and the others keep all.
     pub(super) fn lose(&mut self, at: usize, partition: usize, keep: usize) {
         let mut kept = [usize::MAX; PARTITIONS];
         kept[partition] = keep;

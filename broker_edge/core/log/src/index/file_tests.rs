@@ -6,7 +6,7 @@ use crate::index::model::{Hole, Index};
 use crate::vfs::files::Files;
 use crate::vfs::system::SystemFiles;
 
-/// An index with so many entries in each table, as a lookup keeps it.
+/// An index with this number of entries in each table, as a lookup keeps it.
 fn kept(blocks: u64, epochs: u64, holes: u64, topics: usize) -> IndexFile {
     let hole = |number| Hole {
         first: Offset(number),

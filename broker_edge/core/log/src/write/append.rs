@@ -312,7 +312,7 @@ mod tests {
     use crate::batch::records::RecordMeta;
     use crate::{Class, ClassConfig, Log, LogConfig, Seams};
 
-    /// The size for which records with these keys and so many bytes of payload are refused, if they are.
+    /// The size for which records with these keys and payload sizes are refused, if they are.
     fn refused(records_of: &[(Option<&str>, usize)], limit_bytes: usize) -> Option<u64> {
         let mut records = Records::new();
         let topic = records.topic("topic", 0..5).expect("room");

@@ -50,7 +50,7 @@ const STORED_BYTES_PER_S: u64 = 4 << 20;
 const STORED_BYTES_BURST: u64 = 256 << 20;
 
 impl Quotas {
-    /// A session of this account was stored with a value of so many bytes.
+    /// Counts `bytes` that were written to store a session of this account.
     pub fn note_stored_bytes(&mut self, id: Option<AccountId>, bytes: usize, now_ms: u64) {
         let counted = bytes.saturating_sub(FREE_STORED_BYTES) as u64;
         if counted > 0 {

@@ -124,7 +124,7 @@ impl Pass {
     /// that may still do something, at most until the deadline of the connection.
     ///
     /// # Errors
-    /// There is none: the limit, and the setting behind it.
+    /// All slots are taken: the limit that was reached, and the setting of that limit.
     pub async fn take_slot(&self) -> Result<(), (usize, String)> {
         loop {
             match self.gate.move_from_entry(self, Instant::now()) {

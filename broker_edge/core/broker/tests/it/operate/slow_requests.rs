@@ -175,7 +175,7 @@ fn health_probes_over_tls_are_answered_while_half_handshakes_and_half_requests_h
     let probe = |path: &str| probe_over_tls(admin, &config, path);
     let floods: [&(dyn Fn(&Flood<'_>) + Sync); 2] = [&handshakes, &requests];
     assert_eq!(unanswered(&probe_during(&floods, probe, &PATHS)), 0);
-    // Users in every slot, so that there is none to take.
+    // Users hold every slot, so no connection can be closed to free one.
     users.extend((0..2).map(|_| hold(tls(tcp(admin), &config))));
     assert_eq!(unanswered(&probe_during(&floods, probe, &PATHS)), 0);
     broker.shutdown();
