@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 from actions.engine.admission import can_be_a_level
 from broker_edge.errors import SettingsError
+from broker_edge.regular_file import read_regular_text
 
 FILE_BYTES_MAX = 64 << 20
 ROWS_MAX = 1_000_000
@@ -47,7 +48,7 @@ def read_inventory(path: Path) -> list[Wanted]:
         size_bytes = path.stat().st_size
         if size_bytes > FILE_BYTES_MAX:
             raise SettingsError(f"{path} has {size_bytes:,} bytes, above the limit of {FILE_BYTES_MAX:,}: split it")
-        text = path.read_text("utf-8-sig")
+        text = read_regular_text(path, "utf-8-sig")
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

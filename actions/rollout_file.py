@@ -21,6 +21,7 @@ import yaml
 
 from actions.fleet_desk import Order
 from broker_edge.errors import SettingsError
+from broker_edge.regular_file import read_regular_text
 
 FILE_BYTES_MAX = 8 << 20
 """Room for the ids of 100,000 devices."""
@@ -169,7 +170,7 @@ def _text(path: Path) -> str:
             raise SettingsError(
                 f"{path} has {size_bytes:,} bytes, above the limit of {FILE_BYTES_MAX:,}: select by label or group"
             )
-        return path.read_text("utf-8-sig")
+        return read_regular_text(path, "utf-8-sig")
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

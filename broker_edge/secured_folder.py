@@ -18,6 +18,7 @@ from typing import IO
 from broker_edge.authority import KeyPair, new_authority, new_certificate
 from broker_edge.errors import ConfigError
 from broker_edge.own_python import own_environment, own_python
+from broker_edge.regular_file import read_regular
 
 OPERATOR, PIPELINE = "operator", "pipeline"
 PORTS: Mapping[str, int] = {"mqtt": 1883, "mqtts": 8883, "flight": 8815, "admin": 8080}
@@ -156,15 +157,14 @@ class SecuredFolder:
                 raise ConfigError(
                     f"{first} has no {name}: name the folder that `headwater init` wrote for a first broker"
                 )
-        if (self.root / "tls/ca.pem").exists() and (self.root / "tls/ca.pem").read_bytes() != (
-            first / "tls/ca.pem"
-        ).read_bytes():
+        own, other = self.root / "tls/ca.pem", first / "tls/ca.pem"
+        if own.exists() and read_regular(own) != read_regular(other):
             raise ConfigError(f"{self.root} has another authority than {first}: name a new folder")
         (self.root / "tls").mkdir(parents=True, exist_ok=True, mode=0o755)
         made = []
         for name, mode in shared:
             if not (self.root / name).exists():
-                _new(self.root / name, (first / name).read_bytes(), mode=mode)
+                _new(self.root / name, read_regular(first / name), mode=mode)
                 made.append(self.root / name)
         made += self._certificates(ca_key=first / "tls/ca.key")
         if not self.broker.exists():
@@ -299,7 +299,7 @@ def _authority(ca: Path, ca_key: Path, cert: Path, key: Path) -> KeyPair:
     """What signs `cert`."""
     if not ca_key.exists():
         raise ConfigError(f"a certificate needs {ca_key}: put it back to sign one, or place {cert} and {key} there")
-    return KeyPair(ca.read_bytes(), ca_key.read_bytes())
+    return KeyPair(read_regular(ca), read_regular(ca_key))
 
 
 def _new_pair(pair: KeyPair, cert: Path, key: Path) -> list[Path]:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from broker_edge.credentials import REFERENCE, resolve_bytes
 from broker_edge.errors import ConfigError
+from broker_edge.regular_file import read_regular
 
 # Default variables, if the program gives no files.
 CA_VARIABLE = "HEADWATER_TLS_CA"
@@ -111,7 +112,7 @@ def pem_reference(text: str | None) -> str | None:
 
 def _bytes_of(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except OSError as error:
         raise ConfigError(f"cannot read {path} ({error.strerror}): check the path and its permissions") from error
 

@@ -17,6 +17,7 @@ import typer
 from broker_edge.draft import open_draft
 from broker_edge.errors import ConfigError, HeadwaterError
 from broker_edge.escape import moment
+from broker_edge.regular_file import open_regular
 from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, TimeoutOption, connect
 from headwater_cli._output import put_fields, put_json, put_rows, say
 
@@ -296,7 +297,7 @@ def _root_or_policy(path: Path) -> Root | Policy:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(_FILE_BYTES_MAX)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error

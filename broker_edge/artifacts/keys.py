@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from broker_edge.artifacts.manifest import Artifact, ArtifactError, Signature
 from broker_edge.errors import ConfigError
+from broker_edge.regular_file import open_regular
 
 # A PEM file of an ed25519 key has about 120 bytes.
 _PEM_BYTES_MAX = 16 * 1024
@@ -134,7 +135,7 @@ def load_public(path: Path) -> Ed25519PublicKey:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(_PEM_BYTES_MAX)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error

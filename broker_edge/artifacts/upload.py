@@ -37,6 +37,7 @@ from broker_edge.artifacts.manifest import (
 from broker_edge.artifacts.store import ArtifactStore, Progress, manifest_key
 from broker_edge.client import Client
 from broker_edge.errors import BrokerError, ConnectError, DeadlineError, RefusedError, UnavailableError
+from broker_edge.regular_file import open_regular
 from broker_edge.values import Place, Row
 
 # Chunks per call: each is a batch with its own sync, and all of them are in memory.
@@ -271,7 +272,7 @@ def _again(produce: Callable[[], list[Place]]) -> list[Place]:
 
 def _open(path: Path) -> IO[bytes]:
     try:
-        return path.open("rb")
+        return open_regular(path)
     except OSError as error:
         raise RefusedError(f"cannot read {path}: {error.strerror}") from error
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from broker_edge.regular_file import open_regular
+
 BYTES_MAX = 64 << 20
 
 
@@ -17,7 +19,7 @@ def read(path: Path) -> str:
 
 def read_bytes(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             found = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise Unreadable(f"it cannot be read ({error.strerror})") from error

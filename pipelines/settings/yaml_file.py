@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from broker_edge.errors import SettingsError
+from broker_edge.regular_file import read_regular_text
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -59,7 +60,7 @@ def read_yaml(path: Path, model: type[Model], *, what: str = "settings") -> Mode
         size_bytes = path.stat().st_size
         if size_bytes > FILE_BYTES_MAX:
             raise SettingsError(f"{path} has {size_bytes:,} bytes; the limit is {FILE_BYTES_MAX:,}: split it")
-        text = path.read_text(encoding="utf-8")
+        text = read_regular_text(path)
     except OSError as error:
         raise SettingsError(f"cannot read the {what} {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -29,6 +29,7 @@ pub mod metrics;
 mod numbers;
 pub mod pattern;
 pub mod peer;
+mod regular_file;
 pub mod reload;
 pub mod service;
 pub mod state;

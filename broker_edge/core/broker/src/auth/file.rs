@@ -3,6 +3,8 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use crate::regular_file;
+
 /// Larger files are refused, because these files are written by people or small programs.
 const BYTES_MAX: u64 = 64 << 20;
 
@@ -34,7 +36,7 @@ pub fn read(file: &Path) -> Result<String, FileError> {
         reason,
     };
     let mut text = String::new();
-    let opened = open_regular(file).map_err(unreadable)?;
+    let opened = regular_file::open(file).map_err(unreadable)?;
     let read = opened.take(BYTES_MAX + 1).read_to_string(&mut text);
     if read.map_err(unreadable)? as u64 > BYTES_MAX {
         return Err(FileError::Whole {
@@ -43,23 +45,6 @@ pub fn read(file: &Path) -> Result<String, FileError> {
         });
     }
     Ok(text)
-}
-
-/// Opens a file for reading. One that is no regular file is refused: reading a pipe would wait for its other end.
-///
-/// # Errors
-/// The file cannot be opened, or is no regular file.
-pub fn open_regular(file: &Path) -> std::io::Result<std::fs::File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut options = std::fs::OpenOptions::new();
-    let opened = options
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(file)?;
-    if !opened.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is no regular file"));
-    }
-    Ok(opened)
 }
 
 /// Parses a file. `parse` fails with the number of an invalid line and what is wrong with it.
@@ -91,30 +76,4 @@ pub fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .zip(text.lines())
         .map(|(number, line)| (number, line.trim()))
         .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pipe_and_a_folder_are_refused_at_once() {
-        let dir = tempfile::tempdir().expect("a temporary folder");
-        let pipe = dir.path().join("pipe");
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &pipe,
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::RUSR,
-            0,
-        )
-        .expect("a pipe");
-        for file in [&*pipe, dir.path()] {
-            let refused = read(file).expect_err("it is no file").to_string();
-            assert!(refused.contains("it is no regular file"), "{refused}");
-        }
-        let plain = dir.path().join("plain");
-        std::fs::write(&plain, "text").expect("it is written");
-        assert_eq!(read(&plain).expect("a file"), "text");
-    }
 }

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::output::{EXIT_FAILED, EXIT_OK, EXIT_REFUSED, EXIT_USAGE, print, say};
-use crate::auth::file::open_regular;
 use crate::auth::users::{self, Users, check_name, new_lines};
+use crate::regular_file;
 
 const PASSWORD_BYTES_MAX: u64 = 4096;
 /// The most bytes of user names read from stdin.
@@ -92,7 +92,7 @@ fn read_or_begin(file: &Path) -> Result<String, Exit> {
 
 fn read_text(file: &Path) -> std::io::Result<String> {
     let mut text = String::new();
-    open_regular(file)?.read_to_string(&mut text)?;
+    regular_file::open(file)?.read_to_string(&mut text)?;
     Ok(text)
 }
 

@@ -11,6 +11,7 @@ use super::declare::Section;
 use super::error::nearest;
 use super::keys::Found;
 use super::{Config, ConfigError, keys, renamed};
+use crate::regular_file;
 
 /// Where settings come from.
 #[derive(Clone, Debug, Default)]
@@ -81,7 +82,7 @@ fn file_text(source: &Source) -> Result<Option<(String, String)>, ConfigError> {
         return Ok(None);
     };
     let place = file.display().to_string();
-    match std::fs::read_to_string(file) {
+    match regular_file::open(file).and_then(std::io::read_to_string) {
         Ok(text) => Ok(Some((place, text))),
         Err(error) => Err(ConfigError::Unreadable {
             file: place,

@@ -4,7 +4,7 @@
 //! A connection keeps the settings of its handshake; reloaded files apply to later connections. Only revocations apply
 //! to open connections, too.
 
-use std::io;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,6 +23,7 @@ use crate::clock::now_us;
 use crate::config::{ClientAuth, TlsSettings, TlsVersion};
 use crate::metrics::TransportMetrics;
 use crate::peer::CertificateNames;
+use crate::regular_file;
 use crate::transport::client_verifier;
 use crate::transport::revocations::{self, CertificateId, Revocations, Revoked};
 
@@ -251,12 +252,17 @@ fn path(setting: &Option<PathBuf>) -> PathBuf {
 }
 
 fn bytes_of(listener: &'static str, key: &'static str, file: &Path) -> Result<Vec<u8>, TlsError> {
-    std::fs::read(file).map_err(|reason: io::Error| TlsError::Unreadable {
-        listener,
-        key,
-        file: file.to_owned(),
-        reason: reason.to_string(),
-    })
+    let mut bytes = Vec::new();
+    let read = regular_file::open(file).and_then(|mut opened| opened.read_to_end(&mut bytes));
+    match read {
+        Ok(_) => Ok(bytes),
+        Err(reason) => Err(TlsError::Unreadable {
+            listener,
+            key,
+            file: file.to_owned(),
+            reason: reason.to_string(),
+        }),
+    }
 }
 
 fn certificates(

@@ -90,7 +90,8 @@ impl File for Salvage {
     }
 }
 
-/// Whether an error is about this process or its rights, so that another attempt may succeed.
+/// Whether an error is about this process, its rights or something else in the place of the file, so that another
+/// attempt may succeed.
 pub(crate) fn says_nothing_of_bytes(error: &io::Error) -> bool {
     let passing = [
         io::ErrorKind::OutOfMemory,
@@ -98,6 +99,8 @@ pub(crate) fn says_nothing_of_bytes(error: &io::Error) -> bool {
         io::ErrorKind::Interrupted,
         io::ErrorKind::PermissionDenied,
         io::ErrorKind::ReadOnlyFilesystem,
+        // No regular file.
+        io::ErrorKind::Unsupported,
     ];
     is_out_of_descriptors(error) || passing.contains(&error.kind())
 }

@@ -48,7 +48,7 @@ impl SystemFile {
         if self.is_direct.load(Ordering::Relaxed) == direct {
             return Ok(true);
         }
-        // No other flag that can be changed is ever set on our files.
+        // No other flag that can be changed matters for our files.
         let flags = [OFlags::empty(), OFlags::DIRECT][usize::from(direct)];
         match rustix::fs::fcntl_setfl(&self.file, flags) {
             Err(_) if direct => return Ok(false),
@@ -162,7 +162,7 @@ impl Files for SystemFiles {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(writes);
         options.create(is_new).truncate(is_new).mode(FILE_MODE);
-        Ok(Arc::new(SystemFile::from(options.open(path)?)))
+        Ok(Arc::new(SystemFile::from(open_regular(options, path)?)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -178,13 +178,10 @@ impl Files for SystemFiles {
     }
 
     fn lock(&self, path: &Path) -> Result<LockGuard, LockError> {
-        let mut file = fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(FILE_MODE)
-            .open(path)?;
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        options.mode(FILE_MODE);
+        let mut file = open_regular(options, path)?;
         let held = |file: fs::File| {
             let mut holder = String::new();
             // Best effort: the error is useful even when the holder's process id cannot be read.
@@ -214,4 +211,14 @@ impl Files for SystemFiles {
         let space = rustix::fs::statvfs(dir)?;
         Ok(Some(space.f_bavail.saturating_mul(space.f_frsize)))
     }
+}
+
+/// A pipe in the place of a file is refused: its other end may never come.
+fn open_regular(mut options: fs::OpenOptions, path: &Path) -> io::Result<fs::File> {
+    let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        let reason = "it is no regular file";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+    }
+    Ok(file)
 }

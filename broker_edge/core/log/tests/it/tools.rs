@@ -11,6 +11,7 @@ use headwater_log::tools::{
     Access, DumpWish, Dumped, RepairReport, ToolError, VerifyReport, Work, dump, repair, verify,
 };
 use headwater_log::{Log, Offset, Seams};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 const DIR: &str = "/data";
 const COUNT: u64 = 200;
@@ -343,4 +344,49 @@ fn a_look_beside_a_broker_that_finds_nothing_to_read_says_so() {
     let report = verify(dir.path(), Access::Online, work).expect("a report");
     assert!(!report.is_damaged() && !report.has_read());
     assert_eq!(report.read(), (0, 0));
+}
+
+/// What a tool says of a folder; a tool that waits for the other end of a pipe ends the test.
+fn told(dir: &Path, tool: fn(&Path, Work<'_>) -> String) -> String {
+    let (sender, answers) = std::sync::mpsc::channel();
+    let dir = dir.to_owned();
+    std::thread::spawn(move || {
+        let (seams, stop) = (Seams::system(), AtomicBool::new(false));
+        let work = Work {
+            seams: &seams,
+            progress: &|_, _| {},
+            stop: &stop,
+        };
+        sender.send(tool(&dir, work))
+    });
+    let answer = answers.recv_timeout(std::time::Duration::from_secs(120));
+    answer.expect("nobody waits for a pipe")
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_file_of_the_log_is_named_and_not_waited_for() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    append(telemetry(&log), &["one"]);
+    log.shutdown();
+    drop(log);
+    let tools: [fn(&Path, Work<'_>) -> String; 3] = [
+        |dir, work| format!("{:?}", verify(dir, Access::Alone, work)),
+        |dir, work| format!("{:?}", repair(dir, &BTreeMap::new(), true, work)),
+        |dir, work| {
+            let log = Log::open(config(dir), work.seams.clone());
+            log.err().map(|error| error.to_string()).unwrap_or_default()
+        },
+    ];
+    for name in ["log.meta", "lock", "telemetry-0/00000000000000000000.seg"] {
+        let file = dir.path().join(name);
+        let aside = file.with_extension("aside");
+        std::fs::rename(&file, &aside).expect("it is there");
+        mknodat(CWD, &file, FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
+        for tool in tools {
+            let told = told(dir.path(), tool);
+            assert!(told.contains("it is no regular file"), "{name}: {told}");
+        }
+        std::fs::rename(&aside, &file).expect("it is there again");
+    }
 }

@@ -156,3 +156,15 @@ fn a_missing_file_is_named() {
     };
     assert!(sentence(Config::load(&source)).starts_with("cannot read no/such/broker.yaml: "));
 }
+
+#[test]
+fn a_pipe_is_named_and_not_waited_for() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let pipe = crate::regular_file::pipe_in(dir.path());
+    let source = Source {
+        file: Some(pipe.clone()),
+        ..Source::default()
+    };
+    let expected = format!("cannot read {}: it is no regular file", pipe.display());
+    assert_eq!(sentence(Config::load(&source)), expected);
+}

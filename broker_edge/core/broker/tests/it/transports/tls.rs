@@ -7,6 +7,7 @@ use std::sync::mpsc;
 
 use headwater_broker::Broker;
 use headwater_broker::config::{ClientAuth, TlsSettings, TlsVersion};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
@@ -130,6 +131,8 @@ fn files_that_cannot_be_used_are_named_at_the_start() {
     let good = tls_settings(dir.path(), &one, None);
     fs::write(dir.path().join("other.pem"), &other.key).expect("a file");
     fs::write(dir.path().join("text.pem"), "no PEM").expect("a file");
+    let pipe = dir.path().join("pipe.pem");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).expect("a pipe");
     let file = |name: &str| Some(dir.path().join(name));
     for (settings, sentence) in [
         (
@@ -138,6 +141,13 @@ fn files_that_cannot_be_used_are_named_at_the_start() {
                 ..good.clone()
             },
             "listeners.mqtts.tls.cert: cannot read ",
+        ),
+        (
+            TlsSettings {
+                key: file("pipe.pem"),
+                ..good.clone()
+            },
+            "pipe.pem: it is no regular file",
         ),
         (
             TlsSettings {
