@@ -1,23 +1,60 @@
-"""Whether the records that a broker sends are those that a task has asked for.
+"""Whether a broker's answers can be used: what it says about partitions, and the records that a task has asked for.
 
 A row keeps the log, the partition and the offset under which it came, and they are its identity in every table. So a
 broker must not be able to send rows in the name of another one, rows twice, or bytes that no reader of the table can
 read. What the payloads contain is not looked at.
+
+Positions become part of a checkpoint. Something there that is no position would end the query at every start, also
+without the broker that said it.
 """
 
 from __future__ import annotations
+
+import re
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker_edge.errors import RefusedError
 from broker_edge.fields import RECORD
+from broker_edge.flight import JsonObject
+from broker_edge.values import whole_or_none
 from sources.broker_errors import unusable
 from sources.offsets import OffsetRange
 
 _NEEDED = tuple(field.name for field in RECORD.fields if not field.nullable)
 _TIME_MAX_US = 253_402_300_799_999_999
 """The end of the year 9999, the latest timestamp of Spark and Arrow."""
+PARTITIONS_MAX = 4_096
+"""More than a broker can have. The checkpoint keeps each of them in every offset."""
+_PARTITION_MAX = 2**31 - 1
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+_POSITIONS = (
+    "log_start", "high_watermark", "epoch", "epoch_before", "offset_for_time", "bytes", "end", "scanned", "records",
+    "initial", "committed",
+)  # fmt: skip
+
+
+def with_partitions(answer: JsonObject, *, server: str) -> JsonObject:
+    """The answer, if what it says about partitions can be stored and read again; else raises RefusedError."""
+    try:
+        wrong = _wrong_partition(answer["partitions"])
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        wrong = f"something is missing or has another type ({error!r:.100})"
+    if wrong is not None:
+        raise unusable(server, wrong)
+    return answer
+
+
+def _wrong_partition(rows: JsonObject) -> str | None:
+    if len(rows) > PARTITIONS_MAX:
+        return f"it has {len(rows):,} partitions, and no broker has more than {PARTITIONS_MAX:,}"
+    for text, row in rows.items():
+        if _NUMBER.fullmatch(text) is None or int(text) > _PARTITION_MAX:
+            return f"{text!r:.60} is not the number of a partition"
+        for name in _POSITIONS:
+            whole_or_none(row.get(name))
+    return None
 
 
 def require_asked_for(batch: pa.RecordBatch, following: int, piece: OffsetRange, *, server: str) -> None:

@@ -20,6 +20,7 @@ from broker_edge.flight import FlightClient, JsonObject
 from broker_edge.log_owners import LogEntry
 from broker_edge.tls import tls_reason
 from sources.access import Access
+from sources.answers import with_partitions
 from sources.broker_errors import fenced, left_alone, refused, unreachable
 
 T = TypeVar("T")
@@ -75,11 +76,12 @@ class LogServer:
         epoch_before: Mapping[int, int] | None = None,
     ) -> JsonObject:
         """Log id, and per partition log start, high watermark and the other requested values."""
-        return self._asked(
+        answer = self._asked(
             lambda client: client.offsets(
                 partitions=partitions, filters=filters, pattern=pattern, time_us=time_us, epoch_before=epoch_before
             )
         )
+        return with_partitions(answer, server=self.address)
 
     def topics(self, filters: Sequence[str]) -> list[JsonObject]:
         """Up to 1,000 matching topics, with the offsets between which each partition has records of them."""
@@ -95,14 +97,15 @@ class LogServer:
         max_bytes: int | None,
     ) -> JsonObject:
         """How far each partition may be read within the limits. Only moves past matching records."""
-        return self._asked(
+        answer = self._asked(
             lambda client: client.plan(
                 begin, filters=filters, pattern=pattern, max_records=max_records, max_bytes=max_bytes
             )
         )
+        return with_partitions(answer, server=self.address)
 
     def committed(self, group: str) -> JsonObject:
-        return self._asked(lambda client: client.committed(group))
+        return with_partitions(self._asked(lambda client: client.committed(group)), server=self.address)
 
     def commit(
         self,
@@ -113,9 +116,10 @@ class LogServer:
         committed: Mapping[int, int] | None = None,
     ) -> JsonObject:
         offsets = {number: {"committed": offset} for number, offset in (committed or {}).items()}
-        return self._asked(
+        answer = self._asked(
             lambda client: client.commit(group, reader_epoch, initial=initial or None, offsets=offsets or None)
         )
+        return with_partitions(answer, server=self.address)
 
     def gap(
         self,

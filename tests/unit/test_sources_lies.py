@@ -21,6 +21,7 @@ from broker_edge.client import Client
 from broker_edge.errors import BrokerError, HeadwaterError, OptionError, RefusedError, UnavailableError
 from sinks.devices import DevicePublisher
 from sources.access import Access, access_options
+from sources.answers import PARTITIONS_MAX
 from sources.fetch import fetch
 from sources.log_server import LogServer
 from sources.offsets import OffsetRange, SourceOffset
@@ -199,6 +200,10 @@ OFFSETS = {"log_start": 0, "high_watermark": 10, "epoch": 1, "epoch_before": Non
         {"epoch": {}},
         {"records": None},
         {"high_watermark": float("inf")},
+        {"epoch": 1.5},
+        {"epoch": True},
+        {"epoch": 2**63},
+        {"end": 5.5},
     ],
 )
 def test_a_plan_that_cannot_be_is_refused_before_a_checkpoint_has_it(liar: LyingServer, wrong: dict[str, Any]) -> None:
@@ -214,6 +219,58 @@ def test_a_plan_that_cannot_be_is_refused_before_a_checkpoint_has_it(liar: Lying
     liar.answers["plan"] = {"log_id": MINE, "partitions": {"0": PLAN}}
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert SourceOffset.from_json(end).logs[MINE][0].next == 10
+    reader.stop()
+
+
+@pytest.mark.parametrize(
+    "partitions",
+    [
+        {"-1": OFFSETS},
+        {" 7 ": OFFSETS},
+        {"٣": OFFSETS},
+        {str(2**31): OFFSETS},
+        {"99999999999": OFFSETS},
+        {"7": {**OFFSETS, "log_start": 2**63}},
+        {"7": {**OFFSETS, "epoch_before": 1.5}},
+        {"7": []},
+        {str(number): OFFSETS for number in range(PARTITIONS_MAX + 1)},
+    ],
+    ids=["below 0", "spaces", "other digits", "over int32", "11 digits", "over int64", "epoch", "list", "too many"],
+)
+def test_a_partition_that_cannot_be_is_refused_before_a_checkpoint_has_it(
+    liar: LyingServer, partitions: dict[str, Any]
+) -> None:
+    """The checkpoint could not be read any more, also without the broker that said it."""
+    honest = {"0": OFFSETS}
+    liar.answers |= {"plan": {"log_id": MINE, "partitions": {"0": PLAN}}}
+    reader = StreamReader(parse_options({"servers": liar.address, "subscribe": "devices/+/telemetry"}))
+    liar.answers["offsets"] = {"log_id": MINE, "partitions": honest | partitions}
+    with pytest.raises(RefusedError, match="answers what cannot be used") as told:
+        reader.initialOffset()
+    assert liar.address in str(told.value)
+    liar.answers["offsets"] = {"log_id": MINE, "partitions": honest}
+    start = reader.initialOffset()
+    liar.answers["offsets"] = {"log_id": MINE, "partitions": honest | partitions}
+    with pytest.raises(RefusedError, match="answers what cannot be used"):
+        reader.latestOffset(start, reader.getDefaultReadLimit())
+    liar.answers["offsets"] = {"log_id": MINE, "partitions": honest}
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert SourceOffset.from_json(end).logs[MINE][0].next == 10
+    reader.stop()
+
+
+@pytest.mark.parametrize("initial", [1.5, True, "7", -1, 2**63])
+def test_a_start_of_a_group_that_cannot_be_is_refused_before_a_checkpoint_has_it(
+    liar: LyingServer, initial: object
+) -> None:
+    liar.answers |= {
+        "offsets": {"log_id": MINE, "partitions": {"0": OFFSETS}},
+        "committed": {"group": "g", "reader_epoch": 1, "partitions": {"0": {"initial": initial}}},
+    }
+    options = {"servers": liar.address, "subscribe": "devices/+/telemetry", "consumerGroup": "g"}
+    reader = StreamReader(parse_options(options))
+    with pytest.raises(RefusedError, match="answers what cannot be used"):
+        reader.initialOffset()
     reader.stop()
 
 
