@@ -19,7 +19,7 @@ from broker_edge.device.calls import Call, Command, Handler, Rejected
 from broker_edge.device.guard import CommandRefused
 from broker_edge.device.journal import FINAL, Entry, Journal
 from broker_edge.device.key_feed import KeyFeed
-from broker_edge.device.link import Link, LinkClosed
+from broker_edge.device.link import Link, LinkClosed, PublishRefused
 from broker_edge.device.ota import Restart, UpdateFailed, Updater
 from broker_edge.device.reports import Key, Reports
 from broker_edge.device.wording import OwnWords, Said, Words
@@ -342,7 +342,11 @@ class Agent:
         command = work.command
 
         async def progress(percent: int, message: str | None = None, step: str | None = None) -> None:
-            await self._reports.say(work.key, "IN_PROGRESS", message, percent, step)
+            try:
+                await self._reports.say(work.key, "IN_PROGRESS", message, percent, step)
+            except PublishRefused as error:
+                # It must not end the work: an image on trial would stay without a confirmation or a rollback.
+                log.warning("device %s goes on with %s unheard: %s", self.device_id, work.key[0], error)
 
         def report(percent: int, message: str | None = None, step: str | None = None) -> None:
             self._reports.progress(work.key, percent, message, step)

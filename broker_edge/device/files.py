@@ -9,6 +9,9 @@ from typing import Any
 
 from broker_edge.draft import open_draft
 
+AGAIN_S = 30.0
+"""How long to wait before something is written again that must be, and that a full disk did not take."""
+
 
 def write_json(path: Path, value: Any) -> None:
     """Replaces the file. Once this returns, the new content survives a power cut."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -17,10 +18,13 @@ from broker_edge.artifacts.keys import Trust
 from broker_edge.artifacts.manifest import ArtifactError, Manifest, check_name
 from broker_edge.device.calls import Call, Order, Rejected
 from broker_edge.device.download import STALL_S, Download, fetch_manifest
+from broker_edge.device.files import AGAIN_S
 from broker_edge.device.flash import BOOTS_MAX, Firmware, Flash, Job
 from broker_edge.device.key_feed import KeyFeed
 from broker_edge.device.link import Link, LinkClosed
 from broker_edge.errors import HeadwaterError, NotFoundError, RefusedError
+
+log = logging.getLogger(__name__)
 
 # Space for what else the file system needs while an image is downloaded: the JSON files, some blocks.
 _SPARE_BYTES = 1 << 20
@@ -64,6 +68,7 @@ class UpdatePolicy:
     allow_unsigned: bool = False
     stall_s: float = STALL_S
     pace_s: float = 0.0
+    again_s: float = AGAIN_S
 
 
 async def _no_hook(step: str) -> None:
@@ -175,9 +180,21 @@ class Updater:
         while True:
             step = self._job().step
             await self._before(step)
-            result = await steps[step](call)
+            try:
+                result = await steps[step](call)
+            except OSError as error:
+                if not self._must_end_well():
+                    raise
+                log.warning("the step %s is not stored (%s): again in %g s", step, error, self._policy.again_s)
+                await asyncio.sleep(self._policy.again_s)
+                continue
             if result is not None:
                 return result
+
+    def _must_end_well(self) -> bool:
+        """Whether an image is on trial or confirmed. If the order ended here, nobody would confirm the image, roll it
+        back or raise the floor."""
+        return self._job().step in ("confirm", "rollback") or self._flash.boot().trial is not None
 
     # -- the steps: each ends by writing the next one, with the result, or by an exception --------------------------
 
