@@ -4,6 +4,7 @@
 //! bounded amount of work, so commands never stall connections.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 
 use crate::engine::{ClientsRequest, Drain, RetainRequest, WeighRequest};
@@ -12,6 +13,9 @@ use super::LoopWaker;
 
 /// Capacity of the queue.
 const QUEUED_MAX: usize = 64;
+/// The most commands of producers in the queue: the rest of it is for operators, however many producers there are. One
+/// user has at most 16 producers (`service::callers::shares`).
+const OF_PRODUCERS_MAX: usize = 48;
 /// The most commands that the loop takes in one turn.
 pub(super) const TAKEN_MAX: usize = 4;
 
@@ -30,6 +34,12 @@ pub enum Command {
     Drain(Option<Drain>),
 }
 
+impl Command {
+    fn is_of_producer(&self) -> bool {
+        matches!(self, Command::Retain(_) | Command::Weigh(_))
+    }
+}
+
 /// Why a command was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
@@ -43,6 +53,7 @@ pub enum AskError {
 #[derive(Debug, Clone)]
 pub struct CommandSender {
     queue: SyncSender<Command>,
+    of_producers: Arc<AtomicUsize>,
     waker: Arc<LoopWaker>,
 }
 
@@ -50,6 +61,8 @@ pub struct CommandSender {
 #[derive(Debug)]
 pub struct Commands {
     queue: Receiver<Command>,
+    /// The commands of producers in the queue, and those that are about to be queued.
+    of_producers: Arc<AtomicUsize>,
     /// The command that [`Self::is_empty`] took from the queue.
     next: Option<Command>,
 }
@@ -57,11 +70,18 @@ pub struct Commands {
 /// Creates both ends of the queue.
 pub fn queue(waker: Arc<LoopWaker>) -> (CommandSender, Commands) {
     let (queue, receiver) = sync_channel(QUEUED_MAX);
+    let of_producers = Arc::<AtomicUsize>::default();
     let commands = Commands {
         queue: receiver,
+        of_producers: Arc::clone(&of_producers),
         next: None,
     };
-    (CommandSender { queue, waker }, commands)
+    let sender = CommandSender {
+        queue,
+        of_producers,
+        waker,
+    };
+    (sender, commands)
 }
 
 impl CommandSender {
@@ -70,12 +90,33 @@ impl CommandSender {
     /// # Errors
     /// The queue is full or the loop has ended. The command is dropped, and with it the channel for the answer.
     pub fn ask(&self, command: Command) -> Result<(), AskError> {
+        if command.is_of_producer() {
+            self.ask_for_producer(command)?;
+        } else {
+            self.send(command)?;
+        }
+        self.waker.wake();
+        Ok(())
+    }
+
+    fn ask_for_producer(&self, command: Command) -> Result<(), AskError> {
+        let before = self.of_producers.fetch_add(1, Ordering::Relaxed);
+        let sent = if before < OF_PRODUCERS_MAX {
+            self.send(command)
+        } else {
+            Err(AskError::Full)
+        };
+        if sent.is_err() {
+            self.of_producers.fetch_sub(1, Ordering::Relaxed);
+        }
+        sent
+    }
+
+    fn send(&self, command: Command) -> Result<(), AskError> {
         self.queue.try_send(command).map_err(|error| match error {
             TrySendError::Full(_) => AskError::Full,
             TrySendError::Disconnected(_) => AskError::Stopped,
-        })?;
-        self.waker.wake();
-        Ok(())
+        })
     }
 
     /// Stops the loop. Waits for room in the queue, which the loop empties in each turn.
@@ -102,7 +143,12 @@ impl Commands {
 
     fn receive(&self) -> Option<Command> {
         match self.queue.try_recv() {
-            Ok(command) => Some(command),
+            Ok(command) => {
+                if command.is_of_producer() {
+                    self.of_producers.fetch_sub(1, Ordering::Relaxed);
+                }
+                Some(command)
+            }
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => Some(Command::Stop),
         }
@@ -114,6 +160,36 @@ mod tests {
     use mio::{Poll, Token, Waker};
 
     use super::*;
+
+    fn weigh() -> Command {
+        Command::Weigh(WeighRequest {
+            topics: Vec::new(),
+            answer: tokio::sync::oneshot::channel().0,
+        })
+    }
+
+    #[test]
+    fn producers_leave_room_for_operators() {
+        let poll = Poll::new().expect("a poll");
+        let waker = Waker::new(poll.registry(), Token(0)).expect("a waker");
+        let (sender, mut commands) = queue(Arc::new(LoopWaker::new(waker)));
+        for _ in 0..OF_PRODUCERS_MAX {
+            sender.ask(weigh()).expect("there is room");
+        }
+        for _ in 0..100 {
+            assert_eq!(sender.ask(weigh()), Err(AskError::Full));
+        }
+        for _ in OF_PRODUCERS_MAX..QUEUED_MAX {
+            sender.ask(Command::Drain(None)).expect("there is room");
+        }
+        assert_eq!(sender.ask(Command::Drain(None)), Err(AskError::Full));
+        assert!(matches!(commands.take(), Some(Command::Weigh(_))));
+        sender.ask(weigh()).expect("there is room again");
+        while commands.take().is_some() {}
+        for _ in 0..OF_PRODUCERS_MAX {
+            sender.ask(weigh()).expect("there is room for as many");
+        }
+    }
 
     #[test]
     fn a_full_queue_is_told_to_who_asks_and_a_gone_loop_as_well() {

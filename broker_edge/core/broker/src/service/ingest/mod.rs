@@ -1,5 +1,6 @@
 //! DoPut: messages become records.
 
+mod ask;
 pub mod produce;
 pub mod put;
 pub mod put_body;

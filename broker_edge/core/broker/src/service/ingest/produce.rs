@@ -14,8 +14,8 @@ use headwater_log::{
 };
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
+use super::ask::ask;
 use super::rows::Rows;
 use super::weigh::{self, Weights};
 use crate::engine::{MESSAGES_MAX, RetainRequest};
@@ -24,8 +24,6 @@ use crate::service::callers::caller::Caller;
 use crate::service::error::Refusal;
 use crate::service::shared::Shared;
 
-/// How long to wait for the event loop's answer.
-pub(super) const LOOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to wait for a full queue before the producer is told to try again.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Topics of one append.
@@ -71,26 +69,18 @@ fn claim_retained(
             let topic = rows.topic.value(*row).to_owned();
             (topic, rows.value.value(*row).len())
         };
-        let (answer, answered) = oneshot::channel();
-        let request = RetainRequest {
-            rights: Arc::clone(rights),
-            messages: part.iter().map(message).collect(),
-            answer,
-        };
-        let asked = shared.commands.ask(Command::Retain(request));
-        asked.map_err(|error| Refusal::unavailable(error.to_string()))?;
-        let answer = runtime.block_on(async { tokio::time::timeout(LOOP_TIMEOUT, answered).await });
-        match answer {
-            Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(limit))) => {
-                return Err(Refusal::exhausted(format!(
-                    "the limit of retained messages is reached ({limit}): remove some, or raise the limit"
-                )));
-            }
-            Ok(Err(_)) | Err(_) => {
-                return Err(Refusal::unavailable("the MQTT loop did not answer in time"));
-            }
-        }
+        let claimed = ask(&shared.commands, runtime, |answer| {
+            Command::Retain(RetainRequest {
+                rights: Arc::clone(rights),
+                messages: part.iter().map(message).collect(),
+                answer,
+            })
+        })?;
+        claimed.map_err(|limit| {
+            Refusal::exhausted(format!(
+                "the limit of retained messages is reached ({limit}): remove some, or raise the limit"
+            ))
+        })?;
     }
     Ok(())
 }

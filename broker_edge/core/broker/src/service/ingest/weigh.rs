@@ -3,15 +3,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
-use super::produce::LOOP_TIMEOUT;
+use super::ask::ask;
 use super::rows::Rows;
 use crate::engine::{TOPICS_MAX, WeighRequest};
-use crate::event_loop::{AskError, Command};
+use crate::event_loop::Command;
 use crate::service::error::Refusal;
 use crate::service::shared::Shared;
 
@@ -22,8 +20,6 @@ pub const APPEND_WORK_MAX: u64 = 1 << 14;
 pub const SHARED_WORK_MAX: u64 = 1 << 10;
 /// With so few subscriptions no topic costs enough to be asked for.
 const CHEAP_SUBSCRIPTIONS: i64 = 64;
-/// How long to wait while others ask the loop.
-const AGAIN: Duration = Duration::from_millis(2);
 
 /// The work of each topic; topics that were not weighed cost little.
 #[derive(Default)]
@@ -57,7 +53,10 @@ pub fn weigh<'a>(
     let mut left = &*topics;
     while !left.is_empty() {
         let asked = &left[..left.len().min(TOPICS_MAX)];
-        let works = ask(shared, asked, runtime)?;
+        let works = ask(&shared.commands, runtime, |answer| {
+            let topics = asked.iter().map(|topic| (*topic).to_owned()).collect();
+            Command::Weigh(WeighRequest { topics, answer })
+        })?;
         // An answer is for one topic at least.
         let count = works.len().clamp(1, asked.len());
         let weighed = asked.iter().copied().zip(works);
@@ -65,30 +64,4 @@ pub fn weigh<'a>(
         left = &left[count..];
     }
     Ok(weights)
-}
-
-fn ask(shared: &Shared, topics: &[&str], runtime: &Handle) -> Result<Vec<u64>, Refusal> {
-    let deadline = Instant::now() + LOOP_TIMEOUT;
-    loop {
-        let (answer, answered) = oneshot::channel();
-        let request = WeighRequest {
-            topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
-            answer,
-        };
-        match shared.commands.ask(Command::Weigh(request)) {
-            Ok(()) => {
-                let in_time = async { tokio::time::timeout(LOOP_TIMEOUT, answered).await };
-                return match runtime.block_on(in_time) {
-                    Ok(Ok(works)) => Ok(works),
-                    Ok(Err(_)) | Err(_) => {
-                        Err(Refusal::unavailable("the MQTT loop did not answer in time"))
-                    }
-                };
-            }
-            Err(AskError::Full) if Instant::now() < deadline => {
-                runtime.block_on(tokio::time::sleep(AGAIN));
-            }
-            Err(error) => return Err(Refusal::unavailable(error.to_string())),
-        }
-    }
 }
