@@ -246,13 +246,16 @@ impl Authority {
 
     /// Whether the owner of a stored session may still exist. Tokens and certificates name users that no file lists.
     pub(super) fn may_admit(&self, user: Option<&str>) -> bool {
+        (user.is_some() && self.names_unlisted_users()) || self.may_admit_listed(user)
+    }
+
+    /// The same for an owner who showed neither a token nor a certificate.
+    pub(super) fn may_admit_listed(&self, user: Option<&str>) -> bool {
         let Some(user) = user else {
             return self.admits_anybody;
         };
         let is_listed = |users: &Users| users.get(user).is_some();
-        !self.is_configured
-            || self.names_unlisted_users()
-            || self.users.as_ref().is_some_and(is_listed)
+        !self.is_configured || self.users.as_ref().is_some_and(is_listed)
     }
 
     fn names_unlisted_users(&self) -> bool {

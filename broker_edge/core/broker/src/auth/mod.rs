@@ -129,6 +129,12 @@ impl Proof {
     pub fn is_shown(self) -> bool {
         matches!(self, Self::Password(_) | Self::Scram(_) | Self::Token(_))
     }
+
+    /// Whether the password file and the ACL alone say what the client may do. Tokens and certificates name users that
+    /// no file lists, and tokens bring rights.
+    pub fn is_by_files(self) -> bool {
+        matches!(self, Self::Nothing | Self::Password(_) | Self::Scram(_))
+    }
 }
 
 /// An admitted client.

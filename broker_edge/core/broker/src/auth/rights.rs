@@ -108,17 +108,30 @@ impl Rights {
     /// Whether the files still allow a stored will, which was allowed when it was stored. The right to the client id was
     /// checked then, and cannot be checked again without the client. The rights that a token brought are unknown.
     fn may_publish_stored(&self, topic: &str, client_id: Option<&str>) -> bool {
-        let user = self.identity.user.as_deref();
-        if !self.authority.may_admit(user) {
-            return false;
-        }
+        let authority = &self.authority;
+        authority.may_admit(self.identity.user.as_deref())
+            && (authority.reads_tokens() || self.acl_allows_stored(topic, client_id))
+    }
+
+    /// The same where the files alone decide ([`Proof::is_by_files`]). Always true for a client that has connected since
+    /// the start.
+    pub fn files_allow_stored(&self, topic: &str, client_id: &str) -> bool {
+        self.identity.proof != Proof::Stored
+            || (self
+                .authority
+                .may_admit_listed(self.identity.user.as_deref())
+                && self.acl_allows_stored(topic, Some(client_id)))
+    }
+
+    fn acl_allows_stored(&self, topic: &str, client_id: Option<&str>) -> bool {
         let (Some(acl), Some(section)) = (&self.authority.acl, &self.section) else {
             return true;
         };
-        let client_id = client_id.map_or(ClientId::Absent, ClientId::Proved);
-        let names = Names { user, client_id };
-        let target = Target::Topic(topic);
-        self.authority.reads_tokens() || acl.allows(section, Access::Publish, target, &names)
+        let names = Names {
+            user: self.identity.user.as_deref(),
+            client_id: client_id.map_or(ClientId::Absent, ClientId::Proved),
+        };
+        acl.allows(section, Access::Publish, Target::Topic(topic), &names)
     }
 
     /// Whether the filter may match a topic with this access allowed.

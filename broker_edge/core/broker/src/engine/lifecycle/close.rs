@@ -6,7 +6,6 @@ use std::rc::Rc;
 use headwater_mqtt::ReasonCode;
 use headwater_mqtt::packet::disconnect::Disconnect;
 
-use crate::auth::Access;
 use crate::engine::clients::charges::discharge;
 use crate::engine::clients::timers::Timer;
 use crate::engine::effects::Cause;
@@ -173,7 +172,7 @@ impl Lifecycle<'_> {
             return;
         };
         let (client_id, account) = (Rc::clone(&session.client_id), session.account);
-        let may_publish = self.clients.may(key, Access::Publish, &will.topic);
+        let may_publish = self.has_right_to_will(key, will);
         if self.env.refusal_of_name(&will.topic).is_some() || !may_publish {
             self.env
                 .metrics

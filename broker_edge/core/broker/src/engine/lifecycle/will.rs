@@ -26,14 +26,23 @@ const RETRY_MS: u64 = 100;
 
 impl Lifecycle<'_> {
     /// Whether a will may be published to a topic: the same rules as for a publish of the client.
-    pub fn may_publish_will(&self, key: SessionKey, topic: &str) -> bool {
-        self.env.refusal_of_name(topic).is_none() && self.clients.may(key, Access::Publish, topic)
+    fn may_publish_will(&self, key: SessionKey, will: &Will) -> bool {
+        self.env.refusal_of_name(&will.topic).is_none() && self.has_right_to_will(key, will)
+    }
+
+    pub fn has_right_to_will(&self, key: SessionKey, will: &Will) -> bool {
+        let topic = &*will.topic;
+        let session = self.clients.session(key);
+        session.is_some_and(|session| {
+            session.may(Access::Publish, topic)
+                && (!will.is_by_files || session.files_allow_stored(topic))
+        })
     }
 
     /// Makes a will wait for its delay, or for the end of the session if that is earlier.
     pub fn await_will(&mut self, key: SessionKey, mut will: Box<Will>) {
-        if !self.may_publish_will(key, &will.topic) {
-            // It is refused now, because the rights are unknown after a restart.
+        if !self.may_publish_will(key, &will) {
+            // It is refused now, because the rights may be unknown after a restart.
             return self.publish_will(key, &will);
         }
         let now = self.env.now;
@@ -45,6 +54,8 @@ impl Lifecycle<'_> {
         let due_us = now.wall_us + i64::try_from(delay_s * 1_000_000).unwrap_or(i64::MAX / 2);
         let token = format!("will/{:x}/{due_us:x}", session.life);
         will.waits = Some((due_us, token.into()));
+        let rights = session.rights.as_ref();
+        will.is_by_files = rights.is_some_and(|rights| rights.identity().proof.is_by_files());
         if let Some(away) = &mut session.offline {
             away.will = Some((due_ms, will));
         }
@@ -60,7 +71,7 @@ impl Lifecycle<'_> {
             return None;
         }
         let (client_id, account) = (Rc::clone(&session.client_id), session.account);
-        if !self.may_publish_will(key, &will.topic) {
+        if !self.may_publish_will(key, &will) {
             // The rights have changed since. No later start may publish it either.
             self.publish_will(key, &will);
             self.store.note_settled(SettledWill {

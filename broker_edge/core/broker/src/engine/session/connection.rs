@@ -46,6 +46,8 @@ pub struct Will {
     /// Set while the will waits, which is stored: when it is due in Unix microseconds, and the idempotency key of its
     /// record.
     pub waits: Option<(i64, Box<str>)>,
+    /// Set while the will waits: whether the files alone decide if a later start publishes it.
+    pub is_by_files: bool,
 }
 
 impl Will {
@@ -60,6 +62,7 @@ impl Will {
             retain: will.retain,
             delay_s: will.properties.will_delay_interval().unwrap_or(0),
             waits: None,
+            is_by_files: false,
         }
     }
 }

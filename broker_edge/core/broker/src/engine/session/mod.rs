@@ -259,6 +259,12 @@ impl Session {
             .is_none_or(|rights| rights.may(access, topic, Some(&self.client_id)))
     }
 
+    /// Whether the files allow a stored will to a topic where they alone decide.
+    pub fn files_allow_stored(&self, topic: &str) -> bool {
+        let rights = self.rights.as_ref();
+        rights.is_none_or(|rights| rights.files_allow_stored(topic, &self.client_id))
+    }
+
     /// Whether the client may have this access to any topic under a filter.
     pub fn may_filter(&self, access: Access, filter: &str) -> bool {
         let rights = self.rights.as_ref();

@@ -38,6 +38,7 @@ pub fn will_change(session: &Session) -> Option<KeyValue> {
                 topic: will.topic.to_string(),
                 qos: will.qos,
                 retain: will.retain,
+                is_by_files: will.is_by_files,
                 properties: to_hex(&will.properties),
                 payload: to_hex(&will.payload),
             })
@@ -135,6 +136,7 @@ fn read_will(value: &[u8], client_id: &str) -> Option<(i64, Will)> {
             retain: stored.retain,
             delay_s: 0,
             waits: Some((stored.due_us, stored.token.into())),
+            is_by_files: stored.is_by_files,
         })
     });
     let Some(will) = read else {

@@ -18,6 +18,9 @@ pub struct Will {
     pub qos: u8,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retain: bool,
+    /// Its client showed neither a token nor a certificate, so that a start can tell whether it still has the right.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_by_files: bool,
     /// Both in hexadecimal.
     pub properties: String,
     pub payload: String,
