@@ -1,10 +1,10 @@
-"""Targets, requests and quarantine rows of old actions move to their archives; what looks for them finds them there."""
+"""Targets, requests and quarantine rows of old actions move to their archives, each once."""
 
 from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,22 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake import Field as DeltaField
-from support.engine_world import SECOND, EngineWorld
+from support.archive_world import (
+    DAY,
+    PAIRS,
+    Faults,
+    KilledError,
+    archive_all,
+    content,
+    copy_of,
+    engine,
+    old_world,
+    owners,
+    request,
+    stages,
+    state,
+)
+from support.engine_world import EngineWorld
 
 from actions import archive as archive_
 from actions import archive_ended as ended_
@@ -22,101 +37,19 @@ from actions.export import Export
 from actions.fleet_desk import FleetDesk
 from actions.job import Pace
 from actions.store import DeltalakeStore
-from actions.table_reader import TableReader
 from actions.table_writer import TableWriter
 from broker_edge.errors import EngineFencedError, TableStoreError
 from sinks import tables
 
-DAY = 24 * 3600 * SECOND
-IDS = ("d1", "d2", "d3", "d4", "d5")
-PAIRS = (
-    ("action_targets", "action_targets_archive"),
-    ("action_requests", "action_requests_archive"),
-    ("quarantine", "quarantine_archive"),
-    ("action_events", "action_events_archive"),
-)
-
-
-class KilledError(Exception):
-    pass
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> EngineWorld:
-    """`a1` has ended, with three handled requests; `a2` is open. Everything is old, and so is what nobody can use."""
-    world = EngineWorld(tmp_path_factory.mktemp("world"))
-    world.devices(*IDS)
-    for action_id in ("a1", "a2"):
-        world.action(action_id, timeout_queued_s=60)
-    job = world.job()
-    job.turn()
-    for action_id, kind in (("a1", "pause"), ("a1", "resume"), ("a2", "pause")):
-        request(world, f"{action_id}-{kind}", action_id=action_id, kind=kind)
-        job.turn()
-    request(world, "a1-again", action_id="a1", kind="resume")
-    for device_id in IDS[2:]:
-        world.status(device_id, "SUCCEEDED")
-    for device_id in IDS:
-        world.status(device_id, "ACCEPTED", action_id="a2")
-    world.status("d1", "ACCEPTED", action_id="nobody")
-    job.turn()
-    world.passes(700)
-    job.turn()
-    job.close()
-    place = {"log_id": "log", "partition": 1, "epoch": 1, "reason": "bad", "quarantined_at": world.now_us}
-    for number, pipeline in enumerate(("silver/m", "status", "gaps")):
-        world.insert(tables.QUARANTINE, {**place, "pipeline": pipeline, "offset": number})
-    assert counts(world) == {"SUCCEEDED": 3, "TIMED_OUT": 2}
-    world.now_us += 100 * DAY
-    return world
+    return old_world(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture
 def world(made: EngineWorld, tmp_path: Path) -> EngineWorld:
     return copy_of(made, tmp_path / "tables")
-
-
-def copy_of(made: EngineWorld, root: Path) -> EngineWorld:
-    shutil.copytree(made.root, root)
-    world = EngineWorld(root)
-    world.now_us, world._offset = made.now_us, made._offset
-    return world
-
-
-def request(world: EngineWorld, request_id: str, **fields: Any) -> None:
-    row = {"request_id": request_id, "tenant": "default", "by": "ann", "at": world.now_us, **fields}
-    world.insert(tables.ACTION_REQUESTS, row)
-
-
-def engine(world: EngineWorld) -> DeltalakeStore:
-    store = DeltalakeStore(world.root)
-    store.claim()
-    return store
-
-
-def archive_all(world: EngineWorld, store: DeltalakeStore | None = None) -> None:
-    store = store or engine(world)
-    for _ in range(100):
-        if not store.archive(world.now_us - 90 * DAY):
-            return
-    raise AssertionError("it does not end")
-
-
-def state(world: EngineWorld, action_id: str = "a1") -> dict[str, Any]:
-    (row,) = [row for row in world.rows("action_state") if row["action_id"] == action_id]
-    return row
-
-
-def counts(world: EngineWorld, action_id: str = "a1") -> dict[str, int]:
-    return dict(state(world, action_id)["counts"])
-
-
-def content(world: EngineWorld, *names: str) -> Counter[str]:
-    return Counter(str(row) for name in names for row in world.rows(name))
-
-
-def owners(world: EngineWorld, name: str) -> set[str | None]:
-    return {row["action_id"] for row in world.rows(name)}
 
 
 def test_what_belongs_to_an_old_action_moves_and_the_rest_stays(world: EngineWorld) -> None:
@@ -209,59 +142,6 @@ def test_many_small_actions_move_in_few_commits(tmp_path: Path) -> None:
     archive_all(world, store)
     assert (len(world.rows("action_targets")), len(world.rows("action_targets_archive"))) == (0, 60)
     assert world.table("action_targets").version() == before + 1
-
-
-class Faults:
-    """Kills the engine at one call of the tables, before it or after it."""
-
-    STEPS = ("update", "append", "put", "sync", "delete")
-
-    def __init__(self, patch: pytest.MonkeyPatch, at: int, when: str) -> None:
-        self.calls: list[str] = []
-        self._at, self._when = at, when
-        real_of = archive_.ArchiveWriter.__init__
-
-        def of(tables: Any, writer: TableWriter) -> None:
-            real_of(tables, writer)
-            for step in self.STEPS:
-                setattr(tables, step, self._killing(step, getattr(tables, step)))
-
-        patch.setattr(archive_.ArchiveWriter, "__init__", of)
-
-    def _killing(self, step: str, real: Callable[..., None]) -> Callable[..., None]:
-        def call(*arguments: Any) -> None:
-            self.calls.append(step)
-            is_it = len(self.calls) == self._at
-            if is_it and self._when == "before":
-                raise KilledError(step)
-            real(*arguments)
-            if is_it:
-                raise KilledError(step)
-
-        return call
-
-
-def stages(
-    made: EngineWorld, folder: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[EngineWorld], None]
-) -> Iterator[tuple[str, EngineWorld]]:
-    """The tables after a kill at each step of a move, and after the move."""
-    at, reached = 1, set[str]()
-    while True:
-        for when in ("before", "after"):
-            world = copy_of(made, folder / f"{at}-{when}")
-            prepare(world)
-            with monkeypatch.context() as patch:
-                faults = Faults(patch, at, when)
-                try:
-                    archive_all(world)
-                except KilledError as error:
-                    yield f"{at}: {when} {error}", world
-                    reached.add(str(error))
-                    continue
-            yield "at the end", world
-            assert reached == {"append", "sync", "delete", "update"} | ({"put"} & set(faults.calls))
-            return
-        at += 1
 
 
 def loaded(world: EngineWorld) -> tuple[Any, ...]:
@@ -387,39 +267,6 @@ def test_a_superseded_engine_deletes_nothing(world: EngineWorld, table: str, mon
     assert content(world, table, f"{table}_archive") == before
 
 
-def test_a_late_success_of_an_archived_target_counts_and_reads_one_row(
-    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive_all(world)
-    job = world.job()
-    job.turn()
-    read: list[int] = []
-    real = TableReader.values
-
-    def counted(reader: TableReader, *arguments: Any, **named: Any) -> Any:
-        found = real(reader, *arguments, **named)
-        read.append(len(found))
-        return found
-
-    monkeypatch.setattr(TableReader, "values", counted)
-    world.status("d1", "SUCCEEDED")
-    world.status("d4", "FAILED")
-    job.turn()
-    job.close()
-    assert sum(read) == 2
-    assert counts(world) == {"SUCCEEDED": 4, "TIMED_OUT": 1}
-    (live,) = [row for row in world.rows("action_targets") if row["action_id"] == "a1"]
-    assert (live["device_id"], live["state"], live["late"]) == ("d1", "SUCCEEDED", True)
-    assert {row["device_id"]: row["state"] for row in FleetDesk(world.root).targets("a1")}["d1"] == "SUCCEEDED"
-    assert state(world)["archived_at"] is not None
-    # It goes the same way again, and replaces the row of then.
-    archive_all(world)
-    assert owners(world, "action_targets") == {"a2"}
-    found = {row["device_id"]: row["state"] for row in world.rows("action_targets_archive")}
-    assert len(world.rows("action_targets_archive")) == len(found) == 5
-    assert found["d1"] == "SUCCEEDED"
-
-
 def test_a_move_merges_the_journal_only_for_actions_that_may_move(
     world: EngineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -448,114 +295,6 @@ def test_a_move_merges_the_journal_only_for_actions_that_may_move(
     assert owners(world, "action_targets") == {"a2", "a3"}
     assert [row["state"] for row in world.rows("action_targets_archive")] == ["SUCCEEDED"] * 5
     job.close()
-
-
-def test_a_kill_while_a_changed_target_moves_again_loses_no_change(
-    made: EngineWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def changed(world: EngineWorld) -> None:
-        archive_all(world)
-        job = world.job()
-        job.turn()
-        world.status("d1", "SUCCEEDED")
-        job.turn()
-        job.close()
-        request(world, "a1-late", action_id="a1", kind="resume", at=world.now_us - 95 * DAY)
-        world.table("action_state").update(
-            updates={"requests_done": "array_append(requests_done, 'a1-late')", "archived_at": "NULL"},
-            predicate="action_id = 'a1'",
-        )
-
-    def states(world: EngineWorld) -> dict[str, str]:
-        return {row["device_id"]: row["state"] for row in FleetDesk(world.root).targets("a1")}
-
-    wanted = {"d1": "SUCCEEDED", "d2": "TIMED_OUT", "d3": "SUCCEEDED", "d4": "SUCCEEDED", "d5": "SUCCEEDED"}
-    reached = []
-    for stage, world in stages(made, tmp_path, monkeypatch, changed):
-        assert states(world) == wanted, stage
-        archive_all(world)
-        assert states(world) == wanted, stage
-        assert len(world.rows("action_targets_archive")) == 5, stage
-        reached.append(stage)
-    assert any("put" in stage for stage in reached)
-
-
-def test_a_retry_opens_an_archived_action_again(world: EngineWorld) -> None:
-    archive_all(world)
-    job = world.job()
-    job.turn()
-    request(world, "again", action_id="a1", kind="retry")
-    job.turn()
-    world.passes(1)
-    job.turn()
-    job.close()
-    assert state(world)["phase"] == "RUNNING"
-    assert counts(world) == {"QUEUED": 2, "SUCCEEDED": 3}
-    job = world.job()  # After a restart too.
-    job.turn()
-    assert len(job.state.targets["a1"]) == 5
-    for device_id in ("d1", "d2"):
-        world.status(device_id, "SUCCEEDED", attempt=2)
-    job.turn()
-    job.close()
-    assert (state(world)["phase"], counts(world)) == ("ENDED", {"SUCCEEDED": 5})
-    archive_all(world)
-    assert "a1" in owners(world, "action_targets"), "it has ended now"
-    world.now_us += 100 * DAY
-    archive_all(world)
-    rows = [row for row in world.rows("action_targets_archive") if row["action_id"] == "a1"]
-    assert {row["device_id"]: row["attempt"] for row in rows} == {"d1": 2, "d2": 2, "d3": 1, "d4": 1, "d5": 1}
-    assert len(rows) == 5
-
-
-def test_requests_about_an_archived_action_are_answered(world: EngineWorld) -> None:
-    archive_all(world)
-    job = world.job()
-    job.turn()
-    for kind, device_id in (("cancel", "d1"), ("pause", None), ("cancel", "stranger"), ("retry", "d3")):
-        request(world, f"{kind} {device_id}", action_id="a1", kind=kind, device_id=device_id)
-    job.turn()
-    job.close()
-    said = {row["request_id"]: row["message"] for row in world.rows("action_events") if row["request_id"]}
-    assert said["cancel d1"] == "cancel: 0 ended at once, 0 asked to stop, 1 already ended"
-    assert said["pause None"] == "refused: the action is ENDED"
-    assert said["cancel stranger"] == "refused: device stranger is not a target of this action"
-    assert said["retry d3"] == "refused: this device did not end in error"
-
-
-def test_an_action_may_depend_on_an_archived_one(world: EngineWorld) -> None:
-    archive_all(world)
-    job = world.job()
-    world.action("a3", depends_on=["a1"])
-    job.turn()
-    job.close()
-    assert counts(world, "a3") == {"QUEUED": 3, "SKIPPED": 2}
-    plan = FleetDesk(world.root)
-    assert len(plan.targets("a1")) == 5
-
-
-def test_an_id_stays_taken_and_a_second_row_is_named(world: EngineWorld) -> None:
-    archive_all(world)
-    job = world.job()
-    job.turn()
-    world.action("a1", name="other")
-    job.turn()
-    job.close()
-    (event,) = [row for row in world.rows("action_events") if "committed earlier" in (row["message"] or "")]
-    assert event["action_id"] == "a1"
-    assert counts(world) == {"SUCCEEDED": 3, "TIMED_OUT": 2}
-
-
-def test_a_report_that_is_read_again_is_not_quarantined_twice(world: EngineWorld) -> None:
-    """Such as when the history of action_events is gone and the whole table is read."""
-    (row,) = [row for row in world.rows("quarantine") if row["pipeline"] == "actions"]
-    archive_all(world)
-    world._offset = row["offset"] - 1
-    world.status("d1", "ACCEPTED", action_id="nobody", recorded_at=world.now_us - 99 * DAY, event_id="again")
-    job = world.job()
-    job.turn()
-    job.close()
-    assert [row for row in world.rows("quarantine") if row["pipeline"] == "actions"] == []
 
 
 def test_tables_of_the_previous_release_get_archives_and_the_column(tmp_path: Path) -> None:
