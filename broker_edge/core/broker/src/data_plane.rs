@@ -15,8 +15,10 @@ use crate::auth::AuthService;
 use crate::clock::now_us;
 use crate::config::{Config, Quota};
 use crate::descriptors::{connections_room, open_files_max};
-use crate::engine::{Engine, Now, QuotaKind, QuotaLimits, Settings};
-use crate::event_loop::{CommandSender, Commands, EventLoop, LoopWaker, WAKER, queue};
+use crate::engine::{Now, QuotaKind, QuotaLimits, Settings};
+use crate::event_loop::{
+    CommandSender, Commands, Doors, EngineParts, LoopWaker, Seat, WAKER, queue,
+};
 use crate::log_settings::acks_written;
 use crate::metrics::Metrics;
 use crate::state::StateStore;
@@ -57,60 +59,43 @@ impl LoopParts {
     }
 }
 
-/// Starts serving bound listeners.
+/// What the data plane is started with, beside its parts.
+pub(crate) struct DataPlaneContext {
+    pub config: Config,
+    pub log: Log,
+    pub metrics: Arc<Metrics>,
+    pub auth: Arc<AuthService>,
+    pub listeners: Vec<BoundListener>,
+}
+
+/// Takes connections of bound listeners: serves clients with this state, or without one sends them elsewhere until
+/// [`Command::Open`](crate::event_loop::Command::Open).
 ///
 /// # Errors
 /// The system refuses a thread or a poll, or retained messages cannot be read from the log.
 pub(crate) fn start(
     loop_parts: LoopParts,
-    config: Config,
-    log: Log,
-    state: Arc<StateStore>,
-    metrics: Arc<Metrics>,
-    auth: Arc<AuthService>,
-    listeners: Vec<BoundListener>,
+    context: DataPlaneContext,
+    state: Option<Arc<StateStore>>,
 ) -> io::Result<DataPlane> {
-    let LoopParts {
-        poll,
-        waker,
-        sender,
-        commands,
-    } = loop_parts;
-    let own = Arc::clone(&waker);
+    let own = Arc::clone(&loop_parts.waker);
     let wake: Watcher = Arc::new(move || own.wake());
-    for partition in log.partitions() {
+    for partition in context.log.partitions() {
         partition.watch(&wake);
     }
+    let sender = loop_parts.commands();
     let (ready, started) = sync_channel(1);
     // The engine is built on the thread that owns it, because it is not `Send`.
     let thread = std::thread::Builder::new()
         .name("loop-0".to_owned())
-        .spawn(move || {
-            let settings = settings(&config);
-            let loop_metrics = Arc::clone(&metrics);
-            let event_loop = Engine::new(settings, log, state, metrics, start_of_time())
-                .map_err(io::Error::other)
-                .and_then(|mut engine| {
-                    engine.set_auth(auth, Arc::clone(&wake));
-                    EventLoop::new(
-                        poll,
-                        waker,
-                        commands,
-                        listeners,
-                        engine,
-                        loop_metrics,
-                        &config,
-                    )
-                });
-            match event_loop {
-                Ok(event_loop) => {
-                    // An error means that the starter is gone; then the command channel is closed as well.
-                    let _ = ready.send(Ok(()));
-                    event_loop.run();
-                }
-                Err(error) => {
-                    let _ = ready.send(Err(error));
-                }
+        .spawn(move || match seat(loop_parts, context, state, wake) {
+            Ok((seat, parts)) => {
+                // An error means that the starter is gone; then the command channel is closed as well.
+                let _ = ready.send(Ok(()));
+                seat.run(&parts);
+            }
+            Err(error) => {
+                let _ = ready.send(Err(error));
             }
         })?;
     started.recv().map_err(io::Error::other)??;
@@ -118,6 +103,51 @@ pub(crate) fn start(
         commands: sender,
         thread: Some(thread),
     })
+}
+
+impl DataPlane {
+    /// Sends commands to the loop.
+    pub fn commands(&self) -> CommandSender {
+        self.commands.clone()
+    }
+}
+
+fn seat(
+    loop_parts: LoopParts,
+    context: DataPlaneContext,
+    state: Option<Arc<StateStore>>,
+    wake: Watcher,
+) -> io::Result<(Seat, EngineParts)> {
+    let DataPlaneContext {
+        config,
+        log,
+        metrics,
+        auth,
+        listeners,
+    } = context;
+    let parts = EngineParts {
+        settings: settings(&config),
+        log,
+        metrics: Arc::clone(&metrics),
+        auth,
+        wake,
+    };
+    // Before the listeners: nobody is accepted while the state is restored.
+    let engine = state
+        .map(|state| parts.build(state, start_of_time()))
+        .transpose()?;
+    let LoopParts {
+        poll,
+        waker,
+        commands,
+        ..
+    } = loop_parts;
+    let doors = Doors::new(poll, waker, commands, listeners, metrics, &config)?;
+    let seat = match engine {
+        Some(engine) => Seat::serving(doors, engine),
+        None => Seat::standby(doors),
+    };
+    Ok((seat, parts))
 }
 
 fn settings(config: &Config) -> Settings {
@@ -209,15 +239,14 @@ mod tests {
         for _ in 0..3 {
             let loop_parts = LoopParts::new().expect("a poll");
             let waker = Arc::downgrade(&loop_parts.waker);
-            let data_plane = start(
-                loop_parts,
-                config.clone(),
-                log.clone(),
-                Arc::clone(&state),
-                Arc::default(),
-                Arc::clone(&auth_service),
-                Vec::new(),
-            );
+            let context = DataPlaneContext {
+                config: config.clone(),
+                log: log.clone(),
+                metrics: Arc::default(),
+                auth: Arc::clone(&auth_service),
+                listeners: Vec::new(),
+            };
+            let data_plane = start(loop_parts, context, Some(Arc::clone(&state)));
             drop(data_plane.expect("no listeners"));
             assert!(
                 waker.upgrade().is_none(),

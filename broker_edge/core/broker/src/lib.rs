@@ -38,7 +38,7 @@ mod transport;
 mod broker;
 mod words;
 
-pub use broker::{Broker, StartError};
+pub use broker::{Broker, Elsewhere, StartError};
 
 /// Version of the broker, as in `headwaterd --version` and Flight's `version`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

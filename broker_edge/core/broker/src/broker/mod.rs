@@ -1,6 +1,7 @@
 //! Starts and stops a broker: the order of its parts.
 
 mod listen;
+mod office;
 pub(crate) mod private;
 mod start_error;
 
@@ -11,19 +12,17 @@ use headwater_log::{Log, LogId, RecoveryReport, Seams};
 
 use crate::auth::AuthService;
 use crate::config::Config;
-use crate::data_plane::{self, DataPlane, LoopParts};
+use crate::data_plane::{self, DataPlane, DataPlaneContext, LoopParts};
 use crate::log_settings::log_config;
 use crate::metrics::Metrics;
 use crate::reload::Reloads;
-use crate::service::{self, Service, ServiceContext, ServiceEndpoint};
-use crate::state::{Compaction, StateStore};
+use crate::service::{self, ServiceContext, ServiceEndpoint};
 use crate::transport::BoundListener;
 use crate::transport::certificates::{Certificates, TlsError};
 use listen::{address, listen, listen_mqtt};
+pub use office::Elsewhere;
+use office::Office;
 pub use start_error::StartError;
-
-/// State records are compacted only above this size.
-const COMPACT_AFTER_BYTES: u64 = 4 << 20;
 
 /// A running broker. Dropping it stops it; [`shutdown`](Self::shutdown) stops it explicitly.
 pub struct Broker {
@@ -40,8 +39,7 @@ pub struct Broker {
 
 struct Running {
     data_plane: DataPlane,
-    service: Service,
-    compaction: Compaction,
+    office: Office,
 }
 
 impl Broker {
@@ -153,6 +151,26 @@ impl Broker {
         self.reloads.run()
     }
 
+    /// Sends clients elsewhere, and closes their connections: another node leads the log from now on.
+    pub fn leave_office(&mut self, elsewhere: Elsewhere) {
+        if let Some(running) = &mut self.running {
+            let commands = running.data_plane.commands();
+            running.office.leave(&commands, elsewhere);
+        }
+    }
+
+    /// Serves clients again: this node leads the log.
+    ///
+    /// # Errors
+    /// Sessions, groups or retained messages cannot be read from the log. Clients are still sent elsewhere.
+    pub fn open_office(&mut self) -> Result<(), StartError> {
+        let Some(running) = &mut self.running else {
+            return Ok(());
+        };
+        let commands = running.data_plane.commands();
+        running.office.open(&self.log, &commands)
+    }
+
     /// Closes the listeners and connections, ends the calls in progress, writes and syncs what is queued, and marks the
     /// clean stop.
     pub fn shutdown(mut self) {
@@ -164,8 +182,7 @@ impl Broker {
             return;
         };
         drop(running.data_plane);
-        drop(running.service);
-        drop(running.compaction);
+        drop(running.office);
         self.log.shutdown();
     }
 }
@@ -208,35 +225,22 @@ fn start_on(
     flight: ServiceEndpoint,
     admin: ServiceEndpoint,
 ) -> Result<Running, StartError> {
-    let state = Arc::new(StateStore::open(log, COMPACT_AFTER_BYTES)?);
-    let compaction = Compaction::start(&state).map_err(thread("compaction of the state"))?;
     let (metrics, auth) = (Arc::clone(&context.metrics), Arc::clone(&context.auth));
-    let service = service::start(
-        config,
-        log.clone(),
-        Arc::clone(&state),
-        context,
-        flight,
-        admin,
-    )
-    .map_err(thread("service runtime"))?;
-    let data_plane = data_plane::start(
-        loop_parts,
-        config.clone(),
-        log.clone(),
-        state,
+    let service = service::start(config, log.clone(), context, flight, admin)
+        .map_err(thread("service runtime"))?;
+    let mut office = Office::new(service);
+    let state = office.restore(log)?;
+    let context = DataPlaneContext {
+        config: config.clone(),
+        log: log.clone(),
         metrics,
         auth,
-        mqtt,
-    )
-    .map_err(thread("MQTT data plane"))?;
-    // Retention may begin only now, because it must ask the holders of old records first.
-    log.hold_with(&service.holders());
-    Ok(Running {
-        data_plane,
-        service,
-        compaction,
-    })
+        listeners: mqtt,
+    };
+    let data_plane =
+        data_plane::start(loop_parts, context, Some(state)).map_err(thread("MQTT data plane"))?;
+    office.hold(log);
+    Ok(Running { data_plane, office })
 }
 
 /// Logs what recovery found.

@@ -38,6 +38,7 @@ mod tests;
 use std::sync::Arc;
 
 use headwater_log::{Log, RemovalGuard};
+use headwater_mqtt::ReasonCode;
 use parking_lot::Mutex;
 
 use crate::auth::AuthService;
@@ -291,9 +292,9 @@ impl Engine {
         self.clients.count_received(key, count, &mut self.observe);
     }
 
-    /// Counts a connection that was refused.
-    pub fn count_refused(&mut self) {
-        self.observe.count(Count::ConnectionsRefused, 1);
+    /// Counts connections that were refused.
+    pub fn count_refused(&mut self, count: u64) {
+        self.observe.count(Count::ConnectionsRefused, count);
     }
 
     /// The peer closed the socket, or it failed.
@@ -311,6 +312,21 @@ impl Engine {
     /// wills keep waiting, because they are stored and the next start restores them.
     pub fn close_all(&mut self) {
         lend!(self => Lifecycle).close_all();
+    }
+
+    /// Closes every connection because another node serves the clients from now on, and tells MQTT 5 clients which one.
+    /// Nothing is stored: the log is not this node's to write any more.
+    pub fn abandon(&mut self, server: Option<&str>) {
+        self.env.settings.mqtt.server_reference = server.map(str::to_owned);
+        let reason = match server {
+            Some(_) => ReasonCode::UseAnotherServer,
+            None => ReasonCode::ServerShuttingDown,
+        };
+        let keys: Vec<ConnKey> = self.clients.connections().map(|(key, _)| key).collect();
+        for key in keys {
+            let cause = Cause::Reason(reason);
+            self.clients.close(key, cause, &self.env, &mut self.effects);
+        }
     }
 
     /// Stores every persistent session, for a clean stop.

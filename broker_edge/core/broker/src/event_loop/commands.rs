@@ -3,11 +3,14 @@
 //! A sender never waits for room: a full queue is an error. The loop takes a few commands per turn, and each is a
 //! bounded amount of work, so commands never stall connections.
 
+use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 
 use crate::engine::{ClientsRequest, Drain, RetainRequest, WeighRequest};
+use crate::state::StateStore;
 
 use super::LoopWaker;
 
@@ -32,6 +35,33 @@ pub enum Command {
     Weigh(WeighRequest),
     /// Disconnect all clients and admit no new ones, or end that.
     Drain(Option<Drain>),
+    /// Serve clients. Nothing happens if it does.
+    Open(OpenOffice),
+    /// Serve no clients any more. If it serves none, only changes where they are sent.
+    Leave(LeaveOffice),
+}
+
+/// Makes the loop serve clients.
+pub struct OpenOffice {
+    /// Replayed from the log.
+    pub state: Arc<StateStore>,
+    /// Gets whether the engine could be built.
+    pub opened: SyncSender<io::Result<()>>,
+}
+
+/// Makes the loop close every connection and drop what waits for an acknowledgement.
+#[derive(Debug)]
+pub struct LeaveOffice {
+    /// The address of the node to which clients are sent, if it is known.
+    pub server: Option<Arc<str>>,
+    /// Gets a message when nothing of the engine is left.
+    pub left: SyncSender<()>,
+}
+
+impl fmt::Debug for OpenOffice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenOffice").finish_non_exhaustive()
+    }
 }
 
 impl Command {
@@ -119,10 +149,15 @@ impl CommandSender {
         })
     }
 
-    /// Stops the loop. Waits for room in the queue, which the loop empties in each turn.
+    /// Stops the loop.
     pub fn stop(&self) {
+        self.tell(Command::Stop);
+    }
+
+    /// Queues a command that is not left out. Waits for room in the queue, which the loop empties in each turn.
+    pub fn tell(&self, command: Command) {
         // An error means that the loop has already ended.
-        let _ = self.queue.send(Command::Stop);
+        let _ = self.queue.send(command);
         self.waker.wake();
     }
 }

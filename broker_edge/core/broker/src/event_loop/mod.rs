@@ -8,139 +8,76 @@ mod admission;
 mod arrival;
 mod arrivals;
 mod commands;
+mod doors;
 mod failure;
 mod failure_log;
 mod listener;
 mod read;
 mod read_queue;
+mod seat;
 mod socket;
+mod standby;
 mod turn_share;
 mod waker;
 mod write;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
-use mio::{Events, Poll, Token};
+use mio::Events;
 
-use crate::clock::now_us;
-use crate::config::Config;
-use crate::descriptors::{connections_room, open_files_max, pending_room};
-use crate::engine::{ConnKey, Engine, Now};
-use crate::metrics::Metrics;
-use crate::transport::BoundListener;
+use crate::engine::{ConnKey, Drain, Engine};
 
-use admission::{PerAddress, Rate};
-use arrivals::{Arrivals, Limits};
-pub use commands::{AskError, Command, CommandSender, Commands, queue};
-use listener::Listener;
+pub use commands::{AskError, Command, CommandSender, Commands, LeaveOffice, OpenOffice, queue};
+pub use doors::{Doors, WAKER};
 use read_queue::ReadQueue;
-use socket::Sockets;
+pub use seat::{EngineParts, Seat};
 pub use waker::LoopWaker;
 
-/// The most bytes read from one connection in a turn (I8).
-const READ_BYTES_MAX: usize = 256 << 10;
-const EVENTS_MAX: usize = 1024;
-
-pub const WAKER: Token = Token(usize::MAX);
-/// The token of the first listener; the others count down from it.
-const LISTENER: Token = Token(usize::MAX - 1);
-const LISTENERS_MAX: usize = 256;
-
+/// The loop while it serves clients.
 pub struct EventLoop {
-    poll: Poll,
-    waker: Arc<LoopWaker>,
-    commands: Commands,
-    listeners: Vec<Listener>,
-    arrivals: Arrivals,
-    rate: Rate,
-    per_address: PerAddress,
-    /// Until this time no connection is accepted, because of a limit. On the engine's clock.
-    accepts_from_ms: u64,
-    /// The start of the turn, on the same clock.
-    turn_ms: u64,
-    sockets: Sockets,
+    doors: Doors,
     engine: Engine,
     readable: ReadQueue,
-    buffer: Vec<u8>,
-    started: Instant,
-    connections_max: usize,
-    /// The number of connections that the file descriptors allow.
-    connections_room: usize,
+    drain: Option<Drain>,
+}
+
+/// Why the loop ends to serve clients.
+pub enum Ended {
+    Stopped,
+    /// Other nodes serve clients from now on.
+    Left(Box<Doors>, Option<Arc<str>>, Option<Drain>),
 }
 
 impl EventLoop {
-    /// # Errors
-    /// A listener cannot be registered with the poll.
-    pub fn new(
-        poll: Poll,
-        waker: Arc<LoopWaker>,
-        commands: Commands,
-        bound: Vec<BoundListener>,
-        engine: Engine,
-        metrics: Arc<Metrics>,
-        config: &Config,
-    ) -> io::Result<Self> {
-        if bound.len() > LISTENERS_MAX {
-            return Err(io::Error::other(
-                "more than 256 listener addresses are configured",
-            ));
-        }
-        let (mqtt, broker) = (&config.mqtt, &config.broker);
-        let connections_max = broker.max_connections as usize;
-        let pending_max = broker.max_pending_connections as usize;
-        if let Some(any) = bound.first() {
-            listener::prepare_descriptors(&any.listener, connections_max);
-        }
-        let listeners = bound
-            .into_iter()
-            .enumerate()
-            .map(|(index, bound)| Listener::new(bound, poll.registry(), Token(LISTENER.0 - index)))
-            .collect::<io::Result<_>>()?;
-        let limits = Limits {
-            pending_max: pending_max.min(pending_room(open_files_max())),
-            connect_bytes_max: mqtt.connect_bytes_max(),
-            timeout_ms: mqtt.connect_timeout.as_ms(),
-        };
-        Ok(Self {
-            poll,
-            waker,
-            commands,
-            listeners,
-            arrivals: Arrivals::new(limits, metrics),
-            rate: Rate::new(broker.max_connect_rate),
-            per_address: PerAddress::new(broker.max_connections_per_ip),
-            accepts_from_ms: 0,
-            turn_ms: 0,
-            sockets: Sockets::default(),
+    pub fn new(doors: Doors, mut engine: Engine, drain: Option<Drain>) -> Self {
+        engine.set_drain(drain);
+        Self {
+            doors,
             engine,
             readable: ReadQueue::default(),
-            buffer: vec![0; READ_BYTES_MAX],
-            started: Instant::now(),
-            connections_max,
-            connections_room: usize::try_from(connections_room(open_files_max()))
-                .unwrap_or(usize::MAX),
-        })
+            drain,
+        }
     }
 
-    /// Runs turns until a stop command.
-    pub fn run(mut self) {
-        let mut events = Events::with_capacity(EVENTS_MAX);
+    /// Runs turns until a command ends it.
+    pub fn run(mut self) -> Ended {
+        let mut events = Doors::events();
         loop {
             if let Err(error) = self.wait(&mut events)
                 && error.kind() != io::ErrorKind::Interrupted
             {
                 tracing::error!(%error, "the poll failed, the loop stops");
-                return;
+                return Ended::Stopped;
             }
-            let now = self.now();
-            self.turn_ms = now.mono_ms;
+            let now = self.doors.now();
+            self.doors.begin(now);
             self.engine.begin(now);
             self.readable.begin_turn();
-            if self.handle_commands() {
-                return self.stop();
+            match self.handle_commands() {
+                None => {}
+                Some(Last::Stop) => return self.stop(),
+                Some(Last::Leave(leave)) => return self.leave(leave),
             }
             self.take_events(&events);
             self.accept();
@@ -161,104 +98,61 @@ impl EventLoop {
         }
     }
 
-    /// Handles commands from other threads. Returns true for a stop command.
-    fn handle_commands(&mut self) -> bool {
+    /// Handles commands from other threads. Returns the one that ends the loop.
+    fn handle_commands(&mut self) -> Option<Last> {
         for _ in 0..commands::TAKEN_MAX {
-            match self.commands.take() {
-                Some(Command::Stop) => return true,
-                Some(Command::Clients(request)) => self.engine.answer_clients(request),
-                Some(Command::Retain(request)) => self.engine.answer_retain(request),
-                Some(Command::Weigh(request)) => {
+            match self.doors.commands.take()? {
+                Command::Stop => return Some(Last::Stop),
+                Command::Leave(leave) => return Some(Last::Leave(leave)),
+                Command::Clients(request) => self.engine.answer_clients(request),
+                Command::Retain(request) => self.engine.answer_retain(request),
+                Command::Weigh(request) => {
                     if self.engine.answer_weigh(request) {
-                        return false;
+                        break;
                     }
                 }
-                Some(Command::Drain(drain)) => self.engine.set_drain(drain),
-                None => return false,
+                Command::Drain(drain) => {
+                    self.drain = drain;
+                    self.engine.set_drain(drain);
+                }
+                // It serves clients already.
+                Command::Open(_) => {}
             }
         }
-        false
-    }
-
-    fn now(&self) -> Now {
-        Now {
-            mono_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            wall_us: now_us(),
-        }
+        None
     }
 
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
-        let busy = |this: &Self| {
-            !this.readable.is_empty()
-                || this.engine.has_more()
-                || this.arrivals.has_work()
-                || this.may_accept()
-        };
-        if busy(self) {
-            return self.poll.poll(events, Some(Duration::ZERO));
+        let has_work = !self.readable.is_empty() || self.engine.has_more() || self.doors.has_work();
+        if has_work {
+            return self.doors.look(events);
         }
-        self.waker.sleeping.store(true, Ordering::SeqCst);
-        // A thread that changed the log or sent a command before this line saw the loop awake and did not wake it.
-        let timeout = if self.engine.is_behind_log() || !self.commands.is_empty() {
-            Some(Duration::ZERO)
-        } else {
-            self.timeout()
-        };
-        let result = self.poll.poll(events, timeout);
-        self.waker.sleeping.store(false, Ordering::SeqCst);
-        result
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        let now_ms = self.now().mono_ms;
-        let accepts = self.listeners.iter().any(Listener::has_more);
-        let due = self
-            .engine
-            .next_deadline_ms()
-            .into_iter()
-            .chain(self.arrivals.next_deadline_ms())
-            .chain(accepts.then_some(self.accepts_from_ms))
-            .map(|due_ms| Duration::from_millis(due_ms.saturating_sub(now_ms)));
-        let rests = self.listeners.iter().filter_map(Listener::rest);
-        due.chain(self.sockets.linger()).chain(rests).min()
-    }
-
-    /// Whether connections may be waiting that will cause no event, and accepting is not paused.
-    fn may_accept(&self) -> bool {
-        self.listeners.iter().any(Listener::has_more) && self.accepts_from_ms <= self.now().mono_ms
+        let engine = &self.engine;
+        let next_ms = engine.next_deadline_ms();
+        self.doors.sleep(events, || engine.is_behind_log(), next_ms)
     }
 
     fn take_events(&mut self, events: &Events) {
         for event in events {
-            match event.token() {
-                WAKER => {}
-                Token(number) if number > LISTENER.0 - LISTENERS_MAX => {
-                    if let Some(listener) = self.listeners.get_mut(LISTENER.0 - number) {
-                        listener.ready();
-                    }
-                }
-                token if let Some(key) = Arrivals::key_of(token) => {
-                    let is_ending = event.is_read_closed() || event.is_error();
-                    self.arrivals.ready(key, is_ending, &mut self.per_address);
-                }
-                token => {
-                    let key = ConnKey::from_bits(token.0 as u64);
-                    if event.is_writable() {
-                        self.writable(key);
-                    }
-                    if event.is_read_closed() || event.is_error() {
-                        self.sockets.mark_ending(key);
-                    }
-                    if event.is_readable() || event.is_read_closed() || event.is_error() {
-                        self.want_read(key);
-                    }
-                }
+            let Some(token) = self.doors.take_event(event) else {
+                continue;
+            };
+            let key = ConnKey::from_bits(token.0 as u64);
+            if event.is_writable() {
+                self.writable(key);
+            }
+            let is_ending = event.is_read_closed() || event.is_error();
+            if is_ending {
+                self.doors.sockets.mark_ending(key);
+            }
+            if event.is_readable() || is_ending {
+                self.want_read(key);
             }
         }
     }
 
     fn writable(&mut self, key: ConnKey) {
-        if let Err(error) = self.sockets.flush(key) {
+        if let Err(error) = self.doors.sockets.flush(key) {
             tracing::debug!(%error, "a send failed");
             self.engine.lost(key);
         }
@@ -266,16 +160,38 @@ impl EventLoop {
     }
 
     fn want_read(&mut self, key: ConnKey) {
-        if self.sockets.mark_readable(key) {
+        if self.doors.sockets.mark_readable(key) {
             self.readable.push(key, self.engine.is_catching_up(key));
         }
     }
 
     /// The clean stop: notifies clients, stores wills and sessions.
-    fn stop(mut self) {
+    fn stop(mut self) -> Ended {
+        self.close_all();
+        Ended::Stopped
+    }
+
+    fn close_all(&mut self) {
         self.engine.close_all();
         self.engine.commit();
         self.write();
         self.engine.store_all();
     }
+
+    /// Sends the clients to another server. What is acknowledged is in the log; what is not was never promised.
+    fn leave(mut self, leave: LeaveOffice) -> Ended {
+        let LeaveOffice { server, left } = leave;
+        self.engine.abandon(server.as_deref());
+        self.write();
+        drop(self.engine);
+        // An error means that nobody waits for the answer any more.
+        let _ = left.send(());
+        Ended::Left(Box::new(self.doors), server, self.drain)
+    }
+}
+
+/// The command that ends the loop.
+enum Last {
+    Stop,
+    Leave(LeaveOffice),
 }

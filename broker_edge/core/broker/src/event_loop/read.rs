@@ -1,10 +1,9 @@
 //! Reads the ready sockets and passes their bytes to the engine.
 
-use std::time::Duration;
-
 use mio::Events;
 
-use super::{EventLoop, READ_BYTES_MAX};
+use super::EventLoop;
+use super::doors::READ_BYTES_MAX;
 use crate::engine::{ConnKey, ReadPlan};
 use crate::transport::ReceiveResult;
 
@@ -35,7 +34,7 @@ impl EventLoop {
         while left > 0
             && let Some(key) = self.readable.next(&mut pass)
         {
-            self.sockets.unmark_readable(key);
+            self.doors.sockets.unmark_readable(key);
             let received = match self.engine.read_plan(key) {
                 // It stays unread; the engine reports it in `take_resumed` when it may continue.
                 ReadPlan::Wait => continue,
@@ -73,7 +72,7 @@ impl EventLoop {
                 return;
             }
             // If the poll fails, it fails again at the start of the next turn, which handles the error.
-            if self.poll.poll(events, Some(Duration::ZERO)).is_err() || events.is_empty() {
+            if self.doors.look(events).is_err() || events.is_empty() {
                 return;
             }
             self.take_events(events);
@@ -82,13 +81,16 @@ impl EventLoop {
     }
 
     fn read_shared(&mut self, key: ConnKey, held: &[u8], bytes_max: usize) -> ReceiveResult {
-        self.buffer[..held.len()].copy_from_slice(held);
-        let end = bytes_max.min(self.buffer.len());
-        let received = self.sockets.receive(key, &mut self.buffer[held.len()..end]);
+        self.doors.buffer[..held.len()].copy_from_slice(held);
+        let end = bytes_max.min(self.doors.buffer.len());
+        let received = self
+            .doors
+            .sockets
+            .receive(key, &mut self.doors.buffer[held.len()..end]);
         let count = received.count();
         if count > 0 || !held.is_empty() {
             self.engine
-                .receive(key, &self.buffer[..held.len() + count], count > 0);
+                .receive(key, &self.doors.buffer[..held.len() + count], count > 0);
         }
         received
     }
@@ -99,7 +101,7 @@ impl EventLoop {
         };
         let base = held.len();
         held.resize(base + wanted, 0);
-        let received = self.sockets.receive(key, &mut held[base..]);
+        let received = self.doors.sockets.receive(key, &mut held[base..]);
         let count = received.count();
         held.truncate(base + count);
         if count > 0 {

@@ -16,11 +16,10 @@ impl EventLoop {
         self.send_each(&touched);
         self.engine.return_touched(touched);
         for key in self.engine.take_closed() {
-            self.sockets.remove(key, self.poll.registry());
-            self.per_address.closed(key);
+            self.doors.remove(key);
             self.engine.remove(key);
         }
-        self.sockets.drain(&mut self.buffer);
+        self.doors.drain_let_go();
     }
 
     /// One send per connection with output, more if it has more pieces than one send takes.
@@ -43,7 +42,7 @@ impl EventLoop {
             return false;
         }
         let len = out.len();
-        match self.sockets.send(key, out) {
+        match self.doors.sockets.send(key, out) {
             Ok(sent) if sent.is_full || sent.count == len => self.engine.written(key, sent.count),
             Ok(sent) => {
                 self.engine.written_part(key, sent.count);

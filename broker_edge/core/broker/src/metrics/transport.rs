@@ -30,6 +30,8 @@ words! {
         Proxy = "proxy",
         /// The client disconnected before it sent a CONNECT.
         Lost = "lost",
+        /// This node serves no clients; MQTT 5 clients were told which one does.
+        Standby = "standby",
         /// An unknown protocol.
         Other = "other",
     }

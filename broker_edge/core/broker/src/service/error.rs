@@ -110,6 +110,17 @@ impl Refusal {
         Refusal::new("unavailable", Code::Unavailable, message)
     }
 
+    /// This node is not the one that serves clients. `leader`: the Flight address of the one that does.
+    pub fn not_leader(leader: Option<&str>) -> Refusal {
+        let message = match leader {
+            Some(leader) => format!("this node does not serve clients: use {leader}"),
+            None => {
+                "this node does not serve clients and knows none that does: try again".to_owned()
+            }
+        };
+        Refusal::new("not_leader", Code::Unavailable, message).with(json!({"leader": leader}))
+    }
+
     /// The caller has used up one user's share; ending its own calls frees it.
     pub fn over_share(message: impl Into<String>) -> Refusal {
         Refusal {

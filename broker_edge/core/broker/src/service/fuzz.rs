@@ -27,11 +27,11 @@ use super::admin::browser::Browser;
 use super::authenticate::authenticate;
 use super::connections::gate::Gate;
 use super::connections::incoming::{ByteStream, Conn};
-use super::{Gates, ServiceContext, admin, share};
+use super::{Gates, ServiceContext, admin, open_office, share};
 use crate::auth::AuthService;
 use crate::clock::now_us;
 use crate::config::Config;
-use crate::data_plane::{self, DataPlane, LoopParts};
+use crate::data_plane::{self, DataPlane, DataPlaneContext, LoopParts};
 use crate::fuzz::memory_files::MemoryFiles;
 use crate::hosts::Hosts;
 use crate::log_settings::log_config;
@@ -185,24 +185,16 @@ impl Door {
             reloads: Arc::new(reloads),
         };
         let (stop, stopping) = watch::channel(false);
-        let shared = share(
-            &config,
-            log.clone(),
-            Arc::clone(&state),
-            context,
-            stopping.clone(),
-        )
-        .expect("random bytes");
-        let data_plane = data_plane::start(
-            loop_parts,
-            config.clone(),
+        let shared = share(&config, log.clone(), context, stopping.clone()).expect("random bytes");
+        open_office(&shared, Arc::clone(&state));
+        let context = DataPlaneContext {
+            config: config.clone(),
             log,
-            state,
-            Arc::clone(&metrics),
+            metrics: Arc::clone(&metrics),
             auth,
-            Vec::new(),
-        )
-        .expect("a thread");
+            listeners: Vec::new(),
+        };
+        let data_plane = data_plane::start(loop_parts, context, Some(state)).expect("a thread");
         let runtime = tokio::runtime::Builder::new_current_thread()
             .max_blocking_threads(2)
             .enable_all()

@@ -16,6 +16,7 @@ pub(crate) mod fuzz;
 pub(crate) mod groups;
 pub(crate) mod ingest;
 pub(crate) mod limits;
+pub(crate) mod office;
 mod records;
 pub(crate) mod request;
 mod shared;
@@ -50,7 +51,9 @@ use flight::wire::WireService;
 use groups::Groups;
 use groups::holds::GroupHolds;
 use groups::progress::Progress;
+use groups::tenure::Leader;
 use limits::Limits;
+use office::{Office, OfficeSlot};
 use shared::{Shared, stopped};
 
 /// The niceness of the service's threads, above the rest of the broker.
@@ -84,7 +87,7 @@ pub struct ServiceContext {
 pub struct Service {
     running: Option<Running>,
     stop: watch::Sender<bool>,
-    holds: Arc<GroupHolds>,
+    shared: Arc<Shared>,
 }
 
 struct Running {
@@ -133,22 +136,21 @@ fn runtime_of(flight: &FlightSettings) -> std::io::Result<Runtime> {
         .build()
 }
 
-/// Serves Flight and admin HTTP on bound listeners.
+/// Serves Flight and admin HTTP on bound listeners. Until [`Service::open`], clients are told that this node does not
+/// serve them.
 ///
 /// # Errors
 /// The system refuses threads or the listeners.
 pub(crate) fn start(
     config: &Config,
     log: Log,
-    state: Arc<StateStore>,
     context: ServiceContext,
     flight: ServiceEndpoint,
     admin: ServiceEndpoint,
 ) -> std::io::Result<Service> {
     let runtime = runtime_of(&config.flight)?;
     let (stop, stopping) = watch::channel(false);
-    let shared = share(config, log, state, context, stopping.clone())?;
-    let holds = Arc::clone(&shared.holds);
+    let shared = share(config, log, context, stopping.clone())?;
     let entered = runtime.enter();
     let gates = Gates::new(&shared);
     let browser = Browser {
@@ -160,7 +162,7 @@ pub(crate) fn start(
     let admin = Incoming::new(admin.listener, admin.tls, gates.admin)?;
     drop(entered);
     let flight = runtime.spawn(serve_flight(Arc::clone(&shared), flight, stopping.clone()));
-    let admin = runtime.spawn(admin::serve(shared, admin, browser, stopping));
+    let admin = runtime.spawn(admin::serve(Arc::clone(&shared), admin, browser, stopping));
     let running = Running {
         runtime,
         flight,
@@ -170,7 +172,7 @@ pub(crate) fn start(
     Ok(Service {
         running: Some(running),
         stop,
-        holds,
+        shared,
     })
 }
 
@@ -181,22 +183,17 @@ pub(crate) fn start(
 fn share(
     config: &Config,
     log: Log,
-    state: Arc<StateStore>,
     context: ServiceContext,
     stopping: watch::Receiver<bool>,
 ) -> std::io::Result<Arc<Shared>> {
     let progress: Vec<Progress> = log.partitions().iter().map(Progress::of).collect();
-    let state_progress = progress[state.partition().id().0 as usize].clone();
-    let idle = config.log.group_idle.map(|idle| idle.0);
     let limits = Limits::of(config);
-    let holds = Arc::new(GroupHolds::new(&log, Arc::clone(&state), idle));
     Ok(Arc::new(Shared {
         shares: Shares::new(&limits, &context.metrics.flight.read_memory),
         constants: OnceLock::new(),
         costly_appends: Mutex::default(),
         backing_up: Mutex::default(),
-        groups: Groups::new(state, state_progress, Arc::clone(&holds), &limits),
-        holds,
+        office: OfficeSlot::default(),
         log_id: log.id().to_string(),
         progress,
         limits,
@@ -282,10 +279,33 @@ async fn serve_flight(shared: Arc<Shared>, incoming: Incoming, stopping: watch::
 }
 
 impl Service {
-    /// Retention asks this before it removes records that groups may need.
-    pub fn holders(&self) -> Arc<dyn Holders> {
-        Arc::clone(&self.holds) as Arc<dyn Holders>
+    /// Serves clients with this state. Retention is to ask what it returns before it removes records that groups may
+    /// need.
+    pub fn open(&self, state: Arc<StateStore>) -> Arc<dyn Holders> {
+        open_office(&self.shared, state)
     }
+
+    /// Ends to serve clients, and says where they are served.
+    pub fn leave(&self, leader: Leader) {
+        self.shared.office.leave(leader);
+    }
+}
+
+fn open_office(shared: &Shared, state: Arc<StateStore>) -> Arc<dyn Holders> {
+    let idle = shared.config.log.group_idle.map(|idle| idle.0);
+    let holds = Arc::new(GroupHolds::new(&shared.log, Arc::clone(&state), idle));
+    let progress = shared.progress[state.partition().id().0 as usize].clone();
+    let office = shared.office.open(|tenure| Office {
+        groups: Groups::new(
+            state,
+            (progress, tenure.clone()),
+            Arc::clone(&holds),
+            &shared.limits,
+        ),
+        holds: Arc::clone(&holds),
+        tenure,
+    });
+    Arc::clone(&office.holds) as Arc<dyn Holders>
 }
 
 /// Ends following reads, gives other calls a few seconds to finish, and closes the listeners.

@@ -10,10 +10,9 @@ use super::arrow::columns::Constants;
 use super::callers::bearer::Bearers;
 use super::callers::shares::Shares;
 use super::error::Refusal;
-use super::groups::Groups;
-use super::groups::holds::GroupHolds;
 use super::groups::progress::Progress;
 use super::limits::Limits;
+use super::office::OfficeSlot;
 use crate::auth::AuthService;
 use crate::config::Config;
 use crate::event_loop::CommandSender;
@@ -33,8 +32,7 @@ pub struct Shared {
     pub auth: Arc<AuthService>,
     pub bearers: Bearers,
     pub reloads: Arc<Reloads>,
-    pub groups: Groups,
-    pub holds: Arc<GroupHolds>,
+    pub office: OfficeSlot,
     pub progress: Vec<Progress>,
     pub shares: Shares,
     /// Created by the first read.

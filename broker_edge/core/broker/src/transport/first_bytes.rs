@@ -80,6 +80,23 @@ pub fn connack_refusal(connect: &[u8], reason: ReasonCode, sentence: &str) -> Ve
     out
 }
 
+/// The CONNACK for a CONNECT to a node that serves no clients, with the address of the one that does; empty if the bytes
+/// do not include the version. MQTT 3 has no way to say where.
+pub fn connack_elsewhere(connect: &[u8], server: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    match version_of(connect) {
+        Some(5) => {
+            let properties = [Property::ServerReference(server)];
+            encode::connack(&mut out, false, ReasonCode::UseAnotherServer, &properties);
+        }
+        Some(3 | 4) => {
+            encode::connack_v3(&mut out, false, ConnectReturnCode::ServerUnavailable);
+        }
+        _ => {}
+    }
+    out
+}
+
 /// The protocol level, which follows the protocol name.
 fn version_of(connect: &[u8]) -> Option<u8> {
     let length_len = connect.get(1..)?.iter().position(|byte| byte & 0x80 == 0)? + 1;
@@ -124,6 +141,12 @@ mod tests {
         assert_eq!(v31, [0x20, 2, 0, 3]);
         let v5 = connack_refusal(b"\x10\x7f\0\x04MQTT\x05\x02", reason, "why");
         assert_eq!(v5, b"\x20\x09\0\x95\x06\x1f\0\x03why");
+        assert_eq!(
+            connack_elsewhere(b"\x10\x7f\0\x04MQTT\x04\x02", "b:1"),
+            v311
+        );
+        let v5 = connack_elsewhere(b"\x10\x7f\0\x04MQTT\x05\x02", "b:1");
+        assert_eq!(v5, b"\x20\x09\0\x9c\x06\x1c\0\x03b:1");
         assert_eq!(connack_refusal(b"\x10\x7f\0\x04MQT", reason, "why"), b"");
         assert_eq!(connack_refusal(b"\x10\xff\xff", reason, "why"), b"");
     }

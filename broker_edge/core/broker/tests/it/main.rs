@@ -14,6 +14,7 @@ mod imports;
 mod lifecycle;
 mod limits;
 mod mqtt;
+mod office;
 mod operate;
 mod retention;
 mod rooms;

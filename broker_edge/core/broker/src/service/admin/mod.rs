@@ -19,7 +19,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use headwater_log::{Cause, DiskLevel, Partition, PartitionState};
+use headwater_log::{Cause, DiskLevel, Hold, Partition, PartitionState};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
@@ -27,6 +27,7 @@ use crate::VERSION;
 use crate::audit::Refusals;
 use crate::metrics::PartitionStats;
 use crate::service::connections::incoming::Incoming;
+use crate::service::office::Office;
 use crate::service::records::offsets::gap_rows;
 use crate::service::shared::Shared;
 use browser::Browser;
@@ -96,6 +97,10 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
     let not_ready = |body: Value| (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
     if shared.metrics.detail.draining.get() > 0 {
         return not_ready(json!({"ready": false, "draining": true}));
+    }
+    // Who balances clients over nodes sends them to the one that is ready.
+    if shared.office.get().is_err() {
+        return not_ready(json!({"ready": false, "standby": true}));
     }
     if reasons.is_empty() {
         return match shared.log.disk_use().level {
@@ -167,10 +172,20 @@ fn disk_status(shared: &Shared) -> Value {
     })
 }
 
+/// What consumer groups hold of a partition. A node that serves no clients does not know.
+fn holds(shared: &Shared, partition: &Partition) -> Vec<Hold> {
+    let below = |office: Arc<Office>| {
+        office
+            .holds
+            .below(partition.id(), partition.high_watermark())
+    };
+    shared.office.get().map(below).unwrap_or_default()
+}
+
 /// The lowest offset that a consumer group holds, or the high watermark if no group holds any.
 fn held_offset(shared: &Shared, partition: &Partition) -> u64 {
     let end = partition.high_watermark();
-    let holds = shared.holds.below(partition.id(), end);
+    let holds = holds(shared, partition);
     holds.iter().map(|hold| hold.next).min().unwrap_or(end).0
 }
 
@@ -182,9 +197,7 @@ fn partition_status(shared: &Shared, partition: &Partition) -> Value {
         PartitionState::Stopped(reason) => ("stopped", Some(reason)),
     };
     let (gaps, gaps_left_out) = gap_rows(partition);
-    let mut held_by = shared
-        .holds
-        .below(partition.id(), partition.high_watermark());
+    let mut held_by = holds(shared, partition);
     held_by.sort_by_key(|hold| hold.next);
     let held_by: Vec<Value> = held_by
         .iter()

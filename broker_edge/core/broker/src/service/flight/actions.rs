@@ -12,6 +12,8 @@ use crate::service::callers::caller::Caller;
 use crate::service::callers::shares::Work;
 use crate::service::error::Refusal;
 use crate::service::groups::gaps::{self, GapRecord, Gaps};
+use crate::service::groups::tenure::Tenure;
+use crate::service::office::Office;
 use crate::service::records::{offsets, plan};
 use crate::service::request;
 use crate::service::shared::Shared;
@@ -50,17 +52,18 @@ pub async fn act(
     action: &Action,
 ) -> Result<Vec<Value>, Refusal> {
     let body = &action.body;
-    let groups = &shared.groups;
     match action.r#type.as_str() {
         name @ "backup" => caller.must_operate(name)?,
         name @ ("commit" | "committed" | "groups" | "gap") => caller.must_replay(name)?,
         _ => {}
     }
+    if action.r#type == "version" {
+        request::read::<request::Empty>("version", body)?;
+        return Ok(vec![offsets::version(shared)]);
+    }
+    let office = shared.office.get()?;
+    let groups = &office.groups;
     let one = match action.r#type.as_str() {
-        "version" => {
-            request::read::<request::Empty>("version", body)?;
-            offsets::version(shared)
-        }
         "topics" => {
             let topics = shared.look(&caller, "topics", body, offsets::topics);
             return topics.await;
@@ -80,8 +83,9 @@ pub async fn act(
         }
         "groups" => {
             // Every group is decoded to find its owner.
-            let page = shared.look(&caller, "groups", body, |shared, by, body, _| {
-                shared.groups.groups(by, &body)
+            let asked = Arc::clone(&office);
+            let page = shared.look(&caller, "groups", body, move |_, by, body, _| {
+                asked.groups.groups(by, &body)
             });
             let page = page.await?;
             groups.durable().await?;
@@ -91,7 +95,7 @@ pub async fn act(
             let body = request::read("remove_group", body)?;
             groups.remove(&caller, body).await?
         }
-        "gap" => report_gap(shared, &caller, body).await?,
+        "gap" => report_gap(shared, office, &caller, body).await?,
         "backup" => {
             let body: request::Backup = request::read("backup", body)?;
             shared
@@ -105,20 +109,27 @@ pub async fn act(
     Ok(vec![one])
 }
 
-async fn report_gap(shared: &Arc<Shared>, caller: &Caller, body: &[u8]) -> Result<Value, Refusal> {
+async fn report_gap(
+    shared: &Arc<Shared>,
+    office: Arc<Office>,
+    caller: &Caller,
+    body: &[u8],
+) -> Result<Value, Refusal> {
     let body: request::Gap = request::read("gap", body)?;
     if let Some(group) = &body.group {
-        shared.groups.check_use(caller, group)?;
+        office.groups.check_use(caller, group)?;
     }
     shared.shares.report(caller)?;
     let (runtime, by) = (Handle::current(), caller.clone());
-    let work = move |shared: &Arc<Shared>, _: &_| record_gap(shared, &by, &body, &runtime);
+    let work =
+        move |shared: &Arc<Shared>, _: &_| record_gap(shared, &office.tenure, &by, &body, &runtime);
     shared.blocking(caller, Work::Write, work).await
 }
 
 /// Appends to `$gaps` a gap that a reader found.
 fn record_gap(
     shared: &Arc<Shared>,
+    tenure: &Tenure,
     caller: &Caller,
     gap: &request::Gap,
     runtime: &Handle,
@@ -170,6 +181,7 @@ fn record_gap(
         })
         .map_err(|_| Refusal::internal("the record of the gap is too large"))?;
     let range = shared.wait_for_room(runtime, partition, records, Partition::append)?;
-    runtime.block_on(shared.progress[partition.id().0 as usize].reach(range.end))?;
+    let progress = &shared.progress[partition.id().0 as usize];
+    runtime.block_on(tenure.reach(progress, range.end))?;
     Ok(json!({}))
 }

@@ -199,6 +199,7 @@ impl FlightService for Flight {
         let caller = caller_of(&request);
         let listed = async {
             let (caller, text) = (caller?, request.into_inner().expression);
+            self.shared.office.get()?;
             let flights = self
                 .shared
                 .look(&caller, "the criteria", &text, flight_infos);
@@ -218,6 +219,7 @@ impl FlightService for Flight {
             let text = request::text_of(&descriptor)?;
             let ticket = self.shared.body(&caller, "the descriptor", text).await;
             let ticket: request::Ticket = ticket?;
+            self.shared.office.get()?;
             self.shared.partition(ticket.partition)?;
             let endpoint = FlightEndpoint::new().with_ticket(Ticket::new(descriptor.cmd.clone()));
             let info = FlightInfo::new()

@@ -8,6 +8,7 @@ pub mod gaps;
 pub mod group;
 pub mod holds;
 pub mod progress;
+pub mod tenure;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::state::StateStore;
 use group::{Group, KIND, Owner, fence, stored_groups};
 use holds::GroupHolds;
 use progress::Progress;
+use tenure::Tenure;
 
 const NAME_BYTES_MAX: usize = 249;
 /// Readers use the epoch after the last reader's, or the time in microseconds.
@@ -37,7 +39,9 @@ const PAGE_BYTES: usize = 1 << 20;
 
 pub struct Groups {
     state: Arc<StateStore>,
+    /// Of the partition of the state.
     progress: Progress,
+    tenure: Tenure,
     holds: Arc<GroupHolds>,
     groups_max: usize,
     groups_per_user: usize,
@@ -49,7 +53,7 @@ pub struct Groups {
 impl Groups {
     pub fn new(
         state: Arc<StateStore>,
-        progress: Progress,
+        (progress, tenure): (Progress, Tenure),
         holds: Arc<GroupHolds>,
         limits: &Limits,
     ) -> Groups {
@@ -58,6 +62,7 @@ impl Groups {
         Groups {
             state,
             progress,
+            tenure,
             holds,
             groups_max: limits.groups_max,
             groups_per_user: limits.groups_per_user,
@@ -121,7 +126,7 @@ impl Groups {
             self.holds.touch(&body.group);
             (group, end)
         };
-        self.progress.reach(end).await?;
+        self.reach(end).await?;
         Ok(group.to_json(&body.group))
     }
 
@@ -138,7 +143,7 @@ impl Groups {
         if let Some(reader_epoch) = body.reader_epoch {
             fence(&body.group, &group, reader_epoch)?;
         }
-        self.progress.reach(self.state.end()).await?;
+        self.reach(self.state.end()).await?;
         Ok(group.to_json(&body.group))
     }
 
@@ -176,9 +181,13 @@ impl Groups {
         Ok(json!({"groups": groups, "next": next}))
     }
 
+    async fn reach(&self, end: Offset) -> Result<(), Refusal> {
+        self.tenure.reach(&self.progress, end).await
+    }
+
     /// Waits until all changes of groups so far are durable.
     pub async fn durable(&self) -> Result<(), Refusal> {
-        self.progress.reach(self.state.end()).await
+        self.reach(self.state.end()).await
     }
 
     /// Removes a group: it no longer holds anything, and the next commit to it starts a new group.
@@ -203,7 +212,7 @@ impl Groups {
             owners.remove(&body.group);
             end
         };
-        self.progress.reach(end).await?;
+        self.reach(end).await?;
         Ok(json!({}))
     }
 

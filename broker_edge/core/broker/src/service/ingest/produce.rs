@@ -22,6 +22,7 @@ use crate::engine::{MESSAGES_MAX, RetainRequest};
 use crate::event_loop::Command;
 use crate::service::callers::caller::Caller;
 use crate::service::error::Refusal;
+use crate::service::office::Office;
 use crate::service::shared::Shared;
 
 /// How long to wait for a full queue before the producer is told to try again.
@@ -38,13 +39,14 @@ pub fn produce(
     batch: &RecordBatch,
     runtime: &Handle,
 ) -> Result<Value, Refusal> {
+    let office = shared.office.get()?;
     let rows = Rows::of(batch, &shared.limits)?;
     let renewed = caller.renewed(&shared.auth)?;
     let caller = renewed.as_ref().unwrap_or(caller);
     rows.check_rights(caller)?;
     claim_retained(shared, caller, &rows, runtime)?;
     let weights = weigh::weigh(shared, &rows, runtime)?;
-    let mut appends = Appends::new(shared, rows.len(), runtime, weights);
+    let mut appends = Appends::new(shared, office, rows.len(), runtime, weights);
     for row in 0..rows.len() {
         appends.push(&rows, row)?;
     }
@@ -88,6 +90,7 @@ fn claim_retained(
 /// The appends of one batch of rows, and the offset of each row.
 struct Appends<'a> {
     shared: &'a Arc<Shared>,
+    office: Arc<Office>,
     runtime: &'a Handle,
     open: HashMap<PartitionId, Open<'a>>,
     routes: HashMap<&'a str, Route>,
@@ -114,12 +117,14 @@ struct Open<'a> {
 impl<'a> Appends<'a> {
     fn new(
         shared: &'a Arc<Shared>,
+        office: Arc<Office>,
         rows: usize,
         runtime: &'a Handle,
         weights: Weights<'a>,
     ) -> Appends<'a> {
         Appends {
             shared,
+            office,
             runtime,
             open: HashMap::new(),
             routes: HashMap::new(),
@@ -193,7 +198,8 @@ impl<'a> Appends<'a> {
             *end = (*end).max(range.end);
         }
         if alone.is_some() {
-            runtime.block_on(shared.progress[partition.id().0 as usize].reach(*end))?;
+            let progress = &shared.progress[partition.id().0 as usize];
+            runtime.block_on(self.office.tenure.reach(progress, *end))?;
         }
         Ok(())
     }
@@ -204,8 +210,9 @@ impl<'a> Appends<'a> {
             self.append(&partition)?;
         }
         for (number, end) in &self.ends {
+            let progress = &self.shared.progress[number.0 as usize];
             self.runtime
-                .block_on(self.shared.progress[number.0 as usize].reach(*end))?;
+                .block_on(self.office.tenure.reach(progress, *end))?;
         }
         let metrics = &self.shared.metrics.flight;
         metrics.records_produced.inc_by(self.produced);

@@ -73,6 +73,7 @@ impl Put {
         request: Request<Streaming<FlightData>>,
     ) -> Result<Self, Refusal> {
         caller.must_publish()?;
+        shared.office.get()?;
         // Waits before receiving anything, because received messages take memory.
         let turn = shared.shares.turn(&caller, Work::Put).await?;
         let lent = request.extensions().get::<SharedLoan>().cloned();

@@ -23,6 +23,7 @@ use crate::service::callers::budget::{Lender, Loan, MESSAGE_BYTES, SCAN_BYTES};
 use crate::service::callers::caller::Caller;
 use crate::service::callers::shares::{Pace, ReadPermits, ScanTurns};
 use crate::service::error::Refusal;
+use crate::service::groups::tenure::Tenure;
 use crate::service::request;
 use crate::service::shared::{Shared, stopped};
 
@@ -37,6 +38,7 @@ pub fn start(
     caller: &Caller,
     ticket: request::Ticket,
 ) -> Result<Messages, Refusal> {
+    let office = shared.office.get()?;
     let rows_max = ticket.batch_rows.unwrap_or(BATCH_ROWS);
     if !(1..=BATCH_ROWS_MAX).contains(&rows_max) {
         return Err(Refusal::invalid(
@@ -74,6 +76,7 @@ pub fn start(
     let read = Read {
         moves: shared.progress[ticket.partition as usize].moves(),
         stopping: shared.stopping.clone(),
+        tenure: office.tenure.clone(),
         end: ticket.end.map(Offset),
         told: None,
         told_at: Instant::now(),
@@ -135,6 +138,7 @@ struct Read {
     backoff: PollBackoff,
     moves: watch::Receiver<()>,
     stopping: watch::Receiver<bool>,
+    tenure: Tenure,
     _permits: ReadPermits,
 }
 
@@ -334,6 +338,7 @@ impl Read {
             } => return moved.map_err(|_| stopping()),
             () = self.outbox.closed() => return Err(ReadEnd::Gone),
             () = stopped(self.stopping.clone()) => return Err(stopping()),
+            refusal = self.tenure.over() => return Err(refusal.into()),
             () = tokio::time::sleep_until(self.told_at + IDLE) => {}
         }
         self.tell().await

@@ -74,6 +74,10 @@ impl TestBroker {
         self.broker.as_ref().expect("the broker runs")
     }
 
+    pub fn broker_mut(&mut self) -> &mut Broker {
+        self.broker.as_mut().expect("the broker runs")
+    }
+
     pub async fn client(&self) -> Client {
         let address = format!("http://{}", self.broker().flight_address());
         let channel = Channel::from_shared(address)
