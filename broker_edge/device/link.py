@@ -22,6 +22,7 @@ from gmqtt.mqtt.handler import MQTTConnectError
 
 from broker_edge.clear_text import warn_in_clear
 from broker_edge.device.in_flight import DUP, InFlight
+from broker_edge.device.websocket import PACKET_BYTES_MAX
 from broker_edge.device.wire import WireClient
 from broker_edge.errors import HeadwaterError
 from broker_edge.mqtt_address import WS_PATH, MqttAddress
@@ -311,9 +312,11 @@ class Link:
     # -- gmqtt -------------------------------------------------------------------------------------------------------
 
     def _new_client(self) -> Any:
-        options = {"session_expiry_interval": _SESSION_EXPIRY_S} if self._version == MQTTv50 else {}
-        if self._version == MQTTv50 and self._receive_maximum is not None:
-            options["receive_maximum"] = self._receive_maximum
+        options: dict[str, int] = {}
+        if self._version == MQTTv50:
+            options = {"session_expiry_interval": _SESSION_EXPIRY_S, "maximum_packet_size": PACKET_BYTES_MAX}
+            if self._receive_maximum is not None:
+                options["receive_maximum"] = self._receive_maximum
         client = WireClient(
             self._client_id,
             at=self._at,

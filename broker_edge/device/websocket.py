@@ -7,11 +7,12 @@ The bytes of binary frames are one stream, because MQTT packets may span frames.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from typing import Any
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidMessage, InvalidStatus, NegotiationError
+from websockets.exceptions import InvalidMessage, InvalidStatus, NegotiationError, PayloadTooBig
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 from websockets.typing import Subprotocol
@@ -19,9 +20,14 @@ from websockets.uri import WebSocketURI
 
 from broker_edge.mqtt_address import MqttAddress
 
+log = logging.getLogger(__name__)
+
 _MQTT = Subprotocol("mqtt")
-_FRAME_BYTES_MAX = 5 + 268_435_455
-"""The largest MQTT packet (MQTT 5 §1.5.5)."""
+PACKET_BYTES_MAX = 2 << 20
+"""The largest packet that a device takes. Chunks and key lists have at most 960 KiB, and a record that a broker takes
+without settings 1 MiB; user properties come on top."""
+_FRAME_BYTES_MAX = 4 * PACKET_BYTES_MAX
+"""A frame may have several packets."""
 
 
 class WebSocketError(ConnectionError):
@@ -79,6 +85,8 @@ class _Framing(asyncio.Transport, asyncio.Protocol):
             self._socket.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(self._frames.parser_exc, PayloadTooBig):
+            log.warning("%s sent a frame that is too large (%s): disconnected", self._at, self._frames.parser_exc)
         self._frames.receive_eof()
         if not self.upgraded.done() and exc is not None:
             self.upgraded.set_exception(exc)

@@ -1,13 +1,15 @@
 """gmqtt's client over TCP, TLS and WebSocket: how a `Link` opens each of its connections.
 
-gmqtt connects with one TLS context for ever. Here each connection reads the certificates again, so that a renewed one
-counts, and the reason for which a connection ended before the broker's first answer is kept.
+gmqtt connects with one TLS context for ever, and buffers packets of any size. Here each connection reads the
+certificates again, so that a renewed one counts, and ends at the header of a packet that is too large. The reason for
+which a connection ended before the broker's first answer is kept.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from typing import Any
 
@@ -15,10 +17,15 @@ from gmqtt import Client
 from gmqtt.mqtt.connection import MQTTConnection
 from gmqtt.mqtt.protocol import MQTTProtocol
 
-from broker_edge.device.websocket import open_websocket
+from broker_edge.device.websocket import PACKET_BYTES_MAX, open_websocket
 from broker_edge.errors import ConfigError
 from broker_edge.mqtt_address import MqttAddress
 from broker_edge.tls import TlsReferences, ssl_context, tls_reason
+
+log = logging.getLogger(__name__)
+
+_PACKET_TOO_LARGE = 0x95
+_FIXED_HEADER_BYTES_MAX = 5
 
 
 class WireClient(Client):  # type: ignore[misc]
@@ -104,6 +111,30 @@ class _Protocol(MQTTProtocol):  # type: ignore[misc]
         self._client.answered = True
         super().data_received(data)
 
+    def _read_packet(self, data: bytes) -> int:
+        end: int = super()._read_packet(data)
+        if end >= 0 and (size := announced_bytes(data[end : end + _FIXED_HEADER_BYTES_MAX])) > PACKET_BYTES_MAX:
+            log.warning(
+                "the broker at %s sends a packet of %d bytes or more, but this device takes at most %d: it disconnects",
+                self._client.at,
+                size,
+                PACKET_BYTES_MAX,
+            )
+            self.send_disconnect(reason_code=_PACKET_TOO_LARGE)
+            self._transport.abort()
+            return -1
+        return end
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._client.note(exc)
         super().connection_lost(exc)
+
+
+def announced_bytes(header: bytes) -> int:
+    """The size of a packet by its fixed header (MQTT 5 §2.1.4), of which the end may be missing."""
+    remaining = 0
+    for place, byte in enumerate(header[1:]):
+        remaining += (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return 2 + place + remaining
+    return len(header) + remaining
