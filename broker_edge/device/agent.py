@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from broker_edge.device.calls import Call, Command, Handler, Rejected
@@ -21,6 +22,7 @@ from broker_edge.device.journal import FINAL, Entry, Journal
 from broker_edge.device.key_feed import KeyFeed
 from broker_edge.device.link import Link, LinkClosed, PublishRefused
 from broker_edge.device.ota import Restart, UpdateFailed, Updater
+from broker_edge.device.pauses import AGAIN_FIRST_S, until_stored
 from broker_edge.device.reports import Key, Reports
 from broker_edge.device.wording import OwnWords, Said, Words
 
@@ -35,6 +37,8 @@ class _Work:
     task: asyncio.Task[None] | None = None
     has_begun: bool = False
     """Whether the first step of the task has been taken."""
+    is_over: bool = False
+    """Whether its result is certain, although the journal may not have it yet."""
 
     @property
     def key(self) -> Key:
@@ -51,7 +55,8 @@ class Agent:
     Connect it to a `Link` that subscribes to `agent.topic` and has `agent.received` as its `on_message`, then call
     `attach`. `on_restart` is called when an update needs a restart of the device: the owner of the agent then closes it
     and starts a new one with the same journal and flash. `on_told` is called with each status that the broker has
-    acknowledged. With `keys`, commands must be signed if the key list has the role `director`.
+    acknowledged. With `keys`, commands must be signed if the key list has the role `director`. `again_s` is the first
+    pause before what the disk or the broker refused is stored or said again.
     """
 
     def __init__(
@@ -66,8 +71,10 @@ class Agent:
         on_restart: Callable[[], None] | None = None,
         on_told: Callable[[Said], None] | None = None,
         keys: KeyFeed | None = None,
+        again_s: float = AGAIN_FIRST_S,
     ) -> None:
         self.device_id = device_id
+        self._again_s = again_s
         self._updater, self._keys = updater, keys
         self._on_restart = on_restart
         self._handlers = dict(handlers)
@@ -85,6 +92,7 @@ class Agent:
             on_told=on_told,
             product=None if guard is None else guard.product,
             hardware=None if guard is None else guard.hardware,
+            again_s=again_s,
         )
 
     @property
@@ -108,16 +116,14 @@ class Agent:
         if self._keys is not None:
             self._keys.start()
         pending = self._pending()
+        if pending is not None and pending.key not in self._running:
+            self._start(pending)
         for entry in self._journal.untold():
-            key = (entry.action_id, entry.attempt)
-            if key in self._running:
-                continue  # The link was open already, and this run began it.
-            if pending is not None and key == pending.key:
-                self._start(pending)
-                continue
+            if (entry.action_id, entry.attempt) in self._running:
+                continue  # The update, or the link was open already, and this run began it.
             if entry.state not in FINAL:
                 entry = replace(entry, state="FAILED", message="the device restarted while the command ran")
-                self._journal.put(entry)
+                await until_stored(partial(self._journal.put, entry), self._again_s)
             await self._reports.tell(entry)
 
     def _pending(self) -> Command | None:
@@ -277,6 +283,8 @@ class Agent:
             self._reports.tell_soon(known)
         elif self._updater is not None and self._updater.is_past_cancelling(key):
             log.info("device %s is already installing: the cancel of %s is too late", self.device_id, key[0])
+        elif work is not None and work.is_over:
+            log.info("device %s has finished: the cancel of %s is too late", self.device_id, key[0])
         elif work is not None and work.has_begun:
             work.stop("cancel")
         elif work is not None:
@@ -381,8 +389,9 @@ class Agent:
         return None
 
     async def _finish(self, work: _Work, state: str, message: str | None, result: Any = None) -> None:
-        entry = Entry(*work.key, state, message, result)
-        self._journal.put(entry)
+        work.is_over = True
+        # Another attempt may take the work over until the journal has its end.
+        await until_stored(lambda: self._journal.put(Entry(*work.key, state, message, result)), self._again_s)
         if self._updater is not None:
-            self._updater.forget(work.key)
-        await self._reports.tell(entry)
+            await until_stored(partial(self._updater.forget, work.key), self._again_s)
+        await self._reports.tell(Entry(*work.key, state, message, result))

@@ -74,7 +74,7 @@ class Device:
         updater = Updater(flash, line, policy=policy, platform=self, keys=self.keys)  # type: ignore[arg-type]
         updater.start()
         journal = Journal(self.folder / "journal.json")
-        agent = Agent("d1", handlers={}, journal=journal, updater=updater, on_restart=again.set)
+        agent = Agent("d1", handlers={}, journal=journal, updater=updater, on_restart=again.set, again_s=0.0)
         agent.attach(line)  # type: ignore[arg-type]
         try:
             await agent.catch_up()
