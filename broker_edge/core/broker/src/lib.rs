@@ -17,6 +17,7 @@ mod descriptors;
 mod engine;
 mod event_loop;
 pub mod filter;
+pub mod filter_work;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzz;

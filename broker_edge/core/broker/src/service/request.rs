@@ -13,7 +13,8 @@ use serde::de::DeserializeOwned;
 use super::callers::caller::Caller;
 use super::error::Refusal;
 use crate::auth::Access;
-use crate::filter::{Filters, WorkOver};
+use crate::filter::Filters;
+use crate::filter_work::WorkOver;
 use crate::pattern::Pattern;
 
 /// Requests, of which an unknown field is refused by name.

@@ -1,6 +1,10 @@
 //! Builds the index of a segment batch by batch.
 
-use crate::batch::by_name::ByName;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ahash::RandomState;
+
 use crate::batch::layout::{FLAG_EXTENSION, FLAG_RETAIN};
 use crate::batch::record_batch::Batch;
 use crate::ids::Offset;
@@ -12,8 +16,13 @@ use crate::index::model::{
 /// Batches are grouped into blocks of at least this size.
 const BLOCK_BYTES: u64 = 64 << 10;
 
+/// Topics, and bytes of their block numbers, that are copied at a time: some 10 us. Names are shared, not copied.
+const COPIED_TOPICS: usize = 256;
+const COPIED_BYTES: usize = 64 << 10;
+
 #[derive(Debug, Clone)]
 struct TopicState {
+    name: Arc<str>,
     extent: TopicExtent,
     blocks: Vec<u8>,
     last_block: u64,
@@ -49,12 +58,69 @@ impl Span {
     };
 }
 
+/// In the order in which they came, so that a number stays with its topic.
+#[derive(Debug, Clone, Default)]
+struct Topics {
+    states: Vec<TopicState>,
+    numbers: HashMap<Arc<str>, u32, RandomState>,
+}
+
+impl Topics {
+    fn get(&self, topic: &str) -> Option<&TopicState> {
+        let number = self.numbers.get(topic)?;
+        Some(&self.states[*number as usize])
+    }
+
+    /// The topic, with this extent taken in.
+    fn extend(&mut self, topic: &str, extent: TopicExtent) -> &mut TopicState {
+        if let Some(number) = self.numbers.get(topic) {
+            let state = &mut self.states[*number as usize];
+            state.extent.extend(extent);
+            return state;
+        }
+        let name: Arc<str> = topic.into();
+        let number = self.states.len();
+        self.numbers.insert(Arc::clone(&name), number as u32);
+        self.states.push(TopicState {
+            name,
+            extent,
+            blocks: Vec::new(),
+            last_block: 0,
+        });
+        &mut self.states[number]
+    }
+}
+
+/// Some topics of a segment that still grows, copied so that nobody waits for those who look at them.
+#[derive(Debug, Default)]
+pub(crate) struct CopiedTopics {
+    /// Each with the end of its block numbers in `blocks`.
+    topics: Vec<(Arc<str>, TopicExtent, usize)>,
+    blocks: Vec<u8>,
+}
+
+impl CopiedTopics {
+    pub fn len(&self) -> usize {
+        self.topics.len()
+    }
+
+    /// As an index gives them; see [`EachTopic`].
+    pub fn iter(&self) -> impl Iterator<Item = (&str, TopicExtent, &[u8])> {
+        let mut start = 0;
+        self.topics.iter().map(move |(name, extent, end)| {
+            let blocks = &self.blocks[start..*end];
+            start = *end;
+            (&**name, extent.clone(), blocks)
+        })
+    }
+}
+
 /// The index of a segment that still grows.
 #[derive(Debug, Clone)]
 pub(crate) struct IndexBuilder {
     /// Without its topics.
     index: Index,
-    topics: ByName<TopicState>,
+    topics: Topics,
     /// Written but not yet indexed: the writer leaves batches here and indexes them after it has woken the readers.
     pending: Vec<(Batch, u64)>,
     /// One per topic of the batch's table.
@@ -65,7 +131,7 @@ impl IndexBuilder {
     pub fn new(base: Offset) -> Self {
         Self {
             index: Index::empty(base),
-            topics: ByName::default(),
+            topics: Topics::default(),
             pending: Vec::new(),
             spans: Vec::new(),
         }
@@ -175,17 +241,7 @@ impl IndexBuilder {
                 range: base.plus(u64::from(span.first))..base.plus(u64::from(span.last) + 1),
                 retained,
             };
-            let state = match self.topics.get_mut(topic.topic) {
-                Some(state) => {
-                    state.extent.extend(extent);
-                    state
-                }
-                None => self.topics.entry(topic.topic.into()).or_insert(TopicState {
-                    extent,
-                    blocks: Vec::new(),
-                    last_block: 0,
-                }),
-            };
+            let state = self.topics.extend(topic.topic, extent);
             if state.blocks.is_empty() || state.last_block != block {
                 push_number(&mut state.blocks, block - state.last_block);
                 state.last_block = block;
@@ -198,22 +254,32 @@ impl IndexBuilder {
         &self.index
     }
 
-    pub fn topics(&self) -> impl Iterator<Item = (&str, TopicExtent)> {
-        let topics = self.topics.iter();
-        topics.map(|(topic, state)| (&**topic, state.extent.clone()))
+    /// The topics from this number on, as many as are copied at a time.
+    pub fn copy_topics(&self, from: usize) -> CopiedTopics {
+        let mut copied = CopiedTopics::default();
+        for state in self.topics.states.iter().skip(from).take(COPIED_TOPICS) {
+            copied.blocks.extend_from_slice(&state.blocks);
+            let (name, end) = (Arc::clone(&state.name), copied.blocks.len());
+            copied.topics.push((name, state.extent.clone(), end));
+            if end > COPIED_BYTES {
+                break;
+            }
+        }
+        copied
     }
 
     pub fn topic_count(&self) -> usize {
-        self.topics.len()
+        self.topics.states.len()
     }
 
     /// The index of the segment as it is now, complete.
     pub fn finish(&mut self) -> Index {
         self.catch_up();
         let mut topics: Vec<IndexTopic> = std::mem::take(&mut self.topics)
+            .states
             .into_iter()
-            .map(|(topic, state)| IndexTopic {
-                topic,
+            .map(|state| IndexTopic {
+                topic: (&*state.name).into(),
                 extent: state.extent,
                 blocks: state.blocks,
             })
@@ -240,8 +306,8 @@ impl BlockLookup for IndexBuilder {
     }
 
     fn for_each_topic(&self, f: &mut EachTopic<'_>) -> Result<(), IndexDamaged> {
-        for (topic, state) in &self.topics {
-            f(topic, state.extent.clone(), &state.blocks);
+        for state in &self.topics.states {
+            f(&state.name, state.extent.clone(), &state.blocks);
         }
         Ok(())
     }

@@ -50,7 +50,8 @@ enum State {
     Unread,
     /// Being read; with the segments that were sealed meanwhile.
     Reading(Vec<Arc<Index>>),
-    Ready(TopicMap),
+    /// Readers hold it without the lock. A change while they do makes a copy, so that the writer does not wait for them.
+    Ready(Arc<TopicMap>),
     /// There were too many topics.
     Over,
 }
@@ -62,7 +63,7 @@ impl Known {
             State::Reading(sealed) => sealed.push(Arc::clone(index)),
             State::Ready(topics) => {
                 self.unsaved += 1;
-                topics.merge(index);
+                Arc::make_mut(topics).merge(index);
                 if topics.is_over() {
                     self.state = State::Over;
                 }
@@ -72,7 +73,7 @@ impl Known {
 
     fn forget_below(&mut self, log_start: Offset) {
         if let State::Ready(topics) = &mut self.state {
-            topics.retain(|extent| extent.range.end > log_start);
+            Arc::make_mut(topics).retain(|extent| extent.range.end > log_start);
         }
     }
 }
@@ -104,7 +105,7 @@ impl TopicCatalog {
         self.is_closed.store(true, Ordering::Release);
     }
 
-    /// Runs `f` on the topics of all sealed segments; None when there are too many to hold.
+    /// Runs `f` on the topics of all sealed segments, without the lock; None when there are too many to hold.
     pub fn with_topics<T>(&self, f: impl FnOnce(Option<&TopicMap>) -> T) -> Result<T, ReadError> {
         let mut known = self.known.lock();
         if matches!(known.state, State::Unread | State::Reading(_)) {
@@ -112,10 +113,12 @@ impl TopicCatalog {
             self.read()?;
             known = self.known.lock();
         }
-        Ok(match &known.state {
-            State::Ready(topics) => f(Some(topics)),
-            State::Over | State::Unread | State::Reading(_) => f(None),
-        })
+        let topics = match &known.state {
+            State::Ready(topics) => Some(Arc::clone(topics)),
+            State::Over | State::Unread | State::Reading(_) => None,
+        };
+        drop(known);
+        Ok(f(topics.as_deref()))
     }
 
     /// As [`with_topics`](Self::with_topics), for callers that can do without: None also while the topics are being
@@ -182,7 +185,7 @@ impl TopicCatalog {
         };
         let (topics, unsaved) = read?;
         known.unsaved = unsaved;
-        known.state = topics.map_or(State::Over, State::Ready);
+        known.state = topics.map_or(State::Over, |topics| State::Ready(Arc::new(topics)));
         for index in meanwhile {
             known.add(&index);
         }
@@ -273,17 +276,18 @@ impl TopicCatalog {
         }
         // Read before the lock is taken: the writer takes it when it seals a segment.
         let saved = CatalogFile::coverage(&self.context, &segments).and_then(|coverage| {
-            let bytes = {
+            let topics = {
                 let mut known = self.known.lock();
                 let State::Ready(topics) = &known.state else {
                     return Ok(());
                 };
                 // Topics of a segment that was sealed meanwhile are in it too: it is covered the next time.
-                let bytes = CatalogFile::to_bytes(&self.context.identity, &coverage, topics);
+                let topics = Arc::clone(topics);
                 let sealed = self.segments.sealed().len();
                 known.unsaved = sealed.saturating_sub(segments.len());
-                bytes
+                topics
             };
+            let bytes = CatalogFile::to_bytes(&self.context.identity, &coverage, &topics);
             CatalogFile::save(&*self.context.seams.files, &self.context.dir, &bytes)
         });
         if let Err(error) = saved {

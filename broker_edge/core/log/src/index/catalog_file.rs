@@ -2,14 +2,15 @@
 //! every index. Never authoritative: it names the indexes that it was made from, and is ignored when one of them has
 //! changed.
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
+use ahash::RandomState;
 use rustc_hash::FxHashSet;
 
-use crate::batch::by_name::ByName;
 use crate::batch::layout::{Identity, u16_at, u32_at, u64_at};
 use crate::ids::Offset;
 use crate::index::file::stored_checksum;
@@ -31,10 +32,10 @@ const FIXED_BYTES: usize = 44;
 /// Larger than any file that is written.
 const BYTES_MAX: usize = 1 << 28;
 
-/// Topics with their extents.
-#[derive(Debug, Default)]
+/// Topics with their extents. Names are shared by its clones.
+#[derive(Debug, Default, Clone)]
 pub(crate) struct TopicMap {
-    by_name: ByName<TopicExtent>,
+    by_name: HashMap<Arc<str>, TopicExtent, RandomState>,
     names_bytes: usize,
 }
 
@@ -76,8 +77,8 @@ impl TopicMap {
 }
 
 impl IntoIterator for TopicMap {
-    type Item = (Box<str>, TopicExtent);
-    type IntoIter = <ByName<TopicExtent> as IntoIterator>::IntoIter;
+    type Item = (Arc<str>, TopicExtent);
+    type IntoIter = std::collections::hash_map::IntoIter<Arc<str>, TopicExtent>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.by_name.into_iter()
@@ -85,7 +86,7 @@ impl IntoIterator for TopicMap {
 }
 
 impl Deref for TopicMap {
-    type Target = ByName<TopicExtent>;
+    type Target = HashMap<Arc<str>, TopicExtent, RandomState>;
 
     fn deref(&self) -> &Self::Target {
         &self.by_name

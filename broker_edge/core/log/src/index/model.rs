@@ -204,7 +204,7 @@ impl Blocks<'_> {
             let after = self.blocks.get(number + 1);
             let start = block.offset.max(range.start);
             let end = after.map_or(self.next, |next| next.offset).min(range.end);
-            if !marked.0[number] || start >= end {
+            if !marked.has(number) || start >= end {
                 continue;
             }
             match found.last_mut() {
@@ -222,6 +222,10 @@ pub(crate) struct BlockSet(Vec<bool>);
 impl BlockSet {
     pub fn none_of(blocks: usize) -> Self {
         Self(vec![false; blocks])
+    }
+
+    fn has(&self, number: usize) -> bool {
+        self.0.get(number).is_some_and(|is_marked| *is_marked)
     }
 
     /// Marks the blocks of a topic.

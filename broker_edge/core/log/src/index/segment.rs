@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::batch::record_batch::Batch;
 use crate::ids::Offset;
 use crate::index::builder::IndexBuilder;
-use crate::index::model::Index;
+use crate::index::model::{Index, TopicExtent};
 use crate::segment::header::file_name;
 use crate::state::context::Context;
 use crate::vfs::files::OpenMode;
@@ -22,7 +23,10 @@ pub(crate) struct Segment {
     pub path: PathBuf,
     /// The head of its index. Set once, when nothing is written to it any more.
     pub sealed: OnceLock<Index>,
+    /// The writer and the event loop wait for it: nothing whose cost others choose runs while it is held.
     pub index: Mutex<IndexState>,
+    /// Position after the last batch.
+    data_end: AtomicU64,
     /// Length of the file and its index; 0 while nobody has looked.
     file_bytes: AtomicU64,
     /// When this process wrote to it first: microseconds of the steady clock plus one; 0 for not at all.
@@ -42,12 +46,18 @@ pub(crate) enum IndexState {
 }
 
 impl Segment {
-    fn new(dir: &Path, base: Offset, sealed: OnceLock<Index>, index: IndexState) -> Self {
+    fn new(
+        dir: &Path,
+        (base, data_end): (Offset, u64),
+        sealed: OnceLock<Index>,
+        index: IndexState,
+    ) -> Self {
         Self {
             base,
             generation: 0,
             path: dir.join(file_name(base, "seg")),
             sealed,
+            data_end: AtomicU64::new(data_end),
             index: Mutex::new(index),
             file_bytes: AtomicU64::new(0),
             first_write: AtomicU64::new(0),
@@ -55,9 +65,11 @@ impl Segment {
         }
     }
 
-    pub fn active(dir: &Path, base: Offset, builder: IndexBuilder) -> Self {
+    pub fn active(dir: &Path, mut builder: IndexBuilder) -> Self {
+        builder.catch_up();
+        let at = (builder.head().base, builder.head().data_end);
         let index = IndexState::Building(Box::new(builder));
-        Self::new(dir, base, OnceLock::new(), index)
+        Self::new(dir, at, OnceLock::new(), index)
     }
 
     /// The active segment after a cut: another file under its name, with the same batches up to the high watermark.
@@ -69,12 +81,13 @@ impl Segment {
             generation: self.generation + 1,
             first_write: copied(&self.first_write),
             last_write: copied(&self.last_write),
-            ..Self::active(dir, self.base, builder)
+            ..Self::active(dir, builder)
         }
     }
 
     pub fn sealed(dir: &Path, head: Index, index: IndexState) -> Self {
-        Self::new(dir, head.base, OnceLock::from(head), index)
+        let at = (head.base, head.data_end);
+        Self::new(dir, at, OnceLock::from(head), index)
     }
 
     /// A sealed segment of which nothing can be read at present.
@@ -138,6 +151,26 @@ impl Segment {
         matches!(&*self.index.lock(), IndexState::Saved)
     }
 
+    /// Notes batches that were written, each with its position. Readers find them when it returns.
+    pub fn push_all(&self, batches: impl Iterator<Item = (Batch, u64)>) {
+        let mut state = self.index.lock();
+        for (batch, position) in batches {
+            let end = position + batch.bytes_len() as u64;
+            if let IndexState::Building(builder) = &mut *state {
+                builder.push(batch, position);
+                self.data_end.store(end, Ordering::Release);
+            }
+        }
+    }
+
+    /// Puts an index in the making in the place of the one before.
+    pub fn set_builder(&self, builder: IndexBuilder) {
+        let mut state = self.index.lock();
+        let data_end = builder.head().data_end;
+        self.data_end.store(data_end, Ordering::Release);
+        *state = IndexState::Building(Box::new(builder));
+    }
+
     /// Seals the active segment: from here on it is read through its index.
     pub fn seal(&self) -> Arc<Index> {
         let mut state = self.index.lock();
@@ -165,6 +198,22 @@ impl Segment {
         }
     }
 
+    /// Gives the topics of the index in the making until `f` returns false. `f` runs without the lock. False when the
+    /// segment is sealed: then some were not given, and its index has all of them.
+    pub fn for_each_topic(&self, f: &mut dyn FnMut(&str, TopicExtent, &[u8]) -> bool) -> bool {
+        let mut given = 0;
+        loop {
+            let Some(topics) = self.with_builder(|builder| builder.copy_topics(given)) else {
+                return false;
+            };
+            given += topics.len();
+            let mut each = topics.iter();
+            if topics.len() == 0 || !each.all(|(topic, extent, blocks)| f(topic, extent, blocks)) {
+                return true;
+            }
+        }
+    }
+
     /// Runs `f` on the head of the index; of an active segment it is caught up with every batch written.
     pub fn with_head<T>(&self, f: impl FnOnce(&Index) -> T) -> T {
         if let Some(head) = self.sealed.get() {
@@ -187,8 +236,8 @@ impl Segment {
         Some(self.with_head(|head| head.first_time_us)).filter(|time_us| *time_us != i64::MIN)
     }
 
-    /// Position after the last batch.
+    /// Position after the last batch. Waits for nobody: the event loop asks.
     pub fn data_end(&self) -> u64 {
-        self.with_head(|head| head.data_end)
+        self.data_end.load(Ordering::Acquire)
     }
 }

@@ -5,6 +5,7 @@
 //! the topics of its batches.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::error::ReadError;
 use crate::ids::Offset;
@@ -53,7 +54,7 @@ enum Topics {
     /// Most of them: finding where they are not costs more than it saves.
     Most,
     /// With the offsets between which each has records.
-    Named(Box<[(Box<str>, Range<Offset>)]>),
+    Named(Box<[(Arc<str>, Range<Offset>)]>),
     /// Too many to be looked up one by one, or not known.
     Unknown,
 }
@@ -113,12 +114,7 @@ impl Reader {
             ranges = if segment.sealed.get().is_some() {
                 self.sealed_candidates(&segment, &range, selection, filter, &mut indexes)?
             } else {
-                let names = match filter {
-                    TopicFilter::Topics(names) => names,
-                    TopicFilter::Matching(_) => &[],
-                };
-                let marked = |index: &dyn BlockLookup| marked_offsets(index, &range, names, filter);
-                self.segments.with_index(&segment, &marked)?
+                self.active_candidates(&segment, &range, filter)?
             };
         }
         if ranges.len() > max {
@@ -126,6 +122,26 @@ impl Reader {
             scanned = ranges.last().map_or(from, |range| range.end);
         }
         Ok(CandidateRanges { ranges, scanned })
+    }
+
+    /// The candidate ranges of the active segment. A filter runs without the lock of its index.
+    pub(super) fn active_candidates(
+        &self,
+        segment: &Segment,
+        range: &Range<Offset>,
+        filter: TopicFilter<'_>,
+    ) -> Result<Vec<Range<Offset>>, ReadError> {
+        let mut names: &[&str] = &[];
+        match filter {
+            TopicFilter::Topics(topics) => names = topics,
+            TopicFilter::Matching(wanted) => {
+                if let Some(found) = matching_in_active(segment, range, wanted) {
+                    return Ok(found);
+                }
+            }
+        }
+        let marked = |index: &dyn BlockLookup| marked_offsets(index, range, names, filter);
+        self.segments.with_index(segment, &marked)
     }
 
     /// The candidate ranges of a sealed segment. Counts the indexes that it reads.
@@ -173,7 +189,7 @@ impl Reader {
                 (Some(topics), TopicFilter::Topics(names)) => {
                     let known = names.iter().filter_map(|name| {
                         let (name, extent) = topics.get_key_value(*name)?;
-                        Some((name.clone(), extent.range.clone()))
+                        Some((Arc::clone(name), extent.range.clone()))
                     });
                     Topics::Named(known.collect())
                 }
@@ -188,7 +204,7 @@ impl Reader {
                                 // Few readers want so many topics, and most of those want nearly all.
                                 return Topics::Unknown;
                             }
-                            found.push((topic.clone(), extent.range.clone()));
+                            found.push((Arc::clone(topic), extent.range.clone()));
                         }
                     }
                     // A read takes every block of a single topic, so it need not look for them.
@@ -206,6 +222,24 @@ impl Reader {
                 (None, TopicFilter::Matching(_)) => Topics::Unknown,
             })
     }
+}
+
+/// The offsets of the blocks that hold a wanted topic; None when the segment is sealed. The range is below the high
+/// watermark, so blocks that come meanwhile are behind it.
+fn matching_in_active(
+    segment: &Segment,
+    range: &Range<Offset>,
+    wanted: &dyn Fn(&str) -> bool,
+) -> Option<Vec<Range<Offset>>> {
+    let blocks = segment.with_builder(|builder| builder.blocks().blocks.len())?;
+    let mut marked = BlockSet::none_of(blocks);
+    segment.for_each_topic(&mut |topic, extent, blocks| {
+        if extent.is_in(range) && wanted(topic) {
+            marked.mark(blocks);
+        }
+        true
+    });
+    segment.with_builder(|builder| builder.blocks().offsets(range, &marked))
 }
 
 /// The offsets of the blocks that hold these topics, or, without names, any topic that the filter takes.

@@ -105,11 +105,12 @@ impl Reader {
             }
         };
         // The active segment first: if it is sealed in between, its topics are in both and merge.
-        self.segments.active().with_builder(|builder| {
-            builder
-                .topics()
-                .for_each(|(topic, extent)| add(topic, extent));
-        });
+        self.segments
+            .active()
+            .for_each_topic(&mut |topic, extent, _| {
+                add(topic, extent);
+                true
+            });
         self.topics
             .for_each(&mut |topic, extent| add(topic, extent.clone()))?;
         if topics.names_bytes() > bytes_max {
@@ -118,7 +119,7 @@ impl Reader {
         let mut topics: Vec<TopicRange> = topics
             .into_iter()
             .map(|(topic, extent)| TopicRange {
-                topic: topic.into(),
+                topic: (*topic).into(),
                 first: extent.range.start.max(log_start),
                 next: extent.range.end.min(high_watermark),
             })
@@ -132,11 +133,12 @@ impl Reader {
     /// Whether every topic of the partition is wanted. False when there are too many to hold, or not all are read yet.
     pub fn every_topic(&self, wanted: &dyn Fn(&str) -> bool) -> Result<bool, ReadError> {
         // The active segment first, as above.
-        let in_active = self
-            .segments
-            .active()
-            .with_builder(|builder| builder.topics().all(|(topic, _)| wanted(topic)));
-        if in_active == Some(false) {
+        let mut is_every = true;
+        self.segments.active().for_each_topic(&mut |topic, _, _| {
+            is_every = wanted(topic);
+            is_every
+        });
+        if !is_every {
             return Ok(false);
         }
         self.topics.with_known_topics(|sealed| {
@@ -220,14 +222,12 @@ impl Reader {
     }
 }
 
-/// The topics of the active segment; none when it was sealed just now.
+/// The topics of the active segment; perhaps not all when it was sealed just now.
 fn topics_in_memory(segment: &Segment) -> TopicMap {
-    let topics = segment.with_builder(|builder| {
-        let mut topics = TopicMap::default();
-        builder
-            .topics()
-            .for_each(|(topic, extent)| topics.extend(topic, extent));
-        topics
+    let mut topics = TopicMap::default();
+    segment.for_each_topic(&mut |topic, extent, _| {
+        topics.extend(topic, extent);
+        true
     });
-    topics.unwrap_or_default()
+    topics
 }

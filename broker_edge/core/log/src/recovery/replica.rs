@@ -6,7 +6,6 @@ use std::io;
 use crate::batch::record_batch::Batch;
 use crate::ids::Offset;
 use crate::index::builder::IndexBuilder;
-use crate::index::segment::IndexState;
 use crate::recovery::look::ValidRange;
 use crate::recovery::rewrite::ActiveFile;
 use crate::segment::header::SEGMENT_HEADER_BYTES;
@@ -36,6 +35,6 @@ pub(crate) fn uncommitted_of(
         }
         Ok(())
     })?;
-    *active.segment.index.lock() = IndexState::Building(Box::new(builder));
+    active.segment.set_builder(builder);
     Ok((high_watermark, uncommitted))
 }

@@ -39,7 +39,7 @@ pub(crate) fn create_first(context: &Context) -> io::Result<ActiveFile> {
     let file = create_segment_file(context, &unfinished, &header, filled)?;
     files.rename(&unfinished, &path)?;
     files.sync_dir(&context.dir)?;
-    let segment = Segment::active(&context.dir, base, IndexBuilder::new(base));
+    let segment = Segment::active(&context.dir, IndexBuilder::new(base));
     Ok(ActiveFile {
         file,
         segment: Arc::new(segment),
@@ -89,7 +89,7 @@ fn write_new(
     let position = written + buffer.len() as u64;
     Ok(ActiveFile {
         file,
-        segment: Arc::new(Segment::active(&context.dir, base, builder)),
+        segment: Arc::new(Segment::active(&context.dir, builder)),
         position,
         filled: position,
         next,
@@ -110,7 +110,7 @@ pub(crate) fn reuse(
     Ok(ActiveFile {
         filled: file.len()?,
         file,
-        segment: Arc::new(Segment::active(&context.dir, range.base, builder)),
+        segment: Arc::new(Segment::active(&context.dir, builder)),
         position: range.end,
         next: range.next,
     })

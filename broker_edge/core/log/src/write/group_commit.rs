@@ -11,7 +11,6 @@ use crate::batch::layout::BATCH_AFTER_UNSYNCED;
 use crate::batch::record_batch::Batch;
 use crate::config::SyncMode;
 use crate::failpoint;
-use crate::index::segment::IndexState;
 use crate::vfs::files::{PAGE_BYTES, Padded};
 use crate::write::active::{Active, Halt};
 use crate::write::queue::QueuedAppend;
@@ -189,15 +188,10 @@ impl Writer {
             failpoint!("batch-synced");
             active.unsynced = false;
         }
-        {
-            let mut place = active.segment.index.lock();
-            for (batch, position) in group.batches.drain(..) {
-                if let IndexState::Building(builder) = &mut *place {
-                    builder.push(batch.clone(), position);
-                }
-                self.tail.push(self.id(), batch);
-            }
-        }
+        let batches = group.batches.drain(..).inspect(|(batch, _)| {
+            self.tail.push(self.id(), batch.clone());
+        });
+        active.segment.push_all(batches);
         group.bytes = 0;
         // Before the watchers run: a caller that was refused for a full queue tries again when the high watermark
         // moves.

@@ -105,7 +105,7 @@ impl Writer {
         };
         failpoint!("roll-segment-ready");
         let builder = IndexBuilder::new(active.next);
-        let segment = Arc::new(Segment::active(&context.dir, active.next, builder));
+        let segment = Arc::new(Segment::active(&context.dir, builder));
         self.topics.seal(&active.segment);
         if active.filled > active.position + FILL_STEP_BYTES {
             // Gives unused space back. If it fails, the space stays taken and nothing else changes.

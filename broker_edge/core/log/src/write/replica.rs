@@ -12,7 +12,6 @@ use crate::error::ReplicaError;
 use crate::failpoint;
 use crate::ids::{Epoch, Offset};
 use crate::index::builder::key_entries;
-use crate::index::segment::IndexState;
 use crate::recovery::checkpoint::Checkpoint;
 use crate::recovery::look::ValidRange;
 use crate::recovery::rewrite::copy;
@@ -55,23 +54,16 @@ impl Writer {
         let to = to.min(self.status.synced());
         let segment = self.segments.active();
         let (mut keys, mut held, mut high_watermark) = (Vec::new(), 0, None);
-        {
-            let mut place = segment.index.lock();
-            while let Some(one) = uncommitted.pop_below(to) {
-                let UncommittedBatch {
-                    batch, position, ..
-                } = one;
-                if one.has_new_keys {
-                    keys.extend(key_entries(&batch));
-                }
-                if let IndexState::Building(builder) = &mut *place {
-                    builder.push(batch.clone(), position);
-                }
-                high_watermark = Some(batch.next_offset());
-                held += one.queue_bytes;
-                self.tail.push(self.id(), batch);
+        segment.push_all(std::iter::from_fn(|| {
+            let one = uncommitted.pop_below(to)?;
+            if one.has_new_keys {
+                keys.extend(key_entries(&one.batch));
             }
-        }
+            high_watermark = Some(one.batch.next_offset());
+            held += one.queue_bytes;
+            self.tail.push(self.id(), one.batch.clone());
+            Some((one.batch, one.position))
+        }));
         let Some(high_watermark) = high_watermark else {
             return self.status.high_watermark();
         };

@@ -30,6 +30,7 @@ mod rooms;
 mod sealing;
 mod single_reads;
 mod size;
+mod slow_filters;
 mod space;
 mod stretches;
 mod support;
