@@ -23,6 +23,20 @@ pub enum WrongPeer {
         ours: Node,
     },
     #[error(
+        "the peer {peer} has another log than this node: one of the folders is not of this cluster; look at data_dir"
+    )]
+    Log { peer: Node },
+    #[error(
+        "the peer {peer} has the name {name} of this node: two nodes of a cluster need two names"
+    )]
+    OwnName { peer: String, name: Node },
+    #[error("the peer {peer} is {found}, and {expected} was dialled: look at the address")]
+    Name {
+        peer: String,
+        expected: Node,
+        found: Node,
+    },
+    #[error(
         "the certificate of the peer names {found}, and {expected} was dialled: look at the address or issue a certificate for {expected}"
     )]
     Certificate { expected: Node, found: String },

@@ -14,6 +14,7 @@ pub mod election;
 pub mod frames;
 pub mod key;
 pub mod lease;
+pub mod link;
 pub mod marks;
 #[cfg(test)]
 mod model;
