@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from sinks.conflicts import committed
 from sinks.probe import require_writable
 from sinks.rows import Row, arrow_of, now_us, rows_of
 from sinks.sql_text import literal
-from sinks.table_query import queried
+from sinks.table_query import bounded
 from sinks.tables import DEFAULT_TENANT, DEVICES, update_by_path, uri_of
 from sinks.torn_commits import repair_tables
 
@@ -166,7 +167,8 @@ class Inventory:
         if not rows and not states:
             raise NotFoundError(f"there is no device {device_id} under {self._root}")
         final = ", ".join(literal(state.value) for state in TERMINAL)
-        open_ = f"SELECT * FROM action_targets {where} AND state NOT IN ({final}) ORDER BY created_at, action_id"
+        open_ = f"SELECT * FROM action_targets {where} AND state NOT IN ({final})"
+        targets = [row for row in self._query("action_targets", open_) if self._is_mine(row)]
         state = states[0] if states else None
         said = next((row["log"] for row in rows if row["log"]), None)
         heard = state["log_id"] if state else None
@@ -176,7 +178,7 @@ class Inventory:
             "state": state,
             "log": said or heard,
             "log_from": "devices" if said else "device_state" if heard else None,
-            "targets": [row for row in self._query("action_targets", open_) if self._is_mine(row)],
+            "targets": sorted(targets, key=lambda row: (row["created_at"] or 0, row["action_id"] or "")),
         }
 
     # -- planning ------------------------------------------------------------------------------------------------------
@@ -260,8 +262,9 @@ class Inventory:
         return found
 
     def _rows(self, table: DeltaTable) -> list[dict[str, Any]]:
-        rows = rows_of(queried({DEVICES.name: table}, "SELECT * FROM devices ORDER BY device_id"))
-        return [{name: row.get(name) for name in DEVICES.names} for row in rows if row["device_id"]]
+        found = rows_of(bounded({DEVICES.name: table}, "SELECT * FROM devices", about=self._about(DEVICES.name)))
+        rows = [{name: row.get(name) for name in DEVICES.names} for row in found if row["device_id"]]
+        return sorted(rows, key=lambda row: str(row["device_id"]))
 
     def _seen(self, selection: Selection) -> dict[str, int]:
         """When each device was last seen, Unix µs; read only if the selection depends on it."""
@@ -278,7 +281,11 @@ class Inventory:
 
     def _query(self, name: str, sql: str) -> list[dict[str, Any]]:
         self._open(name)
-        return list(rows_of(FreshTable(self._root, name, self._options).select(sql)))
+        read = partial(bounded, about=self._about(name))
+        return list(rows_of(FreshTable(self._root, name, self._options).select(sql, read)))
+
+    def _about(self, name: str) -> str:
+        return f"{name} under {self._root}"
 
     def _open(self, name: str) -> DeltaTable:
         try:

@@ -7,7 +7,7 @@ table excludes them from the journal.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -40,10 +40,10 @@ class FreshTable:
                 self._journal = DeltaTable(uri_of(root, ACTION_JOURNAL.name), storage_options=opened)
         self._table = DeltaTable(uri_of(root, name), storage_options=opened)
 
-    def select(self, sql: str) -> pa.Table:
-        """The result of a SELECT on the table. Raises the errors of `queried`."""
+    def select(self, sql: str, read: Callable[[Mapping[str, DeltaTable], str], pa.Table] = queried) -> pa.Table:
+        """The result of a SELECT on the table. Raises the errors of `read`."""
         tables, named = self.parts()
-        return queried(tables, f"WITH {named} {sql}" if named else sql)
+        return read(tables, f"WITH {named} {sql}" if named else sql)
 
     def parts(self) -> tuple[dict[str, DeltaTable], str]:
         """The tables of a query, and what its WITH clause begins with, if the journal has newer rows. The tables last

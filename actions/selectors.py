@@ -22,7 +22,7 @@ from sinks.probe import require_safe_commits, require_writable
 from sinks.rows import Row, arrow_of, now_us, rows_of
 from sinks.sql_text import literal
 from sinks.store import StoreAccess
-from sinks.table_query import queried
+from sinks.table_query import bounded
 from sinks.tables import SELECTORS, create_by_path, uri_of
 
 CRITERIA = tuple(field.name for field in fields(Selector) if field.name != "saved")
@@ -82,9 +82,12 @@ class Selectors:
         uri, options = uri_of(self._root, SELECTORS.name), self._access.deltalake()
         if not DeltaTable.is_deltatable(uri, storage_options=options):
             return []
-        sql = f"SELECT * FROM selectors WHERE tenant = {literal(self._tenant)} ORDER BY created_at"
-        rows = rows_of(queried({SELECTORS.name: DeltaTable(uri, storage_options=options)}, sql))
-        newest = {row["name"]: row for row in rows}
+        table, sql = (
+            DeltaTable(uri, storage_options=options),
+            f"SELECT * FROM selectors WHERE tenant = {literal(self._tenant)}",
+        )
+        rows = rows_of(bounded({SELECTORS.name: table}, sql, about=f"{SELECTORS.name} under {self._root}"))
+        newest = {row["name"]: row for row in sorted(rows, key=lambda row: row["created_at"] or 0)}
         return [
             SavedSelector(name, selector_of(row), row["created_by"] or "", row["created_at"] or 0)
             for name, row in sorted(newest.items())

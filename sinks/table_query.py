@@ -15,10 +15,16 @@ from typing import TypeVar
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
+from broker_edge.errors import TableStoreError
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Take = Callable[[Iterable[pa.RecordBatch]], T]
+
+ROWS_MAX = 1_000_000
+BYTES_MAX = 512 << 20
+"""What a person's command holds of one table: each row as a dictionary takes another kilobyte."""
 
 _NO_UTF8 = "utf-8"
 """Parts of the error message, in both spellings."""
@@ -34,6 +40,38 @@ def streamed(tables: Mapping[str, DeltaTable], sql: str, take: Take[T]) -> T:
     """What `take` makes of the result, which it gets in batches of some thousand rows: as a whole, a table of a million
     rows takes gigabytes. If the tables contain invalid UTF-8, `take` is called a second time, from the start."""
     return _on_valid(tables, lambda found: take(pa.RecordBatchReader.from_stream(_builder(found).execute(sql))))
+
+
+def bounded(tables: Mapping[str, DeltaTable], sql: str, *, about: str) -> pa.Table:
+    """As `queried`, read in batches: a file of some hundred kilobytes may stand for millions of rows. `sql` must not
+    sort, which would hold them all.
+
+    Raises TableStoreError, which names the table as `about` does, if the result has more than ROWS_MAX rows or
+    BYTES_MAX bytes.
+    """
+    return _on_valid(tables, lambda found: held(pa.RecordBatchReader.from_stream(_builder(found).execute(sql)), about))
+
+
+def held(batches: pa.RecordBatchReader, about: str) -> pa.Table:
+    """The batches as one table, within the bounds of `bounded`."""
+    # The texts of a view share their buffers with those of other batches.
+    schema = pa.schema([field.with_type(_compact(field.type)) for field in batches.schema])
+    found, rows, size_bytes = list[pa.RecordBatch](), 0, 0
+    for batch in batches:
+        found.append(batch.cast(schema))
+        rows, size_bytes = rows + batch.num_rows, size_bytes + found[-1].nbytes
+        if rows > ROWS_MAX or size_bytes > BYTES_MAX:
+            raise TableStoreError(
+                f"the table {about} has more than {ROWS_MAX:,} rows or {BYTES_MAX >> 20} MiB, and this command reads "
+                "no more: remove the rows that do not belong there, or read it with Spark"
+            )
+    return pa.Table.from_batches(found, schema)
+
+
+def _compact(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    return pa.list_(_compact(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def _on_valid(tables: Mapping[str, DeltaTable], ask: Callable[[Mapping[str, DeltaTable]], T]) -> T:
