@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from pipelines.silver.batch import SilverBatches, SilverSetup, check_tables
 from pipelines.silver.plan import PlanStore
 from pipelines.silver.rules import load_rules
 from pipelines.silver.schema import load_schemas
+from pipelines.silver.topics import open_level
 from pipelines.spark.checkpoint import folder_to_sync, repair_checkpoint
 from pipelines.spark.pools import pool
 from pipelines.spark.stores import reach_stores
@@ -32,13 +34,26 @@ from sinks.connect import QueryId, is_connect
 from sinks.table import Table
 from sinks.torn_commits import repair_table
 
+log = logging.getLogger(__name__)
+
 QUERY_NAME = "silver"
 
 
 def load_setup(settings: Settings) -> SilverSetup:
-    """Schemas and rules from their files. Raises SettingsError if one is invalid."""
+    """Schemas and rules from their files. Raises SettingsError if one is invalid, and warns of schemas that take the
+    device from where its topics do not name it."""
     silver = settings.silver
     schemas = load_schemas(Path(silver.schemas))
+    for schema in schemas:
+        level = open_level(schema.topics) if schema.device_level is None else None
+        if level is not None:
+            log.warning(
+                "the schema %s takes the device from a record's key, which whoever may write over Flight chooses: set "
+                "device_level: %d in it if that level of %s names the device",
+                schema.name,
+                level,
+                schema.topics[0],
+            )
     rules = load_rules(Path(silver.rules) if silver.rules is not None else None, schemas)
     return SilverSetup(tuple(schemas), rules, TablePlace.of(silver, settings.storage.access()), settings.tenant)
 

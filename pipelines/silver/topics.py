@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from broker_edge.errors import SettingsError
 
@@ -26,3 +27,9 @@ def topic_pattern(topic_filter: str) -> str:
         body = "/".join(parts)
     guard = r"(?!\$)" if levels[0] in ("+", "#") else ""
     return rf"(?s)\A{guard}{body}\z"
+
+
+def open_level(topic_filters: Sequence[str]) -> int | None:
+    """The first level, from 0, at which each of the filters has a `+`."""
+    found = [{at for at, level in enumerate(one.split("/")) if level == "+"} for one in topic_filters]
+    return min(set.intersection(*found), default=None)
