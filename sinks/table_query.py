@@ -26,6 +26,7 @@ ROWS_MAX = 1_000_000
 BYTES_MAX = 512 << 20
 """What a person's command holds of one table: each row as a dictionary takes another kilobyte."""
 
+_ROWS_AT_ONCE = 8_192
 _NO_UTF8 = "utf-8"
 """Parts of the error message, in both spellings."""
 
@@ -85,9 +86,16 @@ def _on_valid(tables: Mapping[str, DeltaTable], ask: Callable[[Mapping[str, Delt
         copies = {}
         for name, table in tables.items():
             path = str(Path(folder) / name)
-            write_deltalake(path, valid_texts(table.to_pyarrow_dataset().to_table()))
+            write_deltalake(path, _valid_batches(table))
             copies[name] = DeltaTable(path)
         return ask(copies)
+
+
+def _valid_batches(table: DeltaTable) -> pa.RecordBatchReader:
+    scan = table.to_pyarrow_dataset().scanner(batch_size=_ROWS_AT_ONCE, batch_readahead=1, fragment_readahead=1)
+    found = scan.to_reader()
+    valid = (part for batch in found for part in valid_texts(pa.Table.from_batches([batch])).to_batches())
+    return pa.RecordBatchReader.from_batches(found.schema, valid)
 
 
 def _builder(tables: Mapping[str, DeltaTable]) -> QueryBuilder:

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 
 from actions.inventory import Inventory
 from actions.inventory_values import Selection
@@ -14,6 +17,7 @@ from actions.selectors import Selectors
 from broker_edge.errors import TableStoreError
 from sinks import table_query, tables
 from sinks.rows import arrow_of
+from sinks.table_query import valid_texts
 from sinks.tables import DEVICE_STATE, DEVICES, SELECTORS, FieldTable
 
 from .test_inventory import World
@@ -129,3 +133,22 @@ def test_saved_selectors_are_bounded_and_the_newest_counts(world: World, monkeyp
 def test_rows_of_an_empty_table_are_none() -> None:
     empty = pa.RecordBatchReader.from_batches(arrow_of([], DEVICES).schema, iter(()))
     assert table_query.held(empty, "devices").num_rows == 0
+
+
+def test_a_table_with_invalid_utf_8_is_copied_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [*(f"pump-{number}".encode() for number in range(30_000)), b"pump-\xff"]
+    rows = pa.table({"device_id": pa.array(names, pa.binary()).view(pa.string())})
+    pq.write_table(rows, path := tmp_path / "by-spark.parquet")
+    there = DeltaTable.create(str(tmp_path), rows.schema)
+    add = AddAction(path.name, path.stat().st_size, {}, 0, True, f'{{"numRecords":{len(names)}}}')
+    there.create_write_transaction([add], "append", there.schema())
+    sizes: list[int] = []
+
+    def counted(table: pa.Table) -> pa.Table:
+        sizes.append(table.num_rows)
+        return valid_texts(table)
+
+    monkeypatch.setattr(table_query, "valid_texts", counted)
+    found = table_query.bounded({"devices": DeltaTable(str(tmp_path))}, "SELECT * FROM devices", about="devices")
+    assert sorted(found.column("device_id").to_pylist()) == sorted(name.decode(errors="replace") for name in names)
+    assert (sum(sizes), max(sizes) <= 8_192) == (len(names), True)
