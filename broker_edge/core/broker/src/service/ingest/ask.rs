@@ -10,8 +10,8 @@ use crate::service::error::Refusal;
 
 /// How long to wait for the loop: for room in its queue, and then for its answer.
 const LOOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long to wait while others ask the loop.
-const AGAIN: Duration = Duration::from_millis(2);
+/// How long to wait while others ask the loop, or before asking it again.
+pub const AGAIN: Duration = Duration::from_millis(2);
 
 /// Asks by the command that `command` makes. Must run on a blocking thread.
 ///
@@ -28,7 +28,7 @@ pub fn ask<T>(
         match commands.ask(command(answer)) {
             Ok(()) => break answered,
             Err(AskError::Full) if Instant::now() < deadline => {
-                runtime.block_on(tokio::time::sleep(AGAIN));
+                runtime.block_on(async { tokio::time::sleep(AGAIN).await });
             }
             Err(error) => return Err(Refusal::unavailable(error.to_string())),
         }
