@@ -178,6 +178,7 @@ impl Engine {
         self.observe.begin_turn();
         self.ingest.begin_turn(self.observe.turn_at());
         self.groups.begin_turn();
+        self.routing.costly.begin_turn(now.mono_ms);
         lend!(self => AuthUpdates).take();
         self.drain();
     }
@@ -282,9 +283,9 @@ impl Engine {
         lend!(self => Receiving).receive(key, bytes, is_news);
     }
 
-    /// The work that the packets of the last [`Engine::receive`] made, in visited nodes of the subscription index.
+    /// The work that the packets of the last [`Engine::receive`] made, as a part of what a turn may do.
     pub fn work_of_receive(&self) -> u64 {
-        self.routing.work()
+        self.routing.turn_work()
     }
 
     /// Counts bytes received from the socket.

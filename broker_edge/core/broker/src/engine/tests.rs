@@ -38,6 +38,7 @@ mod resumed;
 mod retained_cursor;
 mod revoked_wills;
 mod rig;
+mod searched;
 mod session_bytes;
 mod shared;
 mod shared_cost;
@@ -52,6 +53,7 @@ mod sys;
 mod tenants;
 mod topic_aliases;
 mod turn_order;
+mod turn_work;
 mod wills;
 mod world;
 

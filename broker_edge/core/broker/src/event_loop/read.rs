@@ -9,7 +9,7 @@ use crate::transport::ReceiveResult;
 
 /// The most bytes read from all connections in a turn. It bounds the staged records, and so the size of an append.
 const TURN_BYTES_MAX: usize = 4 << 20;
-/// What a unit of the engine's work counts as in that limit: with it a turn does work of at most tens of milliseconds.
+/// What a unit of the engine's work counts as in that limit: with it a turn tries filters for some ten milliseconds.
 const WORK_BYTES: u64 = 32;
 /// How often a turn polls for more input before a commit that blocks the loop. A poll costs a hundredth of a sync, and
 /// input that arrives between polls shares the sync.

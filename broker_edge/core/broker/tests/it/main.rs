@@ -18,6 +18,7 @@ mod office;
 mod operate;
 mod retention;
 mod rooms;
+mod searched_topics;
 mod sessions;
 mod support;
 mod transports;

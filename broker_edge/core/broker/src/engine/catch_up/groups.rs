@@ -1,7 +1,7 @@
 //! Groups that are not served by the live stream alone: records returned by members, and partitions in which the group
 //! is behind.
 
-use headwater_log::Batch;
+use headwater_log::{Batch, Offset};
 use headwater_mqtt::filter_matches;
 
 use crate::engine::delivery::give::GiveOutcome;
@@ -12,7 +12,7 @@ use crate::engine::shared_groups::Group;
 
 use super::CatchingUp;
 use super::read_retry::Recent;
-use super::readers::{Progress, Reading};
+use super::readers::{Progress, Reading, index_in};
 
 impl CatchingUp<'_> {
     /// Runs the groups with records to give, a bounded amount per turn.
@@ -94,13 +94,13 @@ impl CatchingUp<'_> {
         }
     }
 
-    /// Gives out the records of a batch from the cursor on. If one has to wait, the cursor stays at it and the reason
-    /// is returned.
+    /// Gives out the records of a batch from the cursor on, up to `until`. If one has to wait, the cursor stays at it and
+    /// the reason is returned.
     pub(super) fn give_batch(
         &mut self,
         id: GroupId,
         reading: &mut Reading,
-        batch: &Batch,
+        (batch, until): (&Batch, Offset),
     ) -> Option<Progress> {
         let group = self.groups.get(id)?;
         let filter = group.filter();
@@ -109,7 +109,7 @@ impl CatchingUp<'_> {
             .map(|topic| filter_matches(filter, topic.topic))
             .collect();
         let partition = reading.id.partition;
-        for index in reading.first_in(batch)..batch.len() {
+        for index in reading.first_in(batch)..index_in(batch, until) {
             if wanted.get(usize::from(batch.topic_index(index))) != Some(&true) {
                 continue;
             }
@@ -135,7 +135,7 @@ impl CatchingUp<'_> {
                 });
             }
         }
-        reading.cursor.next = batch.next_offset();
+        reading.cursor.next = until.min(batch.next_offset());
         None
     }
 }

@@ -4,6 +4,7 @@ mod assigned;
 mod batch_cache;
 mod candidate_cache;
 mod groups;
+mod own_filters;
 mod read_retry;
 pub mod readers;
 mod replays;
@@ -32,6 +33,7 @@ use super::{Session, SessionKey};
 
 use batch_cache::BatchCache;
 use candidate_cache::CandidateCache;
+use own_filters::OwnFilters;
 
 #[derive(Default)]
 pub struct CatchUp {
@@ -43,6 +45,8 @@ pub struct CatchUp {
     candidate_cache: CandidateCache,
     /// For sessions that catch up.
     options_cache: OptionsCache,
+    /// Of the session with many filters that read last.
+    own_filters: OwnFilters,
 }
 
 /// Sessions and groups that are behind at work.

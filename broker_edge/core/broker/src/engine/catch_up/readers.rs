@@ -45,8 +45,7 @@ impl Reading {
 
     /// The index in a batch of the record that comes next.
     pub fn first_in(&self, batch: &Batch) -> usize {
-        let first = self.cursor.next.0.saturating_sub(batch.base_offset().0);
-        usize::try_from(first).unwrap_or(0)
+        index_in(batch, self.cursor.next)
     }
 
     /// Moves past records that cannot be read.
@@ -59,6 +58,12 @@ impl Reading {
             ReadError::Io { .. } => until,
         };
     }
+}
+
+/// The index of an offset in a batch; its length for an offset behind it.
+pub(super) fn index_in(batch: &Batch, offset: Offset) -> usize {
+    let index = offset.0.saturating_sub(batch.base_offset().0);
+    usize::try_from(index).map_or(batch.len(), |index| index.min(batch.len()))
 }
 
 /// The result of one piece of work.
@@ -269,8 +274,8 @@ impl CatchingUp<'_> {
         for batch in batches.iter().take_while(is_due) {
             *steps = steps.saturating_sub(batch.len() / STEP_RECORDS);
             stopped = match waiter {
-                Waiter::Session(key) => self.deliver_batch(key, reading, batch),
-                Waiter::Group(id) => self.give_batch(id, reading, batch),
+                Waiter::Session(key) => self.deliver_batch(key, reading, (batch, until), steps),
+                Waiter::Group(id) => self.give_batch(id, reading, (batch, until)),
             };
             if stopped.is_some() {
                 break;

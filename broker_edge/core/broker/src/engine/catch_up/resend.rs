@@ -7,6 +7,7 @@ use headwater_mqtt::{PacketId, QoS, ReasonCode, encode};
 use crate::auth::Access;
 use crate::engine::delivery::encode::{Form, Written, write};
 use crate::engine::delivery::is_passing;
+use crate::engine::delivery::matches::effective_for;
 use crate::engine::delivery::sender::Delivered;
 use crate::engine::ids::Waiter;
 use crate::engine::observe::Count;
@@ -21,7 +22,6 @@ use super::CatchingUp;
 use super::read_retry::Recent;
 use super::readers::Progress;
 use super::send_retained::OwnedRecord;
-use super::session_reader::effective_for;
 
 impl CatchingUp<'_> {
     /// Sends the deliveries left unacknowledged by an earlier connection again, with the same packet ids.

@@ -4,10 +4,11 @@
 //! only the packet ids differ. Deliveries that differ in more (offsets, identifiers, no local) are encoded one by one,
 //! with the function that catch-up uses.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use headwater_log::{Batch, ReadError};
+use headwater_log::{Batch, Offset, ReadError, TopicView};
 use headwater_mqtt::QoS;
 use parking_lot::Mutex;
 
@@ -28,18 +29,29 @@ use crate::engine::shared_groups::Groups;
 use crate::engine::stored;
 
 use super::give::GiveOutcome;
-use super::matches::matches;
+use super::matches::matches_now;
 use super::sender::{Delivered, Packet, Sender};
 use super::template::{NO_PACKET_ID, TopicRun, layout_of};
 use super::{Delivery, RETRY_MS, is_passing};
 
 /// Limit on the bytes of batches read from one partition in a turn.
 const PULL_BYTES: usize = 4 << 20;
-/// After a batch of one partition with which a turn has done this much work, its next batches wait for the next turn.
-/// The unit is a visited node of the subscription index.
-const TURN_WORK_MAX: u64 = 1 << 17;
+/// After this much work in a turn the rest waits for the next turn, also within a batch: some ten milliseconds. The
+/// partitions that have records to send share it, and each sends one run at least. The unit is a visited node of the
+/// subscription index.
+const TURN_WORK_MAX: u64 = 1 << 14;
 /// So many deliveries are as much work as a visited node.
-const DELIVERIES_PER_WORK: u64 = 4;
+const DELIVERIES_PER_WORK: u64 = 32;
+
+/// What is known of the receivers of a topic in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TopicUse {
+    /// It was not looked up.
+    Unknown,
+    Unwanted,
+    /// It has receivers, or they have to be found again.
+    Wanted(TopicId),
+}
 
 /// The live stream at work.
 pub struct Dispatching<'a> {
@@ -59,12 +71,13 @@ impl Dispatching<'_> {
     /// Sends the records below the new high watermarks to the live sessions.
     pub fn run(&mut self) {
         self.routing.take_work();
-        let before = self.observe.counted(Count::Deliveries);
+        let due = self.delivery.due(self.env).count() as u64;
         for (partition, index) in self.env.partitions.iter().zip(0..) {
             let index = PartitionIndex(index);
             if !self.delivery.is_due(partition, index, self.env) {
                 continue;
             }
+            let ends = self.work() + TURN_WORK_MAX / due.max(1);
             let from = self.delivery.live_at(index);
             let batches = match partition.read_tail(from, PULL_BYTES) {
                 Some(batches) => Ok(batches),
@@ -73,10 +86,9 @@ impl Dispatching<'_> {
             match batches {
                 Ok(batches) => {
                     for batch in &batches {
-                        self.dispatch_batch(index, batch);
-                        self.delivery.live[index.index()] = batch.next_offset();
-                        let delivered = self.observe.counted(Count::Deliveries) - before;
-                        if self.routing.work() + delivered / DELIVERIES_PER_WORK > TURN_WORK_MAX {
+                        let until = self.dispatch_batch(index, batch, ends);
+                        self.delivery.live[index.index()] = until;
+                        if until < batch.next_offset() || self.work() > ends {
                             break;
                         }
                     }
@@ -106,66 +118,107 @@ impl Dispatching<'_> {
         };
     }
 
-    fn dispatch_batch(&mut self, partition: PartitionIndex, batch: &Batch) {
+    /// The work of this turn so far.
+    fn work(&self) -> u64 {
+        self.routing.work() + self.observe.counted(Count::Deliveries) / DELIVERIES_PER_WORK
+    }
+
+    /// Sends the records of a batch from the live offset on, and returns the offset where it stopped: at the end of the
+    /// batch, or after the run with which the work reached `ends`.
+    fn dispatch_batch(&mut self, partition: PartitionIndex, batch: &Batch, ends: u64) -> Offset {
         let from = self.delivery.live_at(partition);
         let first = usize::try_from(from.0.saturating_sub(batch.base_offset().0)).unwrap_or(0);
-        if batch.has_retained() {
-            self.take_retained(partition, batch, first);
-        }
         self.clients.note_read(batch.bytes_len());
-        if self.routing.is_empty() {
-            return;
+        let mut stop = batch.len();
+        if !self.routing.is_empty() {
+            let topics = self.find_wanted(batch, first);
+            if topics.iter().any(|topic| *topic != TopicUse::Unwanted) {
+                stop = self.deliver_runs((partition, batch), first, topics, ends);
+            }
         }
-        // The receivers themselves stay in the cache, which is bounded: those of a whole batch may be very many.
-        let mut wanted: Vec<Option<TopicId>> = Vec::with_capacity(batch.topics().len());
-        let mut any = false;
-        for topic in batch.topics() {
+        if batch.has_retained() {
+            self.take_retained(partition, batch, first..stop);
+        }
+        batch.base_offset().plus(stop as u64)
+    }
+
+    /// Which topics of a batch may have receivers. The receivers themselves stay in the cache, which is bounded: those of
+    /// a whole batch may be very many.
+    fn find_wanted(&mut self, batch: &Batch, first: usize) -> Vec<TopicUse> {
+        let topics = batch.topics();
+        // The first part of the batch took a whole turn, so the others are looked up when their records come.
+        if first > 0 {
+            return vec![TopicUse::Unknown; topics.len()];
+        }
+        let find = |topic: TopicView<'_>| {
             let id = self.routing.intern(topic.topic, &self.env.log);
-            let is_wanted = self.matches(id).is_wanted();
-            any |= is_wanted;
-            wanted.push(is_wanted.then_some(id));
-        }
-        if !any {
-            return;
-        }
+            match self.routing.known_matches(id) {
+                Some(known) if !known.is_wanted() => TopicUse::Unwanted,
+                _ => TopicUse::Wanted(id),
+            }
+        };
+        topics.map(find).collect()
+    }
+
+    /// Delivers the runs of a batch from index `first` on, and returns the index where it stopped. The first run is
+    /// always delivered, unless the receivers of its topic are still searched: the others wait, so that the order stays.
+    fn deliver_runs(
+        &mut self,
+        (partition, batch): (PartitionIndex, &Batch),
+        first: usize,
+        mut topics: Vec<TopicUse>,
+        ends: u64,
+    ) -> usize {
         let mut start = first;
         while start < batch.len() {
             let topic = batch.topic_index(start);
             let end = (start + 1..batch.len())
                 .find(|index| batch.topic_index(*index) != topic)
                 .unwrap_or(batch.len());
-            if let Some(Some(id)) = wanted.get(usize::from(topic)) {
-                let id = if self.routing.topic(*id).is_some() {
-                    *id
-                } else {
-                    // The table was emptied for later topics of this batch.
-                    let topic = batch.record(start).topic;
-                    self.routing.intern(topic, &self.env.log)
+            if let Some(topic) = topics.get_mut(usize::from(topic))
+                && *topic != TopicUse::Unwanted
+            {
+                if start > first && self.work() > ends {
+                    return start;
+                }
+                let id = match *topic {
+                    TopicUse::Wanted(id) if self.routing.topic(id).is_some() => id,
+                    // Not looked up yet, or the table was emptied for later topics of this batch.
+                    _ => {
+                        let name = batch.record(start).topic;
+                        self.routing.intern(name, &self.env.log)
+                    }
                 };
-                let matches = self.matches(id);
-                self.deliver_run(
-                    TopicRun {
-                        batch,
-                        partition,
-                        start,
-                        end,
-                    },
-                    &matches,
-                );
+                let Some(matches) = self.matches(id) else {
+                    return start;
+                };
+                *topic = if matches.is_wanted() {
+                    TopicUse::Wanted(id)
+                } else {
+                    TopicUse::Unwanted
+                };
+                let run = TopicRun {
+                    batch,
+                    partition,
+                    start,
+                    end,
+                };
+                self.deliver_run(run, &matches);
             }
             start = end;
         }
+        batch.len()
     }
 
-    fn matches(&mut self, id: TopicId) -> Rc<Matches> {
+    fn matches(&mut self, id: TopicId) -> Option<Rc<Matches>> {
         let session_of = |key| self.clients.session(key);
-        matches(self.routing, id, session_of, self.groups)
+        matches_now(self.routing, id, session_of, self.groups)
     }
 
-    fn take_retained(&mut self, partition: PartitionIndex, batch: &Batch, first: usize) {
+    fn take_retained(&mut self, partition: PartitionIndex, batch: &Batch, indexes: Range<usize>) {
         let shared = Arc::clone(self.retained);
         let mut retained = shared.lock();
-        for record in (first..batch.len())
+        for record in indexes
             .map(|index| batch.record(index))
             .filter(|record| record.retain)
         {
@@ -320,7 +373,7 @@ impl Dispatching<'_> {
                     match given {
                         GiveOutcome::Later => self.groups.wake(id),
                         // Until a member connects, records cost the group nothing.
-                        GiveOutcome::Nobody => self.routing.advance(),
+                        GiveOutcome::Nobody => self.routing.note_groups(),
                         _ => {}
                     }
                     return;

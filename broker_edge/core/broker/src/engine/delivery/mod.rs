@@ -20,7 +20,7 @@ use template::Templates;
 pub const RETRY_MS: u64 = 1000;
 
 pub struct Delivery {
-    /// Per partition, the end of what was sent to the live sessions.
+    /// Per partition, the end of what was sent to the live sessions. It may be within a batch.
     live: Vec<Offset>,
     /// Per partition, when records that could not be read are read again.
     retry_at_ms: Vec<u64>,
@@ -61,9 +61,15 @@ impl Delivery {
             && self.retry_at_ms[index.index()] <= env.now.mono_ms
     }
 
+    /// The partitions that have records to send now.
+    fn due<'a>(&'a self, env: &'a Env) -> impl Iterator<Item = PartitionIndex> + 'a {
+        let partitions = env.partitions.iter().zip(0..);
+        let indexed = partitions.map(|(partition, index)| (partition, PartitionIndex(index)));
+        indexed.filter_map(|(partition, index)| self.is_due(partition, index, env).then_some(index))
+    }
+
     pub fn has_due(&self, env: &Env) -> bool {
-        let mut partitions = env.partitions.iter().zip(0..);
-        partitions.any(|(partition, index)| self.is_due(partition, PartitionIndex(index), env))
+        self.due(env).next().is_some()
     }
 }
 

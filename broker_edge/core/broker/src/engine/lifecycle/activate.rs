@@ -19,7 +19,7 @@ impl Lifecycle<'_> {
         self.groups
             .arrive(session_key, session, self.delivery.live(), now_ms);
         if !session.subscriptions.is_empty() {
-            self.routing.advance();
+            self.routing.note_session(session_key, session.is_member());
         }
         let waiter = Waiter::Session(session_key);
         self.catch_up.wake(waiter, self.clients, self.groups);

@@ -95,7 +95,7 @@ impl Lifecycle<'_> {
         let expiry_due_ms = away.expiry_due_ms;
         session.offline = Some(away);
         if !session.subscriptions.is_empty() {
-            self.routing.advance();
+            self.routing.note_session(key, session.is_member());
         }
         if session.expiry_s == 0 {
             if let Some(will) = will {

@@ -73,7 +73,9 @@ impl SysTopics<'_> {
     fn send_live(&mut self, topic: &str, value: &str) {
         let id = self.routing.intern(topic, &self.env.log);
         let session_of = |key| self.clients.session(key);
-        let matches = matches(self.routing, id, session_of, self.groups);
+        let Some(matches) = matches(self.routing, id, session_of, self.groups) else {
+            return;
+        };
         for target in &matches.targets {
             let retain = target.effective.retain_as_published;
             self.send(target.conn, topic, value, retain, &target.effective);

@@ -22,7 +22,8 @@ const REQUEST_WORK_MAX: u64 = 1 << 12;
 pub struct WeighRequest {
     /// At most [`TOPICS_MAX`].
     pub topics: Vec<String>,
-    /// The work for each of the first topics, and for at least one. The others have to be asked for again.
+    /// The work for each of the first topics. The others have to be asked for again; so has the first one, if finding its
+    /// receivers takes more than a part of a turn.
     pub answer: Sender<Vec<u64>>,
 }
 
@@ -37,15 +38,19 @@ impl WeighRequest {
     ) -> bool {
         routing.take_work();
         let mut works = Vec::with_capacity(self.topics.len());
+        let mut is_unfinished = false;
         for topic in &self.topics {
             let id = routing.intern(topic, &env.log);
-            matches(routing, id, |key| clients.session(key), groups);
+            if matches(routing, id, |key| clients.session(key), groups).is_none() {
+                is_unfinished = true;
+                break;
+            }
             works.push(routing.topic(id).map_or(0, Topic::work));
             if routing.work() > REQUEST_WORK_MAX {
                 break;
             }
         }
         let _ = self.answer.send(works);
-        routing.take_work() > REQUEST_WORK_MAX
+        is_unfinished || routing.take_work() > REQUEST_WORK_MAX
     }
 }

@@ -159,7 +159,7 @@ impl AuthUpdates<'_> {
         if !self.protocol.auth_gate.authority.is_open() {
             self.clients.charge_all(self.quotas);
         }
-        self.routing.advance();
+        self.routing.note_all();
         self.groups.forget_audiences();
         self.groups.update_all_rights(self.clients);
         tracing::info!(revoked = revoked.len(), "users and rights were reloaded");

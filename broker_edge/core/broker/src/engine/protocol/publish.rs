@@ -89,9 +89,7 @@ impl Publishing<'_> {
             && let Some(body) = rest.get(header_len..total_len)
         {
             if self.routing.work() > READ_WORK_MAX {
-                let due_ms = self.env.now.mono_ms + WORK_PAUSE_MS;
-                self.clients
-                    .pause_for_work(key, due_ms, self.env, self.observe);
+                self.pause_for_work(key);
                 run.waits = Some(total_len);
                 break;
             }
@@ -109,6 +107,23 @@ impl Publishing<'_> {
             }
         }
         run
+    }
+
+    fn pause_for_work(&mut self, key: ConnKey) {
+        let due_ms = self.env.now.mono_ms + WORK_PAUSE_MS;
+        self.clients
+            .pause_for_work(key, due_ms, self.env, self.observe);
+    }
+
+    /// Does a part of the search for the receivers of a topic, if they have to be found again. Returns whether there is
+    /// more of it.
+    #[inline]
+    fn is_searched(&mut self, id: TopicId) -> bool {
+        if !self.routing.is_unmatched(id) {
+            return false;
+        }
+        let session_of = |key| self.clients.session(key);
+        matches(self.routing, id, session_of, self.groups).is_none()
     }
 
     /// Handles a packet, or closes the connection if it is malformed. Returns false if it has to be handled again
@@ -154,6 +169,11 @@ impl Publishing<'_> {
         }
         if self.ingest.is_stalled(partition) {
             self.wait_for_queue(key, partition);
+            return false;
+        }
+        // Found now and not only when the record is delivered, so that whoever publishes pays for it.
+        if !self.routing.is_empty() && self.is_searched(id) {
+            self.pause_for_work(key);
             return false;
         }
         // The connection may be closed after this publish; the message remains.
@@ -297,10 +317,6 @@ impl Publishing<'_> {
         };
         let staged = self.ingest.push((key, conn), session_of, topic, publish)?;
         if !self.routing.is_empty() {
-            // Found now and not only when the record is delivered, so that whoever publishes pays for it.
-            if self.routing.is_unmatched(id) {
-                matches(self.routing, id, session_of, self.groups);
-            }
             self.routing.charge_record(id);
         }
         if let Some(packet_id) = publish.packet_id {
@@ -308,7 +324,7 @@ impl Publishing<'_> {
             // A PUBREC only says that the message was accepted, as in Mosquitto.
             if conn.version.is_v5() && publish.qos == QoS::AtLeastOnce {
                 let matches = matches(self.routing, id, session_of, self.groups);
-                if !matches.any {
+                if matches.is_some_and(|matches| !matches.any) {
                     reason = ReasonCode::NoMatchingSubscribers;
                 }
             }

@@ -1,37 +1,35 @@
 //! Entries by filter. Filters without wildcards are looked up by hash; the others are in a tree of levels.
 //!
 //! Clients choose the filters, so the tree is bounded by their number and their bytes, not by their levels: levels that
-//! do not branch are one edge, and a node is made only where filters part or end. Matching recurses once per node on the
-//! way, so the caller limits the levels of a filter.
+//! do not branch are one edge, and a node is made only where filters part or end. Matching (`walk`) recurses once per
+//! node on the way, so the caller limits the levels of a filter.
 
 use std::collections::HashMap;
 
 use super::entries::{Entries, Entry};
-
-/// Bytes of an edge: comparing this many with the levels of a topic costs as much as visiting a node.
-const NODE_BYTES: usize = 32;
+use super::walk::{Place, Walk};
 
 #[derive(Debug)]
-struct Node<E> {
+pub(super) struct Node<E> {
     /// By the first level of the edge.
     levels: HashMap<Box<str>, Box<Edge<E>>>,
     /// No first level has more bytes. Whoever publishes chooses how long a level is, and a longer one is not looked up.
     longest: u16,
     /// The edge that begins with `+`.
-    any: Option<Box<Edge<E>>>,
+    pub(super) any: Option<Box<Edge<E>>>,
     /// Filters that end here.
-    here: Entries<E>,
+    pub(super) here: Entries<E>,
     /// Filters that end with `#` below here.
-    below: Entries<E>,
+    pub(super) below: Entries<E>,
 }
 
 /// The way to a node.
 #[derive(Debug)]
-struct Edge<E> {
+pub(super) struct Edge<E> {
     /// The levels after the first one, some of which may be `+`. `None` if there are none: an empty text is one empty
     /// level.
-    rest: Option<Box<str>>,
-    node: Node<E>,
+    pub(super) rest: Option<Box<str>>,
+    pub(super) node: Node<E>,
 }
 
 impl<E> Default for Node<E> {
@@ -55,7 +53,7 @@ impl<E> Node<E> {
         self.here.is_empty() && self.below.is_empty()
     }
 
-    fn named(&self, level: &str) -> Option<&Edge<E>> {
+    pub(super) fn named(&self, level: &str) -> Option<&Edge<E>> {
         let may_be = level.len() <= usize::from(self.longest);
         may_be.then(|| self.levels.get(level).map(Box::as_ref))?
     }
@@ -197,17 +195,37 @@ impl<E: Entry> Index<E> {
     /// Returns how many nodes were visited, and at least one, with as many for the bytes that were compared: a measure of
     /// the time that it took.
     pub fn for_each_match(&self, topic: &str, found: &mut impl FnMut(&Entries<E>)) -> u32 {
-        if let Some(entries) = self.exact.get(topic) {
+        let mut found = |entries: &Entries<E>| {
             found(entries);
+            0
+        };
+        self.match_from(topic, None, u32::MAX, &mut found).0
+    }
+
+    /// Finds the filters that match a topic, from a place on, until that was this much work. Returns the work and the
+    /// place to go on at; `None` if all were found. `found` returns how much work it was itself.
+    ///
+    /// Filters may come and go in between: those that were there all the time are found once.
+    pub fn match_from(
+        &self,
+        topic: &str,
+        from: Option<&Place>,
+        work_max: u32,
+        found: &mut impl FnMut(&Entries<E>) -> u32,
+    ) -> (u32, Option<Place>) {
+        let mut walk = Walk::new(work_max, found);
+        if from.is_none()
+            && let Some(entries) = self.exact.get(topic)
+        {
+            walk.found(entries);
         }
         // Once, and not at each node: the levels may be long.
         let levels: Vec<&str> = topic.split('/').collect();
-        if !topic.starts_with('$') {
-            return visit(&self.root, &levels, found);
-        }
         // Wildcards at the first level do not match topics that begin with `$` (MQTT-4.7.2-1).
-        let edge = self.root.named(levels[0]);
-        1 + edge.map_or(0, |edge| follow(edge, &levels[1..], found))
+        let is_hidden = topic.starts_with('$');
+        let path = from.map_or(&[][..], |place| &place.0);
+        walk.descend(&self.root, &levels, path, is_hidden);
+        walk.end()
     }
 }
 
@@ -283,52 +301,6 @@ fn remove_below<E>(
         edge.join();
     }
     removed
-}
-
-/// `rest` are the levels of the topic below the node.
-fn visit<E>(node: &Node<E>, rest: &[&str], found: &mut impl FnMut(&Entries<E>)) -> u32 {
-    found(&node.below);
-    let Some((level, next)) = rest.split_first() else {
-        found(&node.here);
-        return 1;
-    };
-    let edges = node.named(level).into_iter().chain(node.any.as_deref());
-    1 + edges.map(|edge| follow(edge, next, found)).sum::<u32>()
-}
-
-/// Visits the node at the end of an edge if the levels on the way match.
-fn follow<E>(edge: &Edge<E>, rest: &[&str], found: &mut impl FnMut(&Entries<E>)) -> u32 {
-    let Some(own) = edge.rest.as_deref() else {
-        return visit(&edge.node, rest, found);
-    };
-    let (compared, after) = after_levels(own.as_bytes(), rest);
-    let passed = u32::try_from(compared / NODE_BYTES).unwrap_or(u32::MAX >> 1);
-    match after {
-        Some(rest) => passed + visit(&edge.node, rest, found),
-        None => passed + 1,
-    }
-}
-
-/// How many bytes of an edge were compared with the levels of a topic, and which levels follow if they match.
-fn after_levels<'a, 'b>(own: &[u8], mut levels: &'a [&'b str]) -> (usize, Option<&'a [&'b str]>) {
-    let mut at = 0;
-    while let Some((name, after)) = levels.split_first() {
-        // A `+` is a level of its own, because a filter with another one is not valid.
-        if own.get(at) == Some(&b'+') {
-            at += 1;
-        } else if own[at..].starts_with(name.as_bytes()) {
-            at += name.len();
-        } else {
-            return (at, None);
-        }
-        levels = after;
-        match own.get(at) {
-            None => return (at, Some(levels)),
-            Some(b'/') => at += 1,
-            Some(_) => return (at, None),
-        }
-    }
-    (at, None)
 }
 
 #[cfg(test)]

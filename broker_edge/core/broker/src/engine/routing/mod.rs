@@ -1,15 +1,18 @@
 //! Which topic goes where: subscribers by filter, and interned topics. It knows sessions and groups only by their keys.
 
-mod entries;
-mod index;
+pub mod costly;
+pub mod entries;
+pub mod index;
 pub mod position;
 pub mod router;
 pub mod topics;
+pub mod walk;
 
 use std::cell::Cell;
 
 use super::ids::GroupId;
 
+use costly::CostlyTopics;
 use index::Index;
 use router::Subscriber;
 use topics::Topics;
@@ -24,6 +27,9 @@ pub struct Routing {
     epoch: u64,
     subscriptions: usize,
     topics: Topics,
-    /// The cost of finding receivers and of having many, since it was last taken.
-    work: Cell<u64>,
+    pub costly: CostlyTopics,
+    /// The cost of finding receivers since it was last taken, in visited nodes.
+    visits: Cell<u64>,
+    /// The cost of having many, in the same unit.
+    deliveries: Cell<u64>,
 }

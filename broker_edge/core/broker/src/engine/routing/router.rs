@@ -11,9 +11,14 @@ use crate::engine::ids::GroupId;
 use super::Routing;
 use super::entries::{Entries, Entry};
 use super::topics::{Topic, TopicId};
+use super::walk::Place;
 
 /// So many deliveries of a record count as much as a visited node.
 const RECEIVERS_PER_WORK: u64 = 4;
+/// So much more a visited node counts as a part of what a turn may do.
+const VISIT_TURN_WORK: u64 = 8;
+/// So many subscriptions of one filter count as much as a visited node.
+const ENTRIES_PER_WORK: u32 = 16;
 
 /// The options of a SUBSCRIBE for one filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +62,24 @@ impl Routing {
     }
 
     /// Invalidates cached matches although no filter changed: a session connected or disconnected.
-    pub fn advance(&mut self) {
+    pub fn note_session(&mut self, session: SessionKey, is_member: bool) {
         self.epoch += 1;
+        self.costly.note_session(session);
+        if is_member {
+            self.costly.note_groups();
+        }
+    }
+
+    /// The same for the members of a group.
+    pub fn note_groups(&mut self) {
+        self.epoch += 1;
+        self.costly.note_groups();
+    }
+
+    /// The same for all sessions and groups.
+    pub fn note_all(&mut self) {
+        self.epoch += 1;
+        self.costly.clear();
     }
 
     /// Number of subscriptions of sessions, without shared ones.
@@ -73,13 +94,13 @@ impl Routing {
 
     /// Adds a subscription, or replaces that session's subscription to the same filter.
     pub fn insert(&mut self, filter: &str, subscriber: Subscriber) {
-        self.epoch += 1;
+        self.note_session(subscriber.session, false);
         let is_new = self.plain.entries_of(filter).insert(subscriber);
         self.subscriptions += usize::from(is_new);
     }
 
     pub fn remove(&mut self, filter: &str, session: SessionKey) {
-        self.epoch += 1;
+        self.note_session(session, false);
         let number = session.to_bits();
         let removed = self.plain.remove(filter, |entries| entries.remove(number));
         self.subscriptions -= usize::from(removed);
@@ -118,12 +139,12 @@ impl Routing {
     }
 
     pub fn insert_group(&mut self, filter: &str, group: GroupId) {
-        self.epoch += 1;
+        self.note_groups();
         self.groups += usize::from(self.shared.entries_of(filter).insert(group));
     }
 
     pub fn remove_group(&mut self, filter: &str, group: GroupId) {
-        self.epoch += 1;
+        self.note_groups();
         let number = group.number();
         let removed = self.shared.remove(filter, |entries| entries.remove(number));
         self.groups -= usize::from(removed);
@@ -141,7 +162,24 @@ impl Routing {
         has_away
     }
 
-    /// The same for the shared groups.
+    /// The same from a place on, until that was this much work. Returns the place to go on at, if there is more.
+    pub fn match_from(
+        &self,
+        topic: &str,
+        from: Option<&Place>,
+        work_max: u32,
+        found: &mut impl FnMut(&Entries<Subscriber>),
+    ) -> Option<Place> {
+        let mut counted = |entries: &Entries<Subscriber>| {
+            found(entries);
+            entries.iter().len() as u32 / ENTRIES_PER_WORK
+        };
+        let (work, place) = self.plain.match_from(topic, from, work_max, &mut counted);
+        self.add_work(u64::from(work));
+        place
+    }
+
+    /// Calls `found` for every shared group whose filter matches `topic`.
     pub fn for_each_group(&self, topic: &str, found: &mut impl FnMut(&GroupId)) {
         if self.groups > 0 {
             let visits = self
@@ -151,26 +189,34 @@ impl Routing {
         }
     }
 
-    fn add_work(&self, work: u64) {
-        self.work.set(self.work.get().saturating_add(work));
+    pub fn add_work(&self, work: u64) {
+        self.visits.set(self.visits.get().saturating_add(work));
     }
 
     /// The work since it was last taken, in visited nodes of the index. Clients choose the filters, so finding the
     /// receivers of one topic may take a thousand times as long as usual.
     #[inline]
     pub fn work(&self) -> u64 {
-        self.work.get()
+        self.visits.get() + self.deliveries.get()
+    }
+
+    /// The same as a part of what a turn may do. A turn makes very many deliveries, since each connection is written to
+    /// once, but tries fewer filters.
+    #[inline]
+    pub fn turn_work(&self) -> u64 {
+        self.visits.get() * VISIT_TURN_WORK + self.deliveries.get()
     }
 
     pub fn take_work(&self) -> u64 {
-        self.work.take()
+        self.visits.take() + self.deliveries.take()
     }
 
     /// Counts that a record of this topic will be delivered.
     #[inline]
     pub fn charge_record(&self, id: TopicId) {
         let receivers = self.topic(id).map_or(0, Topic::receivers);
-        self.add_work(receivers as u64 / RECEIVERS_PER_WORK);
+        let work = receivers as u64 / RECEIVERS_PER_WORK;
+        self.deliveries.set(self.deliveries.get() + work);
     }
 }
 

@@ -42,8 +42,15 @@ pub struct Target {
     pub effective: EffectiveOptions,
 }
 
+impl Target {
+    /// The number of its subscription identifiers.
+    pub fn ids(&self) -> usize {
+        self.effective.ids.as_ref().map_or(0, |ids| ids.len())
+    }
+}
+
 /// The receivers of a topic's records.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Matches {
     pub targets: Vec<Target>,
     /// Shared groups; each gives a record to one of its members.
@@ -60,8 +67,7 @@ impl Matches {
 
     /// The memory that it takes.
     fn bytes(&self) -> usize {
-        let ids = |target: &Target| target.effective.ids.as_ref().map_or(0, |ids| ids.len());
-        let ids: usize = self.targets.iter().map(ids).sum();
+        let ids: usize = self.targets.iter().map(Target::ids).sum();
         self.targets.capacity() * size_of::<Target>()
             + self.groups.capacity() * size_of::<GroupId>()
             + ids * size_of::<u32>()
@@ -80,6 +86,7 @@ pub struct Topic {
     matches: Rc<Matches>,
     /// The work of finding them.
     work: u64,
+    receivers: usize,
 }
 
 impl Topic {
@@ -90,7 +97,7 @@ impl Topic {
 
     /// How many sessions got its records when they were last found.
     pub fn receivers(&self) -> usize {
-        self.matches.targets.len()
+        self.receivers
     }
 }
 
@@ -172,6 +179,7 @@ impl Routing {
             matched_at: u64::MAX,
             matches: Rc::default(),
             work: 0,
+            receivers: 0,
         });
         TopicId {
             index,
@@ -191,31 +199,35 @@ impl Routing {
         (id.generation == self.topics.generation).then(|| table.get_mut(id.index as usize))?
     }
 
-    /// The receivers of this topic's records, found again only when the subscriptions have changed.
+    /// The receivers of this topic's records, unless they have to be found again.
     #[inline]
-    pub fn matches_or(
-        &mut self,
-        id: TopicId,
-        find: impl FnOnce(&Self, &Topic) -> Matches,
-    ) -> Rc<Matches> {
+    pub fn known_matches(&self, id: TopicId) -> Option<Rc<Matches>> {
         let Some(topic) = self.topic(id) else {
-            return Rc::default();
+            return Some(Rc::default());
         };
-        if topic.matched_at == self.epoch {
-            return Rc::clone(&topic.matches);
-        }
-        let work_before = self.work();
-        let found = Rc::new(find(self, topic));
-        let (epoch, work) = (self.epoch, self.work().saturating_sub(work_before));
+        (topic.matched_at == self.epoch).then(|| Rc::clone(&topic.matches))
+    }
+
+    /// Keeps the receivers that were found for a topic with this much work, until the subscriptions change.
+    pub fn keep_matches(&mut self, id: TopicId, found: Matches, work: u64) -> Rc<Matches> {
+        let found = Rc::new(found);
+        let epoch = self.epoch;
         self.topics.make_room(found.bytes());
         let before = self.topic_mut(id).map_or(0, |topic| {
             topic.matched_at = epoch;
-            topic.work = work;
+            (topic.work, topic.receivers) = (work, found.targets.len());
             std::mem::replace(&mut topic.matches, Rc::clone(&found)).bytes()
         });
         self.topics.matches_bytes += found.bytes();
         self.topics.matches_bytes -= before;
         found
+    }
+
+    /// Notes what a costly topic takes; its receivers are kept elsewhere.
+    pub fn note_costly(&mut self, id: TopicId, receivers: usize, work: u64) {
+        if let Some(topic) = self.topic_mut(id) {
+            (topic.work, topic.receivers) = (work, receivers);
+        }
     }
 
     /// The memory of all cached receivers, counted anew.

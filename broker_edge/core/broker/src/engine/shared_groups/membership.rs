@@ -120,12 +120,12 @@ impl Membership<'_> {
             self.quotas.join(session.account, id);
             group.members.set_rights(key, session.rights.as_ref());
             // It may be the first member that may receive certain records.
-            self.routing.advance();
+            self.routing.note_groups();
         }
         if session.active_conn().is_some() {
             if group.is_deserted() {
                 // A member that had unsubscribed is back, and records may have been matched without the group.
-                self.routing.advance();
+                self.routing.note_groups();
             }
             group.members.arrive(key, now_ms, next_id);
         }

@@ -3,10 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-use super::ask::ask;
+use super::ask::{AGAIN, ask};
 use super::rows::Rows;
 use crate::engine::{TOPICS_MAX, WeighRequest};
 use crate::event_loop::Command;
@@ -20,6 +21,8 @@ pub const APPEND_WORK_MAX: u64 = 1 << 14;
 pub const SHARED_WORK_MAX: u64 = 1 << 10;
 /// With so few subscriptions no topic costs enough to be asked for.
 const CHEAP_SUBSCRIPTIONS: i64 = 64;
+/// How long the loop may take to find the receivers of one topic.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The work of each topic; topics that were not weighed cost little.
 #[derive(Default)]
@@ -51,17 +54,29 @@ pub fn weigh<'a>(
         .collect();
     let mut weights = Weights::default();
     let mut left = &*topics;
+    let mut deadline = Instant::now() + SEARCH_TIMEOUT;
     while !left.is_empty() {
         let asked = &left[..left.len().min(TOPICS_MAX)];
         let works = ask(&shared.commands, runtime, |answer| {
             let topics = asked.iter().map(|topic| (*topic).to_owned()).collect();
             Command::Weigh(WeighRequest { topics, answer })
         })?;
-        // An answer is for one topic at least.
-        let count = works.len().clamp(1, asked.len());
+        let count = works.len().min(asked.len());
+        if count == 0 {
+            // The loop has done a part of the work for the first topic.
+            if Instant::now() > deadline {
+                return Err(Refusal::unavailable(
+                    "the receivers of a topic are not found in time, because very many filters may match it",
+                ));
+            }
+            runtime.block_on(async { tokio::time::sleep(AGAIN).await });
+        }
         let weighed = asked.iter().copied().zip(works);
         weights.0.extend(weighed);
         left = &left[count..];
+        if count > 0 {
+            deadline = Instant::now() + SEARCH_TIMEOUT;
+        }
     }
     Ok(weights)
 }

@@ -1,0 +1,180 @@
+//! A turn ends within a batch when its topics cost much: what others get meanwhile, and what becomes of the rest.
+
+use headwater_log::{RecordMeta, Records};
+
+use super::costly::branching;
+use super::member::{Member, settle};
+use super::*;
+
+const V5: Version = Version::V5;
+/// Filters that share their levels in all combinations: a topic visits some thousand nodes.
+const FILTERS: u64 = 1000;
+const TOPICS: usize = 40;
+
+fn costly_topic(number: usize) -> String {
+    format!("{}z{number}", "l/".repeat(60))
+}
+
+/// Appends one batch, as a Flight producer would: a record of each topic, in order.
+fn append_batch(rig: &Rig, topics: &[String]) {
+    let mut records = Records::new();
+    let client = records.client("flight").expect("room");
+    for (topic, number) in topics.iter().zip(0..) {
+        let topic = records.topic(topic, 0..1).expect("room");
+        let meta = RecordMeta::new(topic, client, 1);
+        let text = format!("{number}");
+        records.push(meta, text.as_bytes()).expect("room");
+    }
+    let partition = telemetry(rig);
+    let end = partition.append(records).expect("room").end;
+    while partition.high_watermark() < end {
+        rig.moved.recv_timeout(DEADLINE).expect("it is written");
+    }
+}
+
+fn telemetry(rig: &Rig) -> headwater_log::Partition {
+    let partition = rig.log.by_name("telemetry-0").expect("there by default");
+    partition.clone()
+}
+
+fn live_at(rig: &Rig) -> u64 {
+    let partition = PartitionIndex::of(telemetry(rig).id());
+    rig.engine.delivery.live_at(partition).0
+}
+
+fn subscribe_branching(rig: &mut Rig) {
+    let mut costly = Member::new("costly", V5);
+    costly.connect(rig, false, 10);
+    for number in 0..FILTERS {
+        costly.subscribe_with(rig, &branching(number), QoS::AtMostOnce, &[]);
+    }
+}
+
+fn all(count: usize) -> Vec<String> {
+    (0..count).map(|number| number.to_string()).collect()
+}
+
+/// Acknowledges what comes until the broker has nothing more to send.
+fn take_all(rig: &mut Rig, member: &mut Member) {
+    loop {
+        settle(rig, &mut [member]);
+        if member.unacked.is_empty() {
+            return;
+        }
+        member.ack(rig, usize::MAX);
+    }
+}
+
+fn one_partition(dir: &Path) -> Rig {
+    let mut config = LogConfig::new(dir);
+    config.sync = SyncMode::Never;
+    let classes = config.classes.iter_mut();
+    for class in classes.filter(|class| class.class == Class::Telemetry) {
+        class.partitions = 1;
+    }
+    Rig::open_with(config)
+}
+
+#[test]
+fn a_batch_of_costly_topics_is_sent_over_several_turns_to_each_receiver_once_and_in_order() {
+    let dir = dir();
+    let mut rig = one_partition(dir.path());
+    subscribe_branching(&mut rig);
+    // One that takes all, one whose window is always full, one that comes in the middle and goes, and one that wants the
+    // first two topics and in the middle, while it is behind, all of them.
+    let mut members = ["wide", "narrow", "late", "more"].map(|name| Member::new(name, V5));
+    let [wide, narrow, late, more] = &mut members;
+    wide.connect(&mut rig, true, 1000);
+    narrow.connect(&mut rig, true, 1);
+    late.connect(&mut rig, true, 1000);
+    more.connect(&mut rig, true, 1);
+    for number in 0..2 {
+        more.subscribe_with(&mut rig, &costly_topic(number), QoS::AtLeastOnce, &[]);
+    }
+    for member in [&mut *wide, &mut *narrow] {
+        member.subscribe_with(&mut rig, "#", QoS::AtLeastOnce, &[]);
+    }
+    settle(&mut rig, &mut [wide, narrow]);
+    let begin = live_at(&rig);
+    append_batch(&rig, &(0..TOPICS).map(costly_topic).collect::<Vec<_>>());
+    let (mut turns, mut middle, mut late_from) = (0, 0, 0);
+    let end = begin + TOPICS as u64;
+    while live_at(&rig) < end {
+        let before = live_at(&rig);
+        rig.turn();
+        let sent = live_at(&rig) - before;
+        assert!((1..=8).contains(&sent), "{sent} records in a turn");
+        assert!(rig.engine.routing.work() < 2 * (1 << 14), "in a turn");
+        turns += 1;
+        if turns == 3 {
+            middle = live_at(&rig);
+            more.subscribe_with(&mut rig, "l/#", QoS::AtLeastOnce, &[]);
+            late_from = live_at(&rig);
+            late.subscribe_with(&mut rig, "#", QoS::AtLeastOnce, &[]);
+            late.lose(&mut rig);
+        }
+    }
+    assert!(turns >= 4, "{turns} turns");
+    take_all(&mut rig, wide);
+    take_all(&mut rig, narrow);
+    assert_eq!((&wide.got, &narrow.got), (&all(TOPICS), &all(TOPICS)));
+    let before = late.got.len();
+    late.connect(&mut rig, true, 1000);
+    take_all(&mut rig, late);
+    let index = |offset: u64| (offset - begin) as usize;
+    assert!(middle > begin + 2 && late_from < end, "in the middle");
+    // Nothing was acknowledged, so all of it comes again.
+    assert_eq!(late.got[before..], all(TOPICS)[index(late_from)..]);
+    take_all(&mut rig, more);
+    let mut expected = all(2);
+    expected.extend_from_slice(&all(TOPICS)[index(middle)..]);
+    assert_eq!(more.got, expected);
+}
+
+#[test]
+fn a_session_with_many_filters_catches_up_over_many_turns() {
+    let dir = dir();
+    let mut rig = one_partition(dir.path());
+    let mut member = Member::new("many", V5);
+    member.connect(&mut rig, true, 1000);
+    let wanted: Vec<String> = (0..20)
+        .map(|number| branching(number).replace('+', "l"))
+        .collect();
+    for number in 0..FILTERS {
+        member.subscribe_with(&mut rig, &branching(number), QoS::AtLeastOnce, &[]);
+    }
+    member.lose(&mut rig);
+    // As many that it does not want.
+    let others = (0..TOPICS).map(costly_topic);
+    let topics: Vec<String> = others.chain(wanted).collect();
+    append_batch(&rig, &topics);
+    rig.turn();
+    let mut fields = ConnectFields::new(V5, "many");
+    fields.clean_start = false;
+    let properties = [Property::SessionExpiryInterval(3600)];
+    fields.properties = &properties;
+    let key = rig.engine.open(crate::peer::Peer::nobody());
+    rig.feed(key, |out| encode::connect(out, &fields));
+    member.key = Some(key);
+    let partition = PartitionIndex::of(telemetry(&rig).id());
+    let next = |rig: &Rig| {
+        let session = rig.engine.clients.by_id("many").expect("it is there");
+        let next = session.behind.next(partition).map(|offset| offset.0);
+        next.unwrap_or(live_at(rig))
+    };
+    let mut turns = 0;
+    while next(&rig) < live_at(&rig) {
+        let before = next(&rig);
+        rig.turn();
+        let read = next(&rig) - before;
+        assert!(read <= 4, "{read} topics in a turn");
+        turns += usize::from(read > 0);
+        if !rig.engine.has_more() {
+            rig.wait_for_disk();
+        }
+    }
+    assert!(turns >= topics.len() / 4, "{turns} turns");
+    take_all(&mut rig, &mut member);
+    let expected: Vec<String> = all(topics.len()).split_off(TOPICS);
+    assert_eq!(member.got, expected);
+}
