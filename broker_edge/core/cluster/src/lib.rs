@@ -16,6 +16,7 @@ pub mod key;
 pub mod lease;
 pub mod link;
 pub mod marks;
+pub mod member_key;
 #[cfg(test)]
 mod model;
 pub mod replica_file;
