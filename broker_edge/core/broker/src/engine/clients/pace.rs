@@ -50,6 +50,14 @@ impl Clients {
         }
     }
 
+    /// Pauses a connection until what it waits for in the state store is durable. It may be paused often.
+    pub fn pause_for_state(&mut self, key: ConnKey, env: &Env) {
+        if let Some(conn) = self.conn_mut(key) {
+            conn.pauses.begin(Pause::State);
+            self.costly_until_ms = env.now.mono_ms + COSTLY_MS;
+        }
+    }
+
     /// Whether a connection was paused for its work not long ago. Others may be too, and keep what they have sent.
     pub fn was_costly(&self, env: &Env) -> bool {
         env.now.mono_ms < self.costly_until_ms

@@ -55,6 +55,8 @@ impl Replies<'_> {
         if conn.pauses.has(Pause::Acks) && conn.acks.len() < PENDING_REPLIES_MAX / 2 {
             self.clients.resume(key, Pause::Acks, self.env);
         }
+        // It looks again whether it has to wait.
+        self.clients.resume(key, Pause::State, self.env);
     }
 
     fn send_reply(&mut self, key: ConnKey, reply: Reply) {

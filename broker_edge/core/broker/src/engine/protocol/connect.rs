@@ -13,7 +13,6 @@ use crate::engine::effects::Cause;
 use crate::engine::lifecycle::Lifecycle;
 use crate::engine::observe::Count;
 use crate::engine::quotas::Kind;
-use crate::engine::session::Session;
 use crate::engine::session::ack::PacketKind;
 use crate::engine::session::aliases::OutAliases;
 use crate::engine::session::connection::{Phase, Will};
@@ -107,8 +106,7 @@ impl Receiving<'_> {
         let over = lend!(self => Usage).connect_over(account, connect);
         let waits = self.quotas.stores_again_at(account, self.env.now.mono_ms);
         self.quotas.close(account);
-        let held = self.clients.by_id(connect.client_id);
-        if waits.is_some() && !connect.clean_start && held.is_some_and(Session::is_large_to_store) {
+        if waits.is_some() && !connect.clean_start && self.counts_next(connect.client_id) {
             return Some(ReasonCode::ServerBusy);
         }
         let over = over?;
@@ -121,6 +119,13 @@ impl Receiving<'_> {
         self.observe
             .count(Count::SessionsRefused, u64::from(is_session));
         Some(ReasonCode::QuotaExceeded)
+    }
+
+    /// Whether storing the session of a client once more counts against its tenant.
+    fn counts_next(&self, client_id: &str) -> bool {
+        let held = self.clients.key_by_id(client_id);
+        held.and_then(|key| Some((key, self.clients.session(key)?.stored_bytes())))
+            .is_some_and(|(key, bytes)| self.store.counts_next(key, bytes))
     }
 
     fn refuse_and_log(&mut self, key: ConnKey, client_id: &str, reason: ReasonCode) {

@@ -20,6 +20,7 @@ use crate::engine::effects::{Cause, Effects};
 use crate::engine::env::Env;
 use crate::engine::ingest::Ingest;
 use crate::engine::lifecycle::Lifecycle;
+use crate::engine::lifecycle::tick::CHECKPOINT_MS;
 use crate::engine::observe::{Count, Observe};
 use crate::engine::qos2::{Acknowledging, Qos2};
 use crate::engine::quotas::Quotas;
@@ -244,22 +245,33 @@ impl Receiving<'_> {
         }
     }
 
-    /// Whether a change of subscriptions has to wait, because much was stored for the client's tenant just now.
+    /// Whether a change of subscriptions has to wait, because much was stored of the session just now: until that is
+    /// durable, and while too much was stored for its tenant.
     fn waits_to_store(&mut self, key: ConnKey, first_byte: u8) -> bool {
         if !matches!(first_byte >> 4, kind::SUBSCRIBE | kind::UNSUBSCRIBE) {
             return false;
         }
-        let Some((_, session)) = self.clients.attached(key) else {
+        let Some((session_key, session)) = self.clients.attached(key) else {
             return false;
         };
-        let (is_large, account) = (session.is_large_to_store(), session.account);
+        let (bytes, account) = (session.stored_bytes(), session.account);
+        if bytes == 0 || !self.store.counts_next(session_key, bytes) {
+            return false;
+        }
         let now_ms = self.env.now.mono_ms;
-        let due_ms = self.quotas.stores_again_at(account, now_ms);
-        let Some(due_ms) = due_ms.filter(|_| is_large) else {
+        if let Some(due_ms) = self.quotas.stores_again_at(account, now_ms) {
+            // A small session has a little stored again after each checkpoint.
+            let due_ms = due_ms.min(now_ms + CHECKPOINT_MS);
+            self.clients
+                .pause_for_work(key, due_ms, self.env, self.observe);
+            return true;
+        }
+        let Some(until) = self.store.pending_value(session_key) else {
             return false;
         };
-        self.clients
-            .pause_for_work(key, due_ms, self.env, self.observe);
+        self.clients.pause_for_state(key, self.env);
+        let commit = self.ingest.state_written(until);
+        self.ingest.watch(commit, key);
         true
     }
 

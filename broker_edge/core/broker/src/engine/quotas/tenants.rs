@@ -41,8 +41,7 @@ pub(super) struct Tenant {
     pub(super) stored_until_ms: u64,
 }
 
-/// A session is stored as a whole whenever its subscriptions change, so a client with many of them could make the broker
-/// write a thousand times as much as it sends. Only the bytes of a stored session beyond these are counted.
+/// What of a session is stored between two checkpoints counts only beyond these bytes.
 pub const FREE_STORED_BYTES: usize = 16 << 10;
 /// The counted bytes that one tenant may have stored for long.
 const STORED_BYTES_PER_S: u64 = 4 << 20;
@@ -52,14 +51,13 @@ const STORED_BYTES_BURST: u64 = 256 << 20;
 impl Quotas {
     /// Counts `bytes` that were written to store a session of this account.
     pub fn note_stored_bytes(&mut self, id: Option<AccountId>, bytes: usize, now_ms: u64) {
-        let counted = bytes.saturating_sub(FREE_STORED_BYTES) as u64;
-        if counted > 0 {
+        if bytes > 0 {
             let until_ms = self.stored_until_mut(id);
-            *until_ms = (*until_ms).max(now_ms) + counted * 1000 / STORED_BYTES_PER_S;
+            *until_ms = (*until_ms).max(now_ms) + bytes as u64 * 1000 / STORED_BYTES_PER_S;
         }
     }
 
-    /// When the account's tenant may have large sessions stored again, if not now.
+    /// When the account's tenant may have counted bytes stored again, if not now.
     pub fn stores_again_at(&self, id: Option<AccountId>, now_ms: u64) -> Option<u64> {
         let account = id.and_then(|id| self.get(id));
         let until_ms = match account.and_then(|account| self.tenants.get(&account.tenant)) {

@@ -33,7 +33,7 @@ use super::ConnKey;
 use super::containers::inline_vec::InlineVec;
 use super::containers::lazy_box::{Blank, LazyBox};
 use super::ids::{Commit, GroupId, PartitionIndex};
-use super::quotas::{AccountId, FREE_STORED_BYTES};
+use super::quotas::AccountId;
 use super::retained::retained_cursor::RetainedCursor;
 use super::routing::router::Options;
 
@@ -242,11 +242,13 @@ impl Session {
         }
     }
 
-    /// Whether its stored value has bytes that are counted, by an estimate.
-    pub fn is_large_to_store(&self) -> bool {
-        let bytes = self.subscriptions.len() * STORED_SUBSCRIPTION_BYTES;
-        let filters = self.extras.counted_bytes;
-        self.expiry_s > 0 && bytes as u64 + filters > FREE_STORED_BYTES as u64
+    /// About the size of its stored value; 0 when it is not stored.
+    pub fn stored_bytes(&self) -> usize {
+        if self.expiry_s == 0 {
+            return 0;
+        }
+        let filters = usize::try_from(self.extras.counted_bytes).unwrap_or(usize::MAX);
+        filters.saturating_add(self.subscriptions.len() * STORED_SUBSCRIPTION_BYTES)
     }
 
     /// Whether the client has this access to a topic (a filter, for [`Access::Subscribe`]).

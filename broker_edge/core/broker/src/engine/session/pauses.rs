@@ -19,10 +19,12 @@ pub enum Pause {
     Work,
     /// Its credentials are being checked.
     Auth,
+    /// The last stored value of its session is not durable yet.
+    State,
 }
 
 impl Pause {
-    /// The names in metrics, by number. Checks of credentials are not counted.
+    /// The names in metrics, by number. Waits for credentials and stored state are not counted.
     pub const CAUSES: [&'static str; 7] = [
         "acks",
         "out",
@@ -43,10 +45,11 @@ impl Pause {
             Self::ByteRate => 5,
             Self::Work => 6,
             Self::Auth => 7,
+            Self::State => 8,
         }
     }
 
-    fn bit(self) -> u8 {
+    fn bit(self) -> u16 {
         1 << self.number()
     }
 }
@@ -54,7 +57,7 @@ impl Pause {
 /// The pauses of one connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PauseSet {
-    bits: u8,
+    bits: u16,
     /// The partition of [`Pause::Queue`]; a connection waits for one at a time.
     partition: PartitionIndex,
 }
@@ -114,6 +117,9 @@ mod tests {
         assert!(pauses.is_held_back() && !pauses.has(queue(2)) && !pauses.end(queue(2)));
         assert!(pauses.end(Pause::Out) && pauses.has(queue(3)));
         assert!(pauses.end(queue(3)) && !pauses.is_paused());
+        pauses.begin(Pause::State);
+        assert!(pauses.is_held_back() && !pauses.has_timed() && !pauses.has(Pause::Acks));
+        assert!(pauses.end(Pause::State) && !pauses.is_paused());
         assert_eq!(size_of::<PauseSet>(), 4);
     }
 }

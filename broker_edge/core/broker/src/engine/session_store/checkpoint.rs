@@ -41,6 +41,7 @@ pub struct Checkpointing<'a> {
 impl Checkpointing<'_> {
     /// Begins a checkpoint of the sessions with acknowledgements since the last one.
     pub fn begin_checkpoint(&mut self) {
+        self.store.stored_lately.forget();
         if self.store.due.is_empty() {
             self.store.due = std::mem::take(&mut self.store.dirty);
             self.checkpoint_some();

@@ -1,6 +1,7 @@
 //! What has to be stored of sessions, and what is on its way into the internal partition.
 
 pub mod checkpoint;
+mod lately;
 mod persist;
 mod received;
 mod restore;
@@ -23,6 +24,7 @@ use super::session::Session;
 use super::session::received::Qos2Inbound;
 use super::stored::KeyValue;
 
+use lately::StoredLately;
 use wills::SettledWill;
 
 /// Stands for the changes of QoS 2 state in the place of a partition. They have commits of their own: they may find the
@@ -44,6 +46,8 @@ pub struct Store {
     dirty: Vec<SessionKey>,
     /// Those that are left in this checkpoint.
     due: Vec<SessionKey>,
+    /// What was stored of sessions since the last checkpoint.
+    stored_lately: StoredLately,
     /// Wills that were stored and are published, until their records are durable.
     settled_wills: Vec<SettledWill>,
     /// The clients whose stored sessions were removed, until that is durable, each with the offset that it needs.
@@ -60,6 +64,7 @@ impl Store {
             marked_bytes: vec![0; partitions],
             dirty: Vec::new(),
             due: Vec::new(),
+            stored_lately: StoredLately::default(),
             settled_wills: Vec::new(),
             removed: VecDeque::new(),
         }
@@ -111,6 +116,18 @@ impl Store {
     pub fn pending(&self) -> Option<Offset> {
         let end = self.state.end();
         (end > self.state.durable()).then_some(end)
+    }
+
+    /// Whether the next value of a session of about this size counts against its tenant, because more than a little was
+    /// stored of it since the last checkpoint.
+    pub fn counts_next(&self, key: SessionKey, bytes: usize) -> bool {
+        self.stored_lately.counts(key, bytes)
+    }
+
+    /// Where the last value of a session ends, if it is not durable yet.
+    pub fn pending_value(&self, key: SessionKey) -> Option<Offset> {
+        let until = self.stored_lately.last(key)?;
+        (until > self.state.durable()).then_some(until)
     }
 
     /// The stored session of a client was removed by a write up to this offset.

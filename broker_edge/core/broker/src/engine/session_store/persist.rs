@@ -63,8 +63,9 @@ impl Checkpointing<'_> {
         let has_will = will.as_ref().map(|(_, value)| !value.is_empty());
         values.extend(will);
         let offset = self.write_with_groups(values, &[key])?;
+        let counted = self.store.stored_lately.note(key, value_bytes, offset);
         self.quotas
-            .note_stored_bytes(account, value_bytes, self.env.now.mono_ms);
+            .note_stored_bytes(account, counted, self.env.now.mono_ms);
         if let Some(session) = self.clients.session_mut(key) {
             session.will_stored = has_will.unwrap_or(session.will_stored);
             if !session.stored {

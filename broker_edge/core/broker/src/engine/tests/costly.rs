@@ -254,6 +254,83 @@ fn large_sessions_whose_tenant_has_had_very_much_stored_wait_and_small_ones_do_n
     assert_eq!(rig.packets(large, Version::V311, 1), ["suback"]);
 }
 
+/// A client whose session takes some 12 KB each time that it is stored.
+fn with_long_filters(rig: &mut Rig) -> ConnKey {
+    let mut fields = ConnectFields::new(Version::V311, "pipelining");
+    fields.clean_start = false;
+    let key = rig.connect(fields);
+    let filters: Vec<String> = (0..10)
+        .map(|number| format!("{number}/{}", "f".repeat(1000)))
+        .collect();
+    let options = SubscriptionOptions::new(QoS::AtLeastOnce);
+    let all: Vec<Subscription<'_>> = filters
+        .iter()
+        .map(|filter| Subscription { filter, options })
+        .collect();
+    rig.feed(key, |out| {
+        encode::subscribe(out, Version::V311, PacketId::FIRST, &[], &all);
+    });
+    assert_eq!(rig.packets(key, Version::V311, 1), ["suback"]);
+    rig.pass_time(tick::CHECKPOINT_MS);
+    key
+}
+
+/// Sends pairs of SUBSCRIBE and UNSUBSCRIBE at once.
+fn change_often(rig: &mut Rig, key: ConnKey, pairs: usize) {
+    let options = SubscriptionOptions::new(QoS::AtLeastOnce);
+    let filter = "t/new";
+    rig.feed(key, |out| {
+        for _ in 0..pairs {
+            let one = [Subscription { filter, options }];
+            encode::subscribe(out, Version::V311, PacketId::FIRST, &[], &one);
+            encode::unsubscribe(out, Version::V311, PacketId::FIRST, &[], &[filter]);
+        }
+    });
+}
+
+#[test]
+fn a_session_of_which_much_was_stored_is_stored_once_for_each_sync() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let key = with_long_filters(&mut rig);
+    let other = rig.connect(ConnectFields::new(Version::V311, "other"));
+    let internal = rig.log.partitions()[0].clone();
+    let before = internal.next_offset();
+    rig.state_gate.set(Sync::Hold);
+    change_often(&mut rig, key, 50);
+    for _ in 0..5 {
+        rig.turn();
+    }
+    let stored = internal.next_offset().0 - before.0;
+    // Others do not wait.
+    subscribe_to(&mut rig, other, "t", QoS::AtMostOnce);
+    rig.state_gate.set(Sync::Pass);
+    assert_eq!(stored, 2, "one session with its cursor");
+    assert_eq!(rig.packets(key, Version::V311, 100).len(), 100);
+    assert_eq!(internal.next_offset().0 - before.0, 200);
+}
+
+#[test]
+fn a_small_session_that_is_stored_often_waits_for_its_tenant() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let key = with_long_filters(&mut rig);
+    let now_ms = rig.now.mono_ms;
+    rig.engine.quotas.note_stored_bytes(None, 300 << 20, now_ms);
+    change_often(&mut rig, key, 2);
+    let mut answers = rig.packets(key, Version::V311, 1);
+    for checkpoint in 1..4 {
+        for _ in 0..5 {
+            rig.turn();
+            answers.extend(rig.sent(key, Version::V311));
+        }
+        assert_eq!(answers.len(), checkpoint, "{answers:?}");
+        rig.pass_time(tick::CHECKPOINT_MS);
+        answers.extend(rig.packets(key, Version::V311, 1));
+    }
+    assert_eq!(answers.len(), 4);
+}
+
 #[test]
 fn topics_of_a_producer_are_weighed_in_parts_that_others_do_not_wait_for() {
     let dir = dir();
