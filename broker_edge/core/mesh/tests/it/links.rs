@@ -1,0 +1,169 @@
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use headwater_cluster::link::HELLO_MS;
+use headwater_cluster::marks::Starts;
+use headwater_mesh::MeshEvent;
+
+use crate::support::{Clock, One, SHARD, batches, hello, listener, member, node, pair, resign};
+
+#[test]
+fn frames_arrive_in_order_and_control_frames_before_batches() {
+    let (mut a, mut b, mut clock) = pair();
+    let whole = batches(60_000);
+    // More than the buffers of a socket take: most waits until the other side reads.
+    a.batches = vec![whole.clone(); 300];
+    clock.step(&mut [&mut a]);
+    clock.step(&mut [&mut a]);
+    let held = a.batches.len();
+    assert!(
+        held > 100,
+        "batches are not read before the socket takes them"
+    );
+    for epoch in 0..10 {
+        a.mesh.send(&member("b"), SHARD, resign(epoch), clock.0);
+    }
+    clock.until(&mut [&mut a, &mut b], |both| both[1].frames().len() == 310);
+    let frames = b.frames();
+    let first = frames
+        .iter()
+        .position(|frame| **frame == resign(0))
+        .unwrap();
+    assert!(
+        first <= 300 - held,
+        "it went before {held} batches, at {first}"
+    );
+    let control: Vec<_> = frames.iter().filter(|frame| ***frame != whole).collect();
+    assert_eq!(control.len(), 10);
+    assert!(
+        control
+            .iter()
+            .enumerate()
+            .all(|(epoch, frame)| ***frame == resign(epoch as u64))
+    );
+    // And the other way, to this life only.
+    b.mesh.send(&member("a"), SHARD, resign(99), clock.0);
+    let mut other = member("a");
+    other.disk.0 += 1;
+    b.mesh.send(&other, SHARD, resign(98), clock.0);
+    clock.until(&mut [&mut a, &mut b], |both| !both[0].frames().is_empty());
+    assert_eq!(a.frames(), [&resign(99)]);
+}
+
+/// Whoever of the two dials, both learn that the process is gone, and a new life is linked.
+#[test]
+fn a_process_that_is_gone_is_told_apart_from_a_lost_connection() {
+    for (name, other) in [("a", "b"), ("b", "a")] {
+        let (one, two, mut clock) = pair();
+        let (mut gone, mut left) = if name == "a" { (one, two) } else { (two, one) };
+        // A lost connection alone says nothing.
+        left.mesh.disconnect(&member(name), clock.0);
+        clock.until(&mut [&mut gone, &mut left], |both| {
+            both[1].came.len() > 2 && both[1].is_linked(name)
+        });
+        let unlinked = MeshEvent::Unlinked { peer: member(name) };
+        assert!(left.came.contains(&unlinked));
+        let is_gone = |event: &MeshEvent| matches!(event, MeshEvent::Gone { .. });
+        assert!(!left.came.iter().any(is_gone), "{:?}", left.came);
+
+        drop(gone);
+        clock.until(&mut [&mut left], |one| one[0].came.iter().any(is_gone));
+        assert_eq!(
+            left.came.last(),
+            Some(&MeshEvent::Gone { peer: member(name) })
+        );
+        assert!(!left.is_linked(name), "{other} has no link");
+        let count = left.came.len();
+        for _ in 0..500 {
+            clock.step(&mut [&mut left]);
+        }
+        assert_eq!(left.came.len(), count, "it is said once");
+    }
+}
+
+#[test]
+fn a_new_life_takes_the_place_of_the_old_one() {
+    let ((at_a, a), (at_b, b)) = (listener(), listener());
+    let again = at_b.try_clone().unwrap();
+    let peers = [("b", b.to_string())];
+    let mut one = One::new(hello("a"), at_a, &peers, None);
+    let peers = [("a", a.to_string())];
+    let mut two = One::new(hello("b"), at_b, &peers, None);
+    let mut clock = Clock::default();
+    clock.until(&mut [&mut one, &mut two], |both| {
+        both[0].is_linked("b") && both[1].is_linked("a")
+    });
+    drop(two);
+    let mut life = hello("b");
+    life.starts = Starts(2);
+    let mut two = One::new(life, again, &peers, None);
+    one.came.clear();
+    clock.until(&mut [&mut one, &mut two], |both| {
+        both[0].is_linked("b") && both[1].is_linked("a")
+    });
+    let (peer, starts) = (member("b"), Starts(2));
+    let wanted = [
+        MeshEvent::Unlinked { peer: peer.clone() },
+        MeshEvent::Linked { peer, starts },
+    ];
+    assert_eq!(one.came, wanted);
+}
+
+#[test]
+fn a_wrong_peer_is_refused_and_not_dialled_again_at_once() {
+    let ((at_a, _), (at_b, b)) = (listener(), listener());
+    let mut one = One::new(hello("a"), at_a, &[("b", b.to_string())], None);
+    let mut other = hello("b");
+    other.cluster = node("bonn");
+    let mut two = One::new(other, at_b, &[("a", "127.0.0.1:1".to_owned())], None);
+    let mut clock = Clock::default();
+    clock.until(&mut [&mut one, &mut two], |both| {
+        both[0].mesh.reason(&node("b")).is_some()
+    });
+    let reason = one.mesh.reason(&node("b")).unwrap().to_string();
+    assert!(
+        reason.contains("is of cluster bonn, this node is of berlin"),
+        "{reason}"
+    );
+    let due = one.mesh.deadline_ms().unwrap();
+    assert!(due > clock.0 + 20_000, "{due} at {}", clock.0);
+    assert!(one.came.is_empty() && two.came.is_empty());
+}
+
+#[test]
+fn strangers_take_little_and_are_closed() {
+    let (at_a, a) = listener();
+    let mut one = One::new(hello("a"), at_a, &[("b", "127.0.0.1:1".to_owned())], None);
+    let mut clock = Clock::default();
+    let is_closed = |stream: &mut TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        let mut buffer = [0; 4096];
+        loop {
+            match stream.read(&mut buffer) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
+            }
+        }
+    };
+    let mut http = TcpStream::connect(a).unwrap();
+    http.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    for _ in 0..20 {
+        clock.step(&mut [&mut one]);
+    }
+    assert!(is_closed(&mut http));
+
+    let mut silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(a).unwrap()).collect();
+    for _ in 0..20 {
+        clock.step(&mut [&mut one]);
+    }
+    let closed = silent
+        .iter_mut()
+        .filter_map(|one| is_closed(one).then_some(()))
+        .count();
+    assert_eq!(closed, 4, "the oldest beyond sixteen");
+    clock.0 += HELLO_MS;
+    clock.step(&mut [&mut one]);
+    assert!(silent.iter_mut().all(is_closed));
+    assert!(one.came.is_empty());
+}
