@@ -44,6 +44,9 @@ pub struct LogConfig {
     pub replica: Option<ReplicaConfig>,
     /// In the order in which partition numbers are given out; the last class takes topics that no filter matches.
     pub classes: Vec<ClassConfig>,
+    /// Whether each partition is written by a thread of its own. Else by [`Partition::work`](crate::Partition::work),
+    /// for tests that decide themselves what happens next.
+    pub has_writers: bool,
 }
 
 impl LogConfig {
@@ -61,6 +64,7 @@ impl LogConfig {
             disk: DiskConfig::default(),
             removes_at_once: true,
             replica: None,
+            has_writers: true,
             classes: Class::ALL.into_iter().map(ClassConfig::new).collect(),
         }
     }
@@ -106,7 +110,8 @@ pub struct ReplicaConfig {
     pub begin_anew_at: Vec<Option<Offset>>,
     /// Of the cluster's log, whose id is `LogConfig::expected_id`: a new folder is created with it, another is refused.
     pub secret: Option<Secret>,
-    /// The newest epoch in which it has taken batches; 0 for a new one. It starts as a follower in this epoch.
+    /// The newest epoch in which it has taken batches, as far as that is known; 0 for a new one. It starts as a
+    /// follower in this epoch, or in that of its newest batch.
     pub epoch: Epoch,
 }
 

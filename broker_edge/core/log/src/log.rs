@@ -1,7 +1,7 @@
 //! A log: the partitions of one folder, opened together, and the threads that write and maintain them.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
@@ -64,6 +64,8 @@ struct Inner {
     upkeep: Arc<Upkeep>,
     router: Router,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// What the writers have to do at the end is done by whoever shuts the log down.
+    has_writers: AtomicBool,
     _lock: LockGuard,
 }
 
@@ -108,10 +110,10 @@ impl Log {
         let is_new = meta.epoch == 0;
         let (newest, epoch) = match &config.replica {
             None => (Epoch(meta.epoch), crate::faults::epoch_of_start(meta.epoch)),
-            // Terms are begun by leaders, not by starts.
+            // Terms are begun by leaders, not by starts. The file that has the newest one may be lost.
             Some(replica) => {
-                let newest = Epoch(replica.epoch.0.max(meta.epoch).max(1));
-                (newest, newest)
+                let epoch = Epoch(replica.epoch.0.max(meta.epoch).max(1));
+                (Epoch(u64::MAX), epoch)
             }
         };
         failpoint!("recovery-begun");
@@ -150,6 +152,10 @@ impl Log {
                 .push(partition_report(&partition, findings));
             partitions.push(partition);
         }
+        let epoch = match &config.replica {
+            None => epoch,
+            Some(_) => go_on_in_newest_epoch(&partitions, epoch),
+        };
         // Before the first append, so that no two starts use the same epoch; and only when every partition folder
         // exists, so that a folder that is missing later is known to be lost.
         seams.files.sync_dir(dir).map_err(write_failed)?;
@@ -173,6 +179,7 @@ impl Log {
             upkeep,
             router: Router::new(&config.classes),
             threads: Mutex::new(threads),
+            has_writers: AtomicBool::new(config.has_writers),
             _lock: lock,
         };
         Ok((Self(Arc::new(inner)), report))
@@ -264,6 +271,11 @@ impl Inner {
             owners.shared.topics.close();
             owners.retention.drop_holders();
         }
+        if !self.has_writers.swap(true, Ordering::AcqRel) {
+            for partition in &self.partitions {
+                partition.owners().writer.run();
+            }
+        }
         let threads = std::mem::take(&mut *self.threads.lock());
         let current = std::thread::current().id();
         for thread in threads {
@@ -330,6 +342,16 @@ fn contexts(
     contexts
 }
 
+/// Has the partitions of a replica go on in the epoch of the newest batch, if that is above `epoch`.
+fn go_on_in_newest_epoch(partitions: &[Partition], epoch: Epoch) -> Epoch {
+    let written = partitions.iter().filter_map(|one| one.epochs().pop());
+    let newest = written.fold(epoch, |newest, (epoch, _)| newest.max(epoch));
+    for partition in partitions {
+        partition.owners().shared.context.begin_epoch(newest);
+    }
+    newest
+}
+
 fn partition_report(partition: &Partition, findings: Findings) -> PartitionReport {
     let name = partition.name();
     let gaps = partition.gaps();
@@ -367,7 +389,7 @@ fn start_threads(
         threads.push(thread);
         Ok(())
     };
-    for partition in &upkeep.partitions {
+    for partition in upkeep.partitions.iter().filter(|_| config.has_writers) {
         let writer = Arc::clone(&partition.owners().writer);
         let write = move || writer.run();
         start(format!("log-{}", partition.name()), Box::new(write))?;

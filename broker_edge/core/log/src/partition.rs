@@ -142,6 +142,18 @@ impl Partition {
         self.0.shared.status.doubt()
     }
 
+    /// Whether the device has room for more; of a follower [`state`](Self::state) does not tell.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        !self.0.shared.status.is_full()
+    }
+
+    /// Does the next job of the writer, where it has no thread
+    /// ([`LogConfig::has_writers`](crate::LogConfig::has_writers)). Never waits; false when it could do nothing.
+    pub fn work(&self) -> bool {
+        self.0.writer.work()
+    }
+
     /// Bytes of all segments up to their last batch.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {

@@ -120,6 +120,10 @@ impl Status {
         self.is_following.store(is_following, Ordering::Release);
     }
 
+    pub fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Acquire) || self.over_budget.load(Ordering::Acquire)
+    }
+
     pub fn is_stopped(&self) -> bool {
         self.stopped.get().is_some()
     }
@@ -129,13 +133,10 @@ impl Status {
     }
 
     pub fn state(&self) -> PartitionState {
-        let is_refusing = |flag: &AtomicBool| flag.load(Ordering::Acquire);
         match self.stopped.get() {
             Some(reason) => PartitionState::Stopped(reason.clone()),
-            None if is_refusing(&self.is_following) => PartitionState::Following,
-            None if is_refusing(&self.is_full) || is_refusing(&self.over_budget) => {
-                PartitionState::Full
-            }
+            None if self.is_following() => PartitionState::Following,
+            None if self.is_full() => PartitionState::Full,
             None => PartitionState::Running,
         }
     }

@@ -7,5 +7,6 @@ pub(crate) mod idempotency;
 pub(crate) mod preallocate;
 pub(crate) mod queue;
 pub(crate) mod replica;
+mod stepping;
 pub(crate) mod uncommitted;
 pub(crate) mod writer;

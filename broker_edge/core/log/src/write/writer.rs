@@ -60,7 +60,7 @@ pub(crate) struct Writer {
 /// Writes what was taken from the queue; what could not be written stays.
 type Write<T> = fn(&Writer, &mut Active, &mut VecDeque<T>) -> Result<(), Halt>;
 
-enum Job {
+pub(super) enum Job {
     /// `drops` as in the queue when the work was taken from it.
     Write {
         drops: u64,
@@ -171,34 +171,43 @@ impl Writer {
         }
     }
 
+    /// Takes the right to write (`Queue::busy`) if it is free and there is something to do.
+    pub(super) fn take_job(
+        queue: &mut Queue,
+        work: &mut VecDeque<QueuedAppend>,
+        taken: &mut VecDeque<Batch>,
+    ) -> Option<Job> {
+        if queue.busy || queue.turns_wanted > 0 {
+            return None;
+        }
+        let drops = queue.drops;
+        let job = if !queue.items.is_empty() {
+            std::mem::swap(work, &mut queue.items);
+            Job::Write { drops }
+        } else if !queue.taken.is_empty() {
+            std::mem::swap(taken, &mut queue.taken);
+            Job::Take { drops }
+        } else if queue.seal {
+            queue.seal = false;
+            Job::Seal
+        } else if queue.closing {
+            Job::Close
+        } else {
+            return None;
+        };
+        queue.busy = true;
+        Some(job)
+    }
+
     /// Waits for something to do and takes the right to do it (`Queue::busy`).
     fn next_job(&self, work: &mut VecDeque<QueuedAppend>, taken: &mut VecDeque<Batch>) -> Job {
         let mut queue = self.queue.lock();
         loop {
-            if !queue.busy && queue.turns_wanted == 0 {
-                let drops = queue.drops;
-                let job = if !queue.items.is_empty() {
-                    std::mem::swap(work, &mut queue.items);
-                    Some(Job::Write { drops })
-                } else if !queue.taken.is_empty() {
-                    std::mem::swap(taken, &mut queue.taken);
-                    Some(Job::Take { drops })
-                } else if queue.seal {
-                    queue.seal = false;
-                    Some(Job::Seal)
-                } else {
-                    queue.closing.then_some(Job::Close)
-                };
-                if let Some(job) = job {
-                    queue.busy = true;
-                    return job;
-                }
+            if let Some(job) = Self::take_job(&mut queue, work, taken) {
+                return job;
             }
-            let status = &self.status;
             match self.context.sync {
-                SyncMode::Interval(interval)
-                    if status.written() != status.synced() && !status.is_stopped() =>
-                {
+                SyncMode::Interval(interval) if self.has_unsynced() => {
                     let waited = self.queue_changed.wait_for(&mut queue, interval);
                     if waited.timed_out() && !queue.busy {
                         queue.busy = true;
@@ -208,6 +217,10 @@ impl Writer {
                 _ => self.queue_changed.wait(&mut queue),
             }
         }
+    }
+
+    pub(super) fn has_unsynced(&self) -> bool {
+        self.status.written() != self.status.synced() && !self.status.is_stopped()
     }
 
     /// Writes all of `work`; on a full disk, and at the end of a segment that is not committed, waits and tries again
@@ -310,7 +323,7 @@ impl Writer {
         }
     }
 
-    fn seal_aged(&self) {
+    pub(super) fn seal_aged(&self) {
         let mut active = self.active.lock();
         if self.status.is_stopped() || active.position == SEGMENT_HEADER_BYTES {
             return;
@@ -320,7 +333,7 @@ impl Writer {
         self.heed(rolled);
     }
 
-    fn heed(&self, result: Result<(), Halt>) {
+    pub(super) fn heed(&self, result: Result<(), Halt>) {
         match result {
             // A full disk is no reason to refuse appends that still have room: the next look at the age tries again.
             Ok(()) | Err(Halt::Full | Halt::Uncommitted) => {}

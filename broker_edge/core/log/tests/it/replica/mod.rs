@@ -10,6 +10,7 @@ use headwater_log::{
 mod cuts;
 mod marks;
 mod starts;
+mod steps;
 
 const ID: LogId = LogId::from_bytes([7; 16]);
 const SECRET: Secret = Secret::from_bytes([9; 8]);
