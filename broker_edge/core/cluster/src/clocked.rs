@@ -35,6 +35,8 @@ pub struct Clocked {
     lease: Lease,
     silent: BTreeSet<Member>,
     goals: BTreeMap<Member, Goal>,
+    /// When the lease was looked at last.
+    looked_ms: u64,
     /// How long each member was held back the last time.
     held_back_ms: BTreeMap<Member, u64>,
 }
@@ -49,6 +51,7 @@ impl Clocked {
             lease: Lease::default(),
             silent: BTreeSet::new(),
             goals: BTreeMap::new(),
+            looked_ms: now_ms,
             held_back_ms: BTreeMap::new(),
         };
         let mut out = Vec::new();
@@ -75,6 +78,7 @@ impl Clocked {
         {
             self.lease.answered(from, *sent_ms, now_ms);
         }
+        self.look_first(now_ms, reaches_etcd, &mut out);
         self.give(event, now_ms, reaches_etcd, &mut out);
         self.look(now_ms, reaches_etcd, &mut out);
         out
@@ -85,6 +89,7 @@ impl Clocked {
     #[must_use]
     pub fn tick(&mut self, now_ms: u64, reaches_etcd: bool) -> Vec<Effect> {
         let mut out = Vec::new();
+        self.look_first(now_ms, reaches_etcd, &mut out);
         let due = self.deadlines_ms.iter().filter(|(_, at)| **at <= now_ms);
         for timer in due.map(|(timer, _)| timer.clone()).collect::<Vec<_>>() {
             // An earlier one may have ended or moved it.
@@ -165,8 +170,16 @@ impl Clocked {
         }
     }
 
+    /// A leader whose lease has ended while it slept must not serve because of what comes next.
+    fn look_first(&mut self, now_ms: u64, reaches_etcd: bool, out: &mut Vec<Effect>) {
+        if now_ms != self.looked_ms && self.shard.is_leading() {
+            self.look(now_ms, reaches_etcd, out);
+        }
+    }
+
     /// Tells a leader which members have fallen silent, are heard again, or lag.
     fn look(&mut self, now_ms: u64, reaches_etcd: bool, out: &mut Vec<Effect>) {
+        self.looked_ms = now_ms;
         let members = self.shard.waits_for();
         if !self.shard.is_leading() {
             self.lease = Lease::default();

@@ -42,6 +42,8 @@ fn started(now_ms: u64) -> Clocked {
         shard: ShardId(0),
         epoch: Epoch(0),
         trust: Trust::Sound,
+        starts: Starts(1),
+        stopped_cleanly: true,
         hints: vec![],
     };
     let found = Found {
@@ -356,4 +358,61 @@ fn a_leader_goes_on_when_its_successor_does_not_get_ready() {
             .contains(&open)
     );
     assert!(clocked.tick(10_100 + HAND_OVER_MS, true).contains(&open));
+}
+
+#[test]
+fn a_leader_that_slept_does_not_serve_before_it_has_looked_at_its_lease() {
+    let mut clocked = leader(10_000);
+    synced(&mut clocked, 3, 0, 10_000);
+    let _ = clocked.handle(
+        Event::Written {
+            partition: 0,
+            end: Offset(1),
+            epochs: vec![(Epoch(1), Offset(0))],
+        },
+        10_000,
+        true,
+    );
+    let effects = clocked.handle(Event::HandOver { to: member(2) }, 10_000, true);
+    assert!(effects.contains(&Effect::Office(Office::Pause)));
+    let is_open = |effect: &Effect| matches!(effect, Effect::Office(Office::Open { .. }));
+    let effects = clocked.tick(20_000, true);
+    assert!(!effects.iter().any(is_open), "{effects:?}");
+}
+
+#[test]
+fn only_a_read_that_was_asked_for_later_shows_that_etcd_went_back() {
+    let mut clocked = started(1_000);
+    let _ = clocked.tick(1_000 + ROUND_MS, true);
+    let asked = |epoch: u64| {
+        let frame = Frame::Ask {
+            epoch: Epoch(epoch),
+            number: FollowNumber(1),
+            leader_resigned: false,
+        };
+        from(2, frame)
+    };
+    let read = |clocked: &mut Clocked| {
+        let key = ShardKey {
+            replicas: [member(1)].into(),
+            leader: None,
+            epoch: Epoch(0),
+            in_sync: [member(1)].into(),
+            committed: 0,
+        };
+        let event = Event::Key {
+            revision: Revision(1),
+            key,
+            was_read: true,
+        };
+        let effects = clocked.handle(event, 2_000, true);
+        let alarms = effects.iter();
+        alarms.filter(|one| matches!(one, Effect::Alarm(_))).count()
+    };
+    let effects = clocked.handle(Event::Cas(CasOutcome::Unknown), 2_000, true);
+    assert!(effects.contains(&Effect::ReadKey), "in epoch 0");
+    let _ = clocked.handle(asked(3), 2_000, true);
+    assert_eq!(read(&mut clocked), 0);
+    let _ = clocked.handle(asked(4), 2_000, true);
+    assert_eq!(read(&mut clocked), 1);
 }

@@ -231,7 +231,7 @@ impl Commit {
     }
 
     /// Removes a member before the key says so: for the model, with [`Rule::WaitUntilRemoved`] switched off.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sabotage"))]
     pub(crate) fn forget(&mut self, member: &Member) {
         self.waits_for.remove(member);
     }

@@ -100,8 +100,11 @@ impl Candidate<'_> {
         {
             return Decision::NobodyMay;
         }
-        let may_not_wait = self.waited == Waited::Long && self.mine.trust == Trust::Unproven;
-        if !self.has_whole_set() && !may_not_wait {
+        let is_unproven = self.mine.trust == Trust::Unproven;
+        if is_unproven && self.waited == Waited::Long {
+            return self.decide_unproven();
+        }
+        if !self.has_whole_set() {
             return Decision::Wait;
         }
         let mine = &self.mine;
@@ -110,6 +113,9 @@ impl Candidate<'_> {
         let rank = (mine.trust, self.me);
         for (member, one) in self.members() {
             match (has_more(one), is_short(one)) {
+                // Each has appended what was not committed when the power failed.
+                (true, true) if is_unproven => return Decision::Wait,
+                (true, true) if self.has_unproven() => return Decision::Another,
                 (true, true) => return Decision::NobodyMay,
                 (true, false) => return Decision::Another,
                 (false, false) if (one.trust, member) < rank => return Decision::Another,
@@ -117,6 +123,19 @@ impl Candidate<'_> {
             }
         }
         self.take()
+    }
+
+    /// A disk that has lost nothing has all that was acknowledged, whatever the others have. So it is a preference only
+    /// which of them takes over, when the set has been waited for, and none of it has more everywhere.
+    fn decide_unproven(&self) -> Decision {
+        let mine = (&self.mine.marks, std::cmp::Reverse(self.me));
+        let is_better = |(member, standing): (&Member, &Standing)| {
+            standing.trust == Trust::Unproven && (&standing.marks, std::cmp::Reverse(member)) > mine
+        };
+        match self.members().any(is_better) {
+            true => Decision::Another,
+            false => self.take(),
+        }
     }
 
     /// The set keeps who answered and is sound, and the candidate; when they are too few, it stays as it is.
@@ -137,6 +156,12 @@ impl Candidate<'_> {
         self.answers
             .iter()
             .filter(move |(member, _)| of_set(member))
+    }
+
+    /// One that takes over after the long wait.
+    fn has_unproven(&self) -> bool {
+        let mut members = self.members();
+        members.any(|(_, one)| one.trust == Trust::Unproven)
     }
 
     fn has_whole_set(&self) -> bool {

@@ -155,6 +155,29 @@ fn of_doubtful_members_the_best_in_every_partition_takes_over() {
     assert_eq!(decide(&unproven), Decision::Another);
 }
 
+/// The power of all failed, and each had appended what the others did not have yet.
+#[test]
+fn when_no_unproven_log_is_the_longest_everywhere_one_takes_over_after_the_long_wait() {
+    let others = [
+        (2, standing(Unproven, &[6, 4])),
+        (3, standing(Unproven, &[3, 7])),
+    ];
+    let mut one = case(standing(Unproven, &[5, 5]), &others);
+    one.waited = Waited::Round;
+    assert_eq!(one.decide(), Decision::Wait);
+    one.waited = Waited::Long;
+    assert_eq!(one.decide(), Decision::Another);
+    one.mine = standing(Unproven, &[6, 5]);
+    assert_eq!(one.decide(), take(&[1, 2, 3]));
+    // Those that are known to have lost bytes do not count.
+    one.answers.insert(member(2), standing(Suspect, &[9, 4]));
+    assert_eq!(one.decide(), take(&[1, 2, 3]));
+    one.mine = standing(Suspect, &[6, 5]);
+    assert_eq!(one.decide(), Decision::Another);
+    one.answers.insert(member(3), standing(Suspect, &[3, 7]));
+    assert_eq!(one.decide(), Decision::NobodyMay);
+}
+
 #[test]
 fn a_doubtful_log_with_less_than_was_committed_never_leads() {
     let mut one = case(

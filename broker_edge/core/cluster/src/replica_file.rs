@@ -1,11 +1,11 @@
 //! The bytes of `shard-n.replica`: what a replica promised, kept across a start. `docs/cluster-protocol.md` has the
 //! layout. This module does not write the file.
 
-use crate::marks::{DiskId, Epoch, Offset, PartitionId, ShardId, Trust};
+use crate::marks::{DiskId, Epoch, Offset, PartitionId, ShardId, Starts, Trust};
 
 const MAGIC: &[u8; 8] = b"hwatrrpl";
 pub const FORMAT: u32 = 1;
-const FIXED_BYTES: usize = 60;
+const FIXED_BYTES: usize = 68;
 const HINT_BYTES: usize = 12;
 /// A shard has no more partitions than this: four classes of 1,024.
 pub const PARTITIONS_MAX: usize = 4096;
@@ -21,6 +21,10 @@ pub struct ReplicaFile {
     /// Frames of lower epochs are refused.
     pub epoch: Epoch,
     pub trust: Trust,
+    /// How often this disk has started.
+    pub starts: Starts,
+    /// Written as the last act of an orderly end. The next start takes it back before anything else.
+    pub stopped_cleanly: bool,
     /// High watermarks as they were, in the order of partitions. An end below its hint is proof of a loss.
     pub hints: Vec<(PartitionId, Offset)>,
 }
@@ -57,8 +61,9 @@ impl ReplicaFile {
         out.extend_from_slice(&self.log_id);
         out.extend_from_slice(&self.disk.0.to_le_bytes());
         out.extend_from_slice(&self.shard.0.to_le_bytes());
-        out.extend_from_slice(&[self.trust as u8, 0]);
+        out.extend_from_slice(&[self.trust as u8, u8::from(self.stopped_cleanly)]);
         out.extend_from_slice(&self.epoch.0.to_le_bytes());
+        out.extend_from_slice(&self.starts.0.to_le_bytes());
         out.extend_from_slice(&(self.hints.len() as u64).to_le_bytes());
         for (partition, hint) in &self.hints {
             out.extend_from_slice(&partition.0.to_le_bytes());
@@ -95,13 +100,13 @@ impl ReplicaFile {
         if u32_at(12) != crc32c::crc32c(&bytes[16..]) {
             return Err(ReplicaFileError::Checksum);
         }
-        let count = u64_at(52);
+        let count = u64_at(60);
         if (bytes.len() - FIXED_BYTES) as u64 != count.saturating_mul(HINT_BYTES as u64) {
             return Err(length);
         }
         let trust =
             Trust::from_number(bytes[42]).ok_or(ReplicaFileError::Value(bytes[42].into()))?;
-        if bytes[43] != 0 {
+        if bytes[43] > 1 {
             return Err(ReplicaFileError::Value(bytes[43].into()));
         }
         let hints: Vec<_> = (FIXED_BYTES..bytes.len())
@@ -119,6 +124,8 @@ impl ReplicaFile {
             shard: ShardId(u16::from_le_bytes([bytes[40], bytes[41]])),
             epoch: Epoch(u64_at(44)),
             trust,
+            starts: Starts(u64_at(52)),
+            stopped_cleanly: bytes[43] == 1,
             hints,
         })
     }
@@ -132,19 +139,29 @@ mod tests {
 
     fn files() -> impl Strategy<Value = ReplicaFile> {
         let hints = proptest::collection::btree_map(any::<u32>(), any::<u64>(), 0..6);
-        (any::<([u8; 16], u64, u16, u64)>(), 0..3u8, hints).prop_map(
-            |((log_id, disk, shard, epoch), trust, hints)| ReplicaFile {
-                log_id,
-                disk: DiskId(disk),
-                shard: ShardId(shard),
-                epoch: Epoch(epoch),
-                trust: Trust::from_number(trust).expect("below 3"),
-                hints: hints
-                    .into_iter()
-                    .map(|(p, o)| (PartitionId(p), Offset(o)))
-                    .collect(),
-            },
+        (
+            any::<([u8; 16], u64, u16, u64)>(),
+            any::<(u64, bool)>(),
+            0..3u8,
+            hints,
         )
+            .prop_map(
+                |((log_id, disk, shard, epoch), (starts, stopped_cleanly), trust, hints)| {
+                    ReplicaFile {
+                        log_id,
+                        disk: DiskId(disk),
+                        shard: ShardId(shard),
+                        epoch: Epoch(epoch),
+                        trust: Trust::from_number(trust).expect("below 3"),
+                        starts: Starts(starts),
+                        stopped_cleanly,
+                        hints: hints
+                            .into_iter()
+                            .map(|(p, o)| (PartitionId(p), Offset(o)))
+                            .collect(),
+                    }
+                },
+            )
     }
 
     proptest! {
@@ -163,12 +180,12 @@ mod tests {
         }
 
         #[test]
-        fn what_is_accepted_is_what_would_be_written(mut bytes in proptest::collection::vec(any::<u8>(), 60..120)) {
+        fn what_is_accepted_is_what_would_be_written(mut bytes in proptest::collection::vec(any::<u8>(), 68..128)) {
             bytes[..8].copy_from_slice(MAGIC);
             bytes[8..12].copy_from_slice(&FORMAT.to_le_bytes());
             let count = ((bytes.len() - FIXED_BYTES) / HINT_BYTES) as u64;
-            bytes[52..60].copy_from_slice(&count.to_le_bytes());
-            bytes[43] = 0;
+            bytes[60..68].copy_from_slice(&count.to_le_bytes());
+            bytes[43] &= 1;
             let sum = crc32c::crc32c(&bytes[16..]);
             bytes[12..16].copy_from_slice(&sum.to_le_bytes());
             if let Ok(file) = ReplicaFile::decode(&bytes) {
@@ -185,6 +202,8 @@ mod tests {
             shard: ShardId(0),
             epoch: Epoch(3),
             trust: Trust::Sound,
+            starts: Starts(4),
+            stopped_cleanly: false,
             hints: vec![],
         };
         let mut bytes = file.encode();

@@ -1,6 +1,7 @@
 //! The rules of the protocol that the model switches off one at a time, to show that it finds what each prevents.
 //!
-//! Only tests can do that: in every other build [`Rules::holds`] is `true` and costs nothing.
+//! Only tests can do that, those of other crates with the feature `sabotage`: in every other build [`Rules::holds`] is
+//! `true` and costs nothing.
 
 /// A rule whose absence loses acknowledged records or shows two payloads at one offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,32 +57,32 @@ pub enum Rule {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Rules {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sabotage"))]
     off: u32,
 }
 
 impl Rules {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sabotage"))]
     #[must_use]
-    pub(crate) fn without(rule: Rule) -> Self {
+    pub fn without(rule: Rule) -> Self {
         Self::without_all(&[rule])
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sabotage"))]
     #[must_use]
-    pub(crate) fn without_all(rules: &[Rule]) -> Self {
+    pub fn without_all(rules: &[Rule]) -> Self {
         Self {
             off: rules.iter().fold(0, |off, rule| off | 1 << *rule as u32),
         }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sabotage"))]
     #[must_use]
     pub(crate) fn holds(self, rule: Rule) -> bool {
         self.off & (1 << rule as u32) == 0
     }
 
-    #[cfg(not(test))]
+    #[cfg(not(any(test, feature = "sabotage")))]
     #[must_use]
     pub(crate) const fn holds(self, _rule: Rule) -> bool {
         true

@@ -201,6 +201,8 @@ impl World {
             shard: ShardId(0),
             epoch: Epoch(0),
             trust: Trust::Sound,
+            starts: Starts(0),
+            stopped_cleanly: false,
             hints: (0..PARTITIONS as u32)
                 .map(|at| (PartitionId(at), Offset(0)))
                 .collect(),

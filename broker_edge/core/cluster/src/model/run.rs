@@ -259,7 +259,9 @@ impl World {
             Effect::Office(_) => life.office = None,
             Effect::Stop(StopReason::Orderly | StopReason::DiskFailed) => {}
             Effect::Stop(_) => self.find(Finding::Stopped),
-            Effect::Credit { .. }
+            // Nothing is removed here.
+            Effect::RemoveBelow { .. }
+            | Effect::Credit { .. }
             | Effect::LeaderIs(_)
             | Effect::Arm(_)
             | Effect::Disarm(_)

@@ -81,7 +81,7 @@ impl Shard {
             return;
         };
         if self.is_unclear {
-            return out.push(Effect::ReadKey);
+            return self.read_key(out);
         }
         let names_me = key
             .leader

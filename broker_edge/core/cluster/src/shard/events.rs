@@ -123,7 +123,7 @@ pub enum Event {
         partition: usize,
         to: Offset,
     },
-    /// The leader deleted up to here. Of the leader only.
+    /// Whole segments were removed, and the log begins here.
     LogStart {
         partition: usize,
         to: Offset,
@@ -246,6 +246,11 @@ pub enum Effect {
     Restart {
         partition: usize,
         at: Offset,
+    },
+    /// Remove whole segments below `to`, as the leader did.
+    RemoveBelow {
+        partition: usize,
+        to: Offset,
     },
     /// Show what is below `to` to readers.
     CommitTo {

@@ -15,8 +15,8 @@ pub(super) struct Following {
     claimed: Vec<Offset>,
     /// What the leader said, in this epoch, is committed.
     told: Vec<Offset>,
-    /// Since the last answer.
-    taken_bytes: u32,
+    /// Where the leader said that its log begins.
+    told_start: Vec<Offset>,
     /// The leader was heard within the grace and has not resigned.
     pub is_led: bool,
     pub has_resigned: bool,
@@ -39,13 +39,13 @@ impl Following {
             number: FollowNumber(0),
             claimed: vec![Offset(0); partitions],
             told: vec![Offset(0); partitions],
-            taken_bytes: 0,
+            told_start: vec![Offset(0); partitions],
             is_led: true,
             has_resigned: false,
         }
     }
 
-    fn is_aligned(&self) -> bool {
+    pub fn is_aligned(&self) -> bool {
         self.stage == Stage::Aligned
     }
 }
@@ -80,7 +80,7 @@ impl Shard {
         let Role::Following(following) = &mut self.role else {
             return;
         };
-        (following.stage, following.number, following.taken_bytes) = (Stage::Asked, number, 0);
+        (following.stage, following.number) = (Stage::Asked, number);
         let part = |held: &super::Held| FollowPart {
             log_start: held.log_start,
             end: held.end,
@@ -267,10 +267,10 @@ impl Shard {
         else {
             return;
         };
-        let Some(following) = self.current(from, stamp).filter(|one| one.is_aligned()) else {
+        let following = self.current(from, stamp);
+        if !following.is_some_and(|one| one.is_aligned()) {
             return;
-        };
-        following.taken_bytes = following.taken_bytes.saturating_add(bytes.len() as u32);
+        }
         out.push(Effect::Take {
             partition: at,
             epoch: stamp.epoch,
@@ -280,7 +280,7 @@ impl Shard {
         self.told(at, told, out);
     }
 
-    /// Shows what the leader says is committed and this disk has (R10).
+    /// Shows what the leader says is committed and this disk has (R10), and removes what the leader has removed.
     fn told(&mut self, at: usize, told: Told, out: &mut Effects) {
         let Role::Following(following) = &mut self.role else {
             return;
@@ -288,7 +288,13 @@ impl Shard {
         let newest = &mut following.told[at];
         *newest = told.high_watermark.max(*newest);
         let held = &mut self.partitions[at];
-        // What the leader deleted is deleted by the log's own maintenance, which is told here.
+        if told.log_start > following.told_start[at] {
+            following.told_start[at] = told.log_start;
+            out.push(Effect::RemoveBelow {
+                partition: at,
+                to: told.log_start,
+            });
+        }
         let to = held.synced.min(*newest);
         if to > held.high_watermark {
             held.high_watermark = to;
@@ -336,7 +342,8 @@ impl Shard {
         let frame = Frame::Synced {
             stamp,
             has_room: self.has_room,
-            credit_bytes: std::mem::take(&mut following.taken_bytes),
+            // Put in when it is sent: a shard does not know what of the bytes that came is on the disk.
+            credit_bytes: 0,
             parts,
         };
         let to = following.leader.clone();

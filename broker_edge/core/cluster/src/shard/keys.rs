@@ -20,6 +20,16 @@ pub(super) enum CasKind {
     HandOver,
 }
 
+/// etcd has an older epoch than it had before.
+fn alarm_when_back(key: &ShardKey, before: Epoch, out: &mut Effects) {
+    if key.epoch < before {
+        out.push(Effect::Alarm(Alarm::MetadataWentBack {
+            key: key.epoch,
+            here: before,
+        }));
+    }
+}
+
 impl Shard {
     /// Writes the key if it is still the one that was seen last.
     pub(super) fn write_key(&mut self, kind: CasKind, key: ShardKey, out: &mut Effects) {
@@ -53,12 +63,17 @@ impl Shard {
             CasOutcome::Conflict(revision, key) => {
                 // An earlier one with an unknown outcome may have been written: the set is not certain.
                 self.is_unclear |= self.is_leading();
+                let before = match cas.kind {
+                    CasKind::Set => cas.key.epoch,
+                    CasKind::Elect | CasKind::HandOver => Epoch(cas.key.epoch.0.saturating_sub(1)),
+                };
+                alarm_when_back(&key, before, out);
                 self.key_seen(revision, key, true, out);
                 self.begin_round(out);
             }
             CasOutcome::Unknown => {
                 self.is_unclear = true;
-                out.push(Effect::ReadKey);
+                self.read_key(out);
             }
         }
     }
@@ -76,6 +91,20 @@ impl Shard {
         }
     }
 
+    /// Asks for the key as it is from now on.
+    pub(super) fn read_key(&mut self, out: &mut Effects) {
+        self.reading_in.get_or_insert(self.epoch);
+        out.push(Effect::ReadKey);
+    }
+
+    /// The answer to a read. It may be as old as the oldest that was not answered.
+    pub(super) fn key_read(&mut self, revision: Revision, key: ShardKey, out: &mut Effects) {
+        if let Some(epoch) = self.reading_in.take() {
+            alarm_when_back(&key, epoch, out);
+        }
+        self.key_seen(revision, key, true, out);
+    }
+
     pub(super) fn key_seen(
         &mut self,
         revision: Revision,
@@ -89,12 +118,6 @@ impl Shard {
         }
         if !self.is_leading() && was_read {
             self.is_unclear = false;
-        }
-        if key.epoch < self.epoch && was_read {
-            out.push(Effect::Alarm(Alarm::MetadataWentBack {
-                key: key.epoch,
-                here: self.epoch,
-            }));
         }
         self.key = Some((revision, key.clone()));
         if key.epoch > self.epoch {

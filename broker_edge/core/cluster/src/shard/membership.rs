@@ -21,7 +21,7 @@ impl Shard {
             for member in joining.filter(|_| rules.holds(Rule::WaitBeforeAdding)) {
                 leading.commit.wait_for(member.clone());
             }
-            #[cfg(test)]
+            #[cfg(any(test, feature = "sabotage"))]
             for member in before.difference(&wanted.in_sync) {
                 if !rules.holds(Rule::WaitUntilRemoved) {
                     leading.commit.forget(member);

@@ -40,6 +40,8 @@ pub struct Shard {
     /// The newest value of the key that was seen.
     key: Option<(Revision, ShardKey)>,
     cas: Option<Cas>,
+    /// The epoch when the oldest read of the key was asked for that is not answered.
+    reading_in: Option<Epoch>,
     /// A compare-and-swap may still be on its way. A leader fences it by another one, others read the key first.
     is_unclear: bool,
     /// The epoch of the newest key with this replica as leader that it tried to write and can still answer for.
@@ -102,9 +104,10 @@ impl Shard {
                 revision,
                 key,
                 was_read,
-            } => {
-                self.key_seen(revision, key, was_read, &mut out);
-            }
+            } => match was_read {
+                true => self.key_read(revision, key, &mut out),
+                false => self.key_seen(revision, key, false, &mut out),
+            },
             Event::Cas(outcome) => self.cas_ended(outcome, &mut out),
             Event::Silent(member) => self.silent(member, &mut out),
             Event::Heard(member) => self.heard_again(&member, &mut out),
@@ -113,7 +116,7 @@ impl Shard {
             Event::HandOver { to } => self.hand_over(to, &mut out),
             Event::Failed => self.stop(StopReason::DiskFailed, &mut out),
             Event::Stop => {
-                self.write_file(&mut out);
+                out.push(Effect::WriteFile(self.file(true)));
                 self.stop(StopReason::Orderly, &mut out);
             }
         }
@@ -223,7 +226,7 @@ impl Shard {
             self.role = Role::Following(Following::new(leader, self.partitions.len()));
             out.push(Effect::Arm(Timer::Grace));
         } else {
-            out.push(Effect::ReadKey);
+            self.read_key(out);
         }
         self.stand(out);
     }
@@ -313,15 +316,21 @@ impl Shard {
     }
 
     fn write_file(&self, out: &mut Effects) {
+        out.push(Effect::WriteFile(self.file(false)));
+    }
+
+    fn file(&self, stopped_cleanly: bool) -> ReplicaFile {
         let marks = self.partitions.iter().map(|held| held.high_watermark);
-        out.push(Effect::WriteFile(ReplicaFile {
+        ReplicaFile {
             log_id: self.place.log_id,
             disk: self.place.disk(),
             shard: self.place.shard,
             epoch: self.epoch,
             trust: self.trust,
+            starts: self.place.starts,
+            stopped_cleanly,
             hints: self.place.partitions.iter().copied().zip(marks).collect(),
-        }));
+        }
     }
 
     /// The life of this replica, as a key names it.

@@ -43,6 +43,7 @@ impl Shard {
             role: Role::Looking,
             key: None,
             cas: None,
+            reading_in: Some(epoch),
             is_unclear: false,
             tried: None,
             round: None,
@@ -77,6 +78,12 @@ impl Shard {
     #[must_use]
     pub fn is_leading(&self) -> bool {
         matches!(self.role, Role::Leading(_))
+    }
+
+    /// Whether this replica follows a leader, has cut what that does not have, and takes its batches.
+    #[must_use]
+    pub fn is_aligned(&self) -> bool {
+        matches!(&self.role, Role::Following(following) if following.is_aligned())
     }
 
     /// Ends of all partitions.
