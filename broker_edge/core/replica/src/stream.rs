@@ -1,0 +1,161 @@
+//! What a leader sends to a follower: whole batches from an offset on, in chunks, as credit allows.
+
+use headwater_cluster::credit::Credit;
+use headwater_cluster::frames::{CHUNK_BYTES_MAX, Edges, Frame, Told};
+use headwater_cluster::marks::{Member, Offset, PartitionId, Stamp};
+use headwater_log::{Batch, Partition, ReadError};
+
+use crate::open::SHARD;
+use crate::replica::{Output, Replica};
+
+/// Bytes of whole batches that are read at once; a longer batch is read alone.
+const RUN_BYTES: usize = CHUNK_BYTES_MAX;
+
+pub(crate) struct Stream {
+    stamp: Stamp,
+    /// By partition: what is read next.
+    next: Vec<Offset>,
+    /// By partition: the high watermark that the follower knows.
+    told: Vec<Offset>,
+    credit: Credit,
+    run: Option<Sending>,
+    /// The partition that is looked at first, so that each has its turn.
+    turn: usize,
+}
+
+/// A run of which not every chunk was sent.
+struct Sending {
+    partition: usize,
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Stream {
+    pub fn new(stamp: Stamp, from: Vec<Offset>, credit_bytes: u32) -> Self {
+        let mut credit = Credit::default();
+        credit.begin(SHARD, credit_bytes);
+        Self {
+            stamp,
+            told: vec![Offset(0); from.len()],
+            next: from,
+            credit,
+            run: None,
+            turn: 0,
+        }
+    }
+
+    pub fn give(&mut self, bytes: u32) {
+        self.credit.give(SHARD, bytes);
+    }
+
+    /// Reads the next run of the first partition that has one.
+    fn fill(&mut self, partitions: &[Partition]) -> Result<(), (usize, ReadError)> {
+        for step in 0..partitions.len() {
+            let at = (self.turn + step) % partitions.len();
+            if self.next[at].0 >= partitions[at].written().0 {
+                continue;
+            }
+            let batches = read(&partitions[at], self.next[at]).map_err(|error| (at, error))?;
+            let Some(end) = batches.last().map(Batch::next_offset) else {
+                continue;
+            };
+            self.next[at] = Offset(end.0);
+            self.turn = at + 1;
+            let bytes = batches
+                .iter()
+                .map(Batch::bytes)
+                .collect::<Vec<_>>()
+                .concat();
+            self.run = Some(Sending {
+                partition: at,
+                bytes,
+                sent: 0,
+            });
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    /// The next chunk. Without batches, one without bytes where something was committed since the last one: a follower
+    /// that waits for that, to show it or to begin a segment, shall not wait for a beacon.
+    fn chunk(&mut self, partitions: &[Partition]) -> Option<(usize, Edges, Vec<u8>)> {
+        let Some(run) = self.run.as_mut() else {
+            let mut known = self.told.iter().zip(partitions);
+            let at = known.position(|(told, one)| told.0 < one.high_watermark().0)?;
+            let alone = Edges {
+                first: true,
+                last: true,
+            };
+            return Some((at, alone, Vec::new()));
+        };
+        let end = run.bytes.len().min(run.sent + CHUNK_BYTES_MAX);
+        let bytes = run.bytes.get(run.sent..end)?.to_vec();
+        if !self.credit.take(SHARD, bytes.len() as u64) {
+            return None;
+        }
+        let edges = Edges {
+            first: run.sent == 0,
+            last: end == run.bytes.len(),
+        };
+        run.sent = end;
+        let partition = run.partition;
+        if edges.last {
+            self.run = None;
+        }
+        Some((partition, edges, bytes))
+    }
+}
+
+/// Batches that are not committed are in memory; those below by the way of all readers.
+fn read(partition: &Partition, from: Offset) -> Result<Vec<Batch>, ReadError> {
+    let from = headwater_log::Offset(from.0);
+    match partition.read_uncommitted(from, RUN_BYTES) {
+        Some(batches) => Ok(batches),
+        None => partition.read(from, RUN_BYTES),
+    }
+}
+
+impl Replica {
+    /// The next batches for this follower, if there are any and it has room for them. To be asked for when the link has
+    /// nothing else to send.
+    pub fn next_batches(&mut self, to: &Member) -> Option<Frame> {
+        if self.is_over {
+            return None;
+        }
+        let stream = self.streams.get_mut(to)?;
+        if stream.run.is_none()
+            && let Err((at, error)) = stream.fill(self.log.partitions())
+        {
+            self.end_stream(to, at, &error);
+            return None;
+        }
+        let stamp = stream.stamp;
+        let (at, edges, bytes) = stream.chunk(self.log.partitions())?;
+        let partition = &self.log.partitions()[at];
+        let high_watermark = Offset(partition.high_watermark().0);
+        stream.told[at] = high_watermark;
+        Some(Frame::Batches {
+            stamp,
+            partition: PartitionId(partition.id().0),
+            told: Told {
+                high_watermark,
+                log_start: Offset(partition.log_start().0),
+            },
+            edges,
+            bytes,
+        })
+    }
+
+    /// The log start has passed the stream, or the batches can not be read: then this follower gets no further.
+    fn end_stream(&mut self, to: &Member, at: usize, error: &ReadError) {
+        self.streams.remove(to);
+        let output = match error {
+            ReadError::OutOfRange { .. } => Output::Disconnect(to.clone()),
+            error => Output::CannotRead {
+                partition: PartitionId(self.log.partitions()[at].id().0),
+                reason: error.to_string(),
+            },
+        };
+        self.outputs.push(output);
+    }
+}
