@@ -26,6 +26,7 @@ pub fn log_config(config: &Config) -> LogConfig {
         disk: disk_config(&settings.disk),
         removes_at_once: false,
         replica: None,
+        has_writers: true,
         classes: vec![
             ClassConfig::new(Class::Internal),
             class_config(Class::Control, &classes.control),
