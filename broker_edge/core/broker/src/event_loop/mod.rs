@@ -82,8 +82,8 @@ impl EventLoop {
             self.take_events(&events);
             self.accept();
             self.promote();
-            self.read();
-            self.look_again(&mut events);
+            let left = self.read();
+            self.look_again(&mut events, left);
             self.engine.tick();
             self.engine.commit_live();
             self.write_live();

@@ -16,9 +16,13 @@ const WORK_BYTES: u64 = 32;
 const LOOKS_MAX: usize = 4;
 
 impl EventLoop {
-    /// Reads ready connections in order, each at most once and all together within the limit of a turn.
-    pub(super) fn read(&mut self) {
-        let mut left = TURN_BYTES_MAX;
+    /// Reads ready connections in order, each at most once and all together within the limit of a turn. Returns what is
+    /// left of it.
+    pub(super) fn read(&mut self) -> usize {
+        self.read_within(TURN_BYTES_MAX)
+    }
+
+    fn read_within(&mut self, mut left: usize) -> usize {
         let mut resumed = self.engine.take_resumed().into_iter();
         // The rest of the turn is for those that were not paused.
         while left > TURN_BYTES_MAX / 2
@@ -56,6 +60,7 @@ impl EventLoop {
                 ReceiveResult::Ended => self.engine.lost(key),
             }
         }
+        left
     }
 
     fn work_bytes(&self) -> usize {
@@ -66,9 +71,9 @@ impl EventLoop {
     /// Reads input that has arrived since the turn began, if it would otherwise wait for a whole sync: publishers that
     /// were acknowledged together publish again while the first of them are read. Stops at the first poll without
     /// events.
-    pub(super) fn look_again(&mut self, events: &mut Events) {
+    pub(super) fn look_again(&mut self, events: &mut Events, mut left: usize) {
         for _ in 0..LOOKS_MAX {
-            if !self.engine.will_hold_up_several() {
+            if left == 0 || !self.engine.will_hold_up_several() {
                 return;
             }
             // If the poll fails, it fails again at the start of the next turn, which handles the error.
@@ -76,7 +81,7 @@ impl EventLoop {
                 return;
             }
             self.take_events(events);
-            self.read();
+            left = self.read_within(left);
         }
     }
 

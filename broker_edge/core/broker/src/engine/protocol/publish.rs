@@ -26,6 +26,7 @@ use crate::engine::quotas::Quotas;
 use crate::engine::retained::Retained;
 use crate::engine::routing::Routing;
 use crate::engine::routing::topics::TopicId;
+use crate::engine::routing::work::PacketCost;
 use crate::engine::session::ack::{AckKind, Acks, What};
 use crate::engine::session::connection::Connection;
 use crate::engine::session::pauses::Pause;
@@ -34,11 +35,8 @@ use crate::engine::shared_groups::Groups;
 
 use super::Protocol;
 
-/// With more work in one read, the other packets of a connection wait for the next turn. The unit is a visited node of
-/// the subscription index: usual publishes take a few, and one for which clients have chosen filters may take thousands.
-const READ_WORK_MAX: u64 = 1 << 14;
-/// How long they wait at least.
-const WORK_PAUSE_MS: u64 = 1;
+/// How long a connection whose packets cost much waits at least.
+pub(super) const WORK_PAUSE_MS: u64 = 1;
 
 /// Handles a PUBLISH.
 pub struct Publishing<'a> {
@@ -88,7 +86,7 @@ impl Publishing<'_> {
             && first_byte >> 4 == kind::PUBLISH
             && let Some(body) = rest.get(header_len..total_len)
         {
-            if self.routing.work() > READ_WORK_MAX {
+            if self.routing.has_read_enough() {
                 self.pause_for_work(key);
                 run.waits = Some(total_len);
                 break;
@@ -101,6 +99,7 @@ impl Publishing<'_> {
                 break;
             }
             self.observe.count(Count::PacketsReceived, 1);
+            self.routing.charge_packet(PacketCost::Usual);
             run.bytes += total_len;
             if !self.effects.is_empty() {
                 break;
@@ -288,6 +287,7 @@ impl Publishing<'_> {
     /// Drops a publish. MQTT 5 gets the reason; older versions get a plain acknowledgement, as from Mosquitto.
     fn refuse_publish(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
         self.observe.count(Count::PublishesRefused, 1);
+        self.routing.charge_packet(PacketCost::Refused);
         self.observe.refuse("puback", reason);
         if let (Some(packet_id), Some(conn)) = (publish.packet_id, self.clients.conn_mut(key)) {
             let kind = kind_of(publish.qos);

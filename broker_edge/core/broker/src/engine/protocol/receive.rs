@@ -26,13 +26,14 @@ use crate::engine::qos2::{Acknowledging, Qos2};
 use crate::engine::quotas::Quotas;
 use crate::engine::retained::Retained;
 use crate::engine::routing::Routing;
+use crate::engine::routing::work::PacketCost;
 use crate::engine::session::connection::Phase;
 use crate::engine::session::pauses::Pause;
 use crate::engine::session_store::Store;
 use crate::engine::shared_groups::Groups;
 
 use super::Protocol;
-use super::publish::Publishing;
+use super::publish::{Publishing, WORK_PAUSE_MS};
 use super::subscribe::Subscribing;
 
 /// How the event loop is to read a connection.
@@ -214,7 +215,7 @@ impl Receiving<'_> {
                     {
                         return self.hold(key, rest, total_len);
                     }
-                    if self.waits_to_store(key, first_byte) {
+                    if self.waits_to_store(key, first_byte) || self.waits_for_others(key, phase) {
                         return self.hold(key, rest, total_len);
                     }
                     let step = self.handle(key, first_byte, body);
@@ -243,6 +244,25 @@ impl Receiving<'_> {
                 Err(error) => return self.close(key, Cause::Protocol(error)),
             }
         }
+    }
+
+    /// Whether the packets of this read have cost so much that the other ones wait for the next turn.
+    fn waits_for_others(&mut self, key: ConnKey, phase: Phase) -> bool {
+        if phase != Phase::Open || !self.routing.has_read_enough() {
+            return false;
+        }
+        let due_ms = self.env.now.mono_ms + WORK_PAUSE_MS;
+        self.clients
+            .pause_for_work(key, due_ms, self.env, self.observe);
+        true
+    }
+
+    /// Charges a packet with filters.
+    fn charge_filters(&mut self, key: ConnKey, packet: usize) {
+        let session = self.clients.attached(key);
+        let session = session.map_or(0, |(_, session)| session.subscriptions.len());
+        self.routing
+            .charge_packet(PacketCost::Filters { packet, session });
     }
 
     /// Whether a change of subscriptions has to wait, because much was stored of the session just now: until that is
@@ -314,9 +334,11 @@ impl Receiving<'_> {
         if first_byte >> 4 == kind::PUBACK
             && let Some(packet_id) = packet::ack::plain(first_byte, body)
         {
+            self.routing.charge_packet(PacketCost::Usual);
             lend!(self => Acknowledging).puback(key, packet_id);
             return Step::Next;
         }
+        self.routing.charge_packet(PacketCost::Other);
         match packet::decode(version, first_byte, body) {
             Ok(packet) => self.handle_other(key, packet),
             Err(error) => self.close(key, Cause::Protocol(error)),
@@ -328,8 +350,14 @@ impl Receiving<'_> {
         match packet {
             Packet::Publish(_) => unreachable!("publishes are handled in runs"),
             Packet::Puback(ack) => lend!(self => Acknowledging).puback(key, ack.packet_id),
-            Packet::Subscribe(packet) => lend!(self => Subscribing).subscribe(key, &packet),
-            Packet::Unsubscribe(packet) => lend!(self => Subscribing).unsubscribe(key, &packet),
+            Packet::Subscribe(packet) => {
+                self.charge_filters(key, packet.subscriptions.iter().count());
+                lend!(self => Subscribing).subscribe(key, &packet);
+            }
+            Packet::Unsubscribe(packet) => {
+                self.charge_filters(key, packet.filters.iter().count());
+                lend!(self => Subscribing).unsubscribe(key, &packet);
+            }
             Packet::Pingreq => lend!(self => Replies).write_packet(key, encode::pingresp),
             Packet::Disconnect(disconnect) => {
                 lend!(self => Lifecycle).handle_disconnect(key, &disconnect)

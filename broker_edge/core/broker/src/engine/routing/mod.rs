@@ -7,8 +7,7 @@ pub mod position;
 pub mod router;
 pub mod topics;
 pub mod walk;
-
-use std::cell::Cell;
+pub mod work;
 
 use super::ids::GroupId;
 
@@ -16,6 +15,7 @@ use costly::CostlyTopics;
 use index::Index;
 use router::Subscriber;
 use topics::Topics;
+use work::Work;
 
 #[derive(Default)]
 pub struct Routing {
@@ -28,8 +28,5 @@ pub struct Routing {
     subscriptions: usize,
     topics: Topics,
     pub costly: CostlyTopics,
-    /// The cost of finding receivers since it was last taken, in visited nodes.
-    visits: Cell<u64>,
-    /// The cost of having many, in the same unit.
-    deliveries: Cell<u64>,
+    work: Work,
 }

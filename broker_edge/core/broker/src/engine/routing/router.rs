@@ -10,13 +10,8 @@ use crate::engine::ids::GroupId;
 
 use super::Routing;
 use super::entries::{Entries, Entry};
-use super::topics::{Topic, TopicId};
 use super::walk::Place;
 
-/// So many deliveries of a record count as much as a visited node.
-const RECEIVERS_PER_WORK: u64 = 4;
-/// So much more a visited node counts as a part of what a turn may do.
-const VISIT_TURN_WORK: u64 = 8;
 /// So many subscriptions of one filter count as much as a visited node.
 const ENTRIES_PER_WORK: u32 = 16;
 
@@ -187,36 +182,6 @@ impl Routing {
                 .for_each_match(topic, &mut |entries| entries.iter().for_each(&mut *found));
             self.add_work(u64::from(visits));
         }
-    }
-
-    pub fn add_work(&self, work: u64) {
-        self.visits.set(self.visits.get().saturating_add(work));
-    }
-
-    /// The work since it was last taken, in visited nodes of the index. Clients choose the filters, so finding the
-    /// receivers of one topic may take a thousand times as long as usual.
-    #[inline]
-    pub fn work(&self) -> u64 {
-        self.visits.get() + self.deliveries.get()
-    }
-
-    /// The same as a part of what a turn may do. A turn makes very many deliveries, since each connection is written to
-    /// once, but tries fewer filters.
-    #[inline]
-    pub fn turn_work(&self) -> u64 {
-        self.visits.get() * VISIT_TURN_WORK + self.deliveries.get()
-    }
-
-    pub fn take_work(&self) -> u64 {
-        self.visits.take() + self.deliveries.take()
-    }
-
-    /// Counts that a record of this topic will be delivered.
-    #[inline]
-    pub fn charge_record(&self, id: TopicId) {
-        let receivers = self.topic(id).map_or(0, Topic::receivers);
-        let work = receivers as u64 / RECEIVERS_PER_WORK;
-        self.deliveries.set(self.deliveries.get() + work);
     }
 }
 

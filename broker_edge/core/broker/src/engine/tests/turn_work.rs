@@ -1,10 +1,15 @@
-//! A turn ends within a batch when its topics cost much: what others get meanwhile, and what becomes of the rest.
+//! A turn ends within a batch when its topics cost much: what others get meanwhile, and what becomes of the rest. So does
+//! the reading of small packets that cost more than their bytes.
 
 use headwater_log::{RecordMeta, Records};
 
 use super::costly::branching;
 use super::member::{Member, settle};
 use super::*;
+use crate::engine::routing::work::READ_PACKETS_MAX;
+use crate::engine::session::pauses::Pause;
+
+type EncodePacket = fn(&mut Vec<u8>);
 
 const V5: Version = Version::V5;
 /// Filters that share their levels in all combinations: a topic visits some thousand nodes.
@@ -177,4 +182,80 @@ fn a_session_with_many_filters_catches_up_over_many_turns() {
     take_all(&mut rig, &mut member);
     let expected: Vec<String> = all(topics.len()).split_off(TOPICS);
     assert_eq!(member.got, expected);
+}
+
+/// So many bytes are read from a connection at once while others are paused.
+const READ_BYTES: usize = 64 << 10;
+
+fn refused_publish(out: &mut Vec<u8>) {
+    let fields = PublishFields {
+        version: V5,
+        dup: false,
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        topic: "$SYS/x",
+        packet_id: PacketId::new(7),
+        properties: &[],
+        extra: &[],
+    };
+    fields.encode(out, b"x").expect("a small packet");
+}
+
+fn subscribe_anew(out: &mut Vec<u8>) {
+    let options = SubscriptionOptions::new(QoS::AtMostOnce);
+    let one = [Subscription {
+        filter: "t",
+        options,
+    }];
+    encode::subscribe(out, V5, PacketId::FIRST, &[], &one);
+    encode::unsubscribe(out, V5, PacketId::FIRST, &[], &["t"]);
+}
+
+#[test]
+fn small_packets_wait_for_the_turns_of_others_when_they_cost_more_than_their_bytes() {
+    // How a packet is answered, and how often at most it is handled in a read.
+    let kinds: [(&str, EncodePacket, u64); 3] = [
+        ("pingresp", encode::pingreq, READ_PACKETS_MAX / 8),
+        ("puback 7", refused_publish, READ_PACKETS_MAX / 24),
+        ("suback", subscribe_anew, READ_PACKETS_MAX / 128),
+    ];
+    for (answer, packet, most) in kinds {
+        let dir = dir();
+        let mut rig = Rig::open(dir.path(), SyncMode::Never);
+        let key = rig.connect(ConnectFields::new(V5, "flood"));
+        let other = rig.connect(ConnectFields::new(V5, "other"));
+        let mut bytes = Vec::new();
+        let mut count = 0;
+        while bytes.len() < READ_BYTES {
+            packet(&mut bytes);
+            count += 1;
+        }
+        rig.engine.begin(rig.now);
+        rig.engine.receive(key, &bytes, true);
+        let left = |rig: &Rig| {
+            let conn = rig.engine.clients.conn(key).expect("it is open");
+            conn.unparsed.bytes.len()
+        };
+        assert!(left(&rig) > 0, "{answer}");
+        let conn = rig.engine.clients.conn(key).expect("it is open");
+        assert!(conn.pauses.has(Pause::Work), "{answer}");
+        let turn_work = rig.engine.work_of_receive();
+        assert!(turn_work < READ_PACKETS_MAX + 512, "{turn_work}");
+        rig.publish(other, V5, 1, "x");
+        assert_eq!(rig.packets(other, V5, 1), ["puback 1"]);
+        let handled = |rig: &Rig| (bytes.len() - left(rig)) * count / bytes.len();
+        let mut before = handled(&rig);
+        assert!(before as u64 <= most + 1, "{before} of {answer}");
+        let mut turns = 0;
+        while left(&rig) > 0 {
+            rig.pass_time(1);
+            turns += 1;
+            assert!(turns < count, "{answer} does not go on");
+            let answered = rig.engine.out(key).to_vec().len();
+            rig.engine.written(key, answered);
+            let now = handled(&rig);
+            assert!((now - before) as u64 <= most + 1, "{answer}");
+            before = now;
+        }
+    }
 }

@@ -1,0 +1,106 @@
+//! What clients cost the loop beyond the bytes that they send: they choose the filters that are tried, and packets of a
+//! few bytes may cost as much as large ones.
+
+use std::cell::Cell;
+
+use super::Routing;
+use super::topics::{Topic, TopicId};
+
+/// So many deliveries of a record count as much as a visited node.
+const RECEIVERS_PER_WORK: u64 = 4;
+/// So much more a visited node counts as a part of what a turn may do.
+const VISIT_TURN_WORK: u64 = 8;
+/// With more work in one read, the other packets of a connection wait for the next turn. The unit is a visited node of
+/// the subscription index: usual publishes take a few, and one for which clients have chosen filters may take thousands.
+const READ_WORK_MAX: u64 = 1 << 14;
+/// The same for its packets: about a millisecond.
+pub const READ_PACKETS_MAX: u64 = 1 << 14;
+
+/// The work since it was last taken.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// The cost of finding receivers, in visited nodes.
+    visits: Cell<u64>,
+    /// The cost of having many, in the same unit.
+    deliveries: Cell<u64>,
+    /// The cost of handling packets, as a part of what a turn may do.
+    packets: Cell<u64>,
+}
+
+/// Packets, by what handling them costs as a part of what a turn may do; a unit takes less than a tenth of a microsecond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PacketCost {
+    /// A publish, or an acknowledgement.
+    Usual,
+    /// A publish that is refused costs so much more.
+    Refused,
+    /// Any other packet.
+    Other,
+    /// A packet with filters, for a session with so many.
+    Filters { packet: usize, session: usize },
+}
+
+impl PacketCost {
+    fn work(self) -> u64 {
+        match self {
+            Self::Usual => 2,
+            Self::Refused => 24,
+            Self::Other => 8,
+            Self::Filters { packet, session } => {
+                // Counting the bytes of a session visits all its filters.
+                packet as u64 * 64 + session as u64 / 4
+            }
+        }
+    }
+}
+
+impl Routing {
+    pub fn add_work(&self, work: u64) {
+        let visits = &self.work.visits;
+        visits.set(visits.get().saturating_add(work));
+    }
+
+    /// The work since it was last taken, in visited nodes of the index. Clients choose the filters, so finding the
+    /// receivers of one topic may take a thousand times as long as usual.
+    #[inline]
+    pub fn work(&self) -> u64 {
+        self.work.visits.get() + self.work.deliveries.get()
+    }
+
+    /// The same as a part of what a turn may do, with the packets. A turn makes very many deliveries, since each
+    /// connection is written to once, but tries fewer filters.
+    #[inline]
+    pub fn turn_work(&self) -> u64 {
+        let Work {
+            visits,
+            deliveries,
+            packets,
+        } = &self.work;
+        visits.get() * VISIT_TURN_WORK + deliveries.get() + packets.get()
+    }
+
+    /// Whether the other packets of a read have to wait.
+    #[inline]
+    pub fn has_read_enough(&self) -> bool {
+        self.work() > READ_WORK_MAX || self.work.packets.get() > READ_PACKETS_MAX
+    }
+
+    pub fn take_work(&self) -> u64 {
+        self.work.packets.take();
+        self.work.visits.take() + self.work.deliveries.take()
+    }
+
+    #[inline]
+    pub fn charge_packet(&self, cost: PacketCost) {
+        let packets = &self.work.packets;
+        packets.set(packets.get() + cost.work());
+    }
+
+    /// Counts that a record of this topic will be delivered.
+    #[inline]
+    pub fn charge_record(&self, id: TopicId) {
+        let receivers = self.topic(id).map_or(0, Topic::receivers);
+        let deliveries = &self.work.deliveries;
+        deliveries.set(deliveries.get() + receivers as u64 / RECEIVERS_PER_WORK);
+    }
+}
