@@ -99,7 +99,7 @@ fn a_will_that_was_refused_when_it_was_due_is_not_published_by_a_later_start() {
 
 /// The public key of RFC 8037, A.2.
 const KEYS: &str =
-    r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwaaPJHURo"}]}"#;
+    r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPJHURo"}]}"#;
 
 /// Tokens and certificates name users that no file lists.
 fn with_unlisted_users(settings: &mut AuthSettings) {
