@@ -11,6 +11,7 @@ pub mod auth;
 mod changes;
 pub mod cli;
 mod clock;
+pub mod cluster_files;
 pub mod config;
 pub mod data_plane;
 mod descriptors;

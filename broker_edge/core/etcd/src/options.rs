@@ -1,6 +1,7 @@
 //! Where etcd is and how to speak to it.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +63,18 @@ impl std::str::FromStr for Endpoint {
 }
 
 impl Endpoint {
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
+    /// Whether nothing that is sent to it leaves this machine.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        let address = self.host.parse::<IpAddr>();
+        self.host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    }
+
     /// The name that a certificate must have.
     pub(crate) fn server_name(&self) -> Result<ServerName<'static>, OptionsError> {
         ServerName::try_from(self.host.clone())
@@ -241,6 +254,21 @@ mod tests {
         ] {
             let error = text.parse::<Endpoint>().expect_err(text).to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_says_whether_it_is_on_this_machine() {
+        for (text, is_tls, is_loopback) in [
+            ("http://127.0.0.9:1", false, true),
+            ("https://[::1]:1", true, true),
+            ("http://localhost:1", false, true),
+            ("https://etcd.example:1", true, false),
+            ("http://10.0.0.1:1", false, false),
+        ] {
+            let endpoint: Endpoint = text.parse().expect(text);
+            let found = (endpoint.is_tls(), endpoint.is_loopback());
+            assert_eq!(found, (is_tls, is_loopback), "{text}");
         }
     }
 

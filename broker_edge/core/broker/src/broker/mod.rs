@@ -49,6 +49,9 @@ impl Broker {
     /// # Errors
     /// One sentence with the address, folder or file, and what to do.
     pub fn start(config: Config) -> Result<Broker, StartError> {
+        if config.cluster.is_on() {
+            return Err(StartError::Cluster);
+        }
         // Bind the listeners first, so that a busy port is reported before the log is recovered.
         let (mqtt, mut certificates) = listen_mqtt(&config)?;
         let flight = listen("flight", config.listeners.flight.bind.0)?;

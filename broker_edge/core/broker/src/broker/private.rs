@@ -98,18 +98,27 @@ fn secrets(config: &Config) -> Vec<(String, PathBuf)> {
         let file = tls.key.clone()?;
         Some((format!("listeners.{name}.tls.key"), file))
     });
-    users.chain(keys).collect()
+    let cluster = &config.cluster;
+    let of_cluster = [
+        ("cluster.secret_file", &cluster.secret_file),
+        ("cluster.tls.key", &cluster.tls.key),
+        ("cluster.etcd.key", &cluster.etcd.key),
+        ("cluster.etcd.password_file", &cluster.etcd.password_file),
+    ];
+    users.chain(keys).chain(given(of_cluster)).collect()
 }
 
 /// Files that anybody may read, and that decide who gets in and what they may do.
 fn trusted(config: &Config) -> Vec<(String, PathBuf)> {
-    let auth = [
+    let cluster = &config.cluster;
+    let named = [
         ("auth.acl_file", &config.auth.acl_file),
         ("auth.token.keys_file", &config.auth.token.keys_file),
+        ("cluster.tls.cert", &cluster.tls.cert),
+        ("cluster.tls.ca", &cluster.tls.ca),
+        ("cluster.etcd.cert", &cluster.etcd.cert),
+        ("cluster.etcd.ca", &cluster.etcd.ca),
     ];
-    let auth = auth
-        .into_iter()
-        .filter_map(|(what, file)| Some((what.to_owned(), file.clone()?)));
     let tls = tls(config).into_iter().flat_map(|(name, tls)| {
         let files = [
             ("cert", &tls.cert),
@@ -121,7 +130,16 @@ fn trusted(config: &Config) -> Vec<(String, PathBuf)> {
             Some((format!("listeners.{name}.tls.{key}"), file))
         })
     });
-    auth.chain(tls).collect()
+    given(named).chain(tls).collect()
+}
+
+/// Those of the settings that have a value.
+fn given<const N: usize>(
+    settings: [(&'static str, &Option<PathBuf>); N],
+) -> impl Iterator<Item = (String, PathBuf)> {
+    settings
+        .into_iter()
+        .filter_map(|(what, file)| Some((what.to_owned(), file.clone()?)))
 }
 
 #[cfg(test)]

@@ -31,6 +31,10 @@ pub enum StartError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Log(#[from] OpenError),
+    #[error(
+        "cluster.name: this broker cannot be a node of a cluster; remove the settings of `cluster`"
+    )]
+    Cluster,
     #[error("cannot restore the broker's state: {0}")]
     State(#[from] StateError),
     #[error("cannot start the {what}: {reason}")]

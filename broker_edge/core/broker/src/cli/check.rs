@@ -7,6 +7,7 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use crate::auth::{Authority, FileError};
+use crate::cluster_files::ClusterFiles;
 use crate::config::Config;
 use crate::logging;
 use crate::transport::certificates::Certificates;
@@ -29,6 +30,9 @@ pub fn problems(config: &Config) -> Vec<String> {
     ] {
         let loaded = certificates.load(name, tls, &[]);
         found.extend(loaded.err().map(|error| error.to_string()));
+    }
+    if config.cluster.is_on() {
+        found.extend(ClusterFiles::load(&config.cluster).err());
     }
     found.extend(problem_of_folder(&config.data_dir));
     found

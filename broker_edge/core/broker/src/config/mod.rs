@@ -7,6 +7,7 @@
 
 mod auth;
 mod check;
+mod cluster;
 mod declare;
 mod error;
 pub mod keys;
@@ -25,6 +26,9 @@ use std::path::PathBuf;
 
 pub use auth::{AuthSettings, CertificateSettings, CertificateUser, ClientIds, TokenSettings};
 pub(crate) use check::is_filter;
+pub use cluster::{
+    AdvertiseSettings, Advertised, ClusterSettings, EtcdSettings, Listening, MeshTlsSettings,
+};
 use declare::{Kind, settings};
 pub use error::ConfigError;
 pub use layers::Source;
@@ -55,6 +59,8 @@ settings! {
         sys: SysSettings;
         auth: AuthSettings;
         quotas: QuotaSettings;
+        /// A node of a cluster: several brokers keep one log, and one of them serves clients.
+        cluster: ClusterSettings;
     }
 }
 
@@ -95,6 +101,7 @@ impl Config {
             );
             return Err(ConfigError::bad_value("mqtt.receive_budget_bytes", reason));
         }
+        self.cluster.check(self)?;
         self.check_space()
     }
 

@@ -1,5 +1,6 @@
 //! What a configuration promises: complete defaults, layers in order, and one sentence for each mistake.
 
+mod cluster;
 mod declared;
 mod mistakes;
 mod older_names;
