@@ -2,8 +2,9 @@
 //! take.
 //!
 //! The engine learns of a connection when its CONNECT is complete. Until then it takes a slot here, has one deadline
-//! for everything, and holds at most the bytes of a CONNECT; all of them together hold at most [`HELD_BYTES_MAX`]. TLS
-//! handshakes get only a part of each turn, so that a storm of them takes longer instead of delaying connected clients.
+//! for everything, and holds at most the bytes of a CONNECT; all of them together hold at most [`HELD_BYTES_MAX`], beyond
+//! which the oldest of the address that holds the most is closed. TLS handshakes get only a part of each turn, so that a
+//! storm of them takes longer instead of delaying connected clients.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,6 +22,7 @@ use super::admission::PerAddress;
 use super::arrival::{Arrival, Step};
 use super::failure::Failure;
 use super::failure_log::FailureLog;
+use super::held_bytes::{HeldBytes, Holder};
 use super::turn_share::TurnShare;
 
 pub type ArrivalKey = Key<Arrival>;
@@ -68,7 +70,7 @@ pub struct Arrivals {
     /// Arrivals in a TLS handshake, in order of its start; some may be done or gone.
     handshaking: VecDeque<ArrivalKey>,
     handshaking_count: usize,
-    held_bytes: usize,
+    held: HeldBytes,
     /// Sockets that ended with an answer, kept open until it arrives.
     answered: Vec<Stream>,
     metrics: Arc<Metrics>,
@@ -87,7 +89,7 @@ impl Arrivals {
             ready_costly: VecDeque::new(),
             handshaking: VecDeque::new(),
             handshaking_count: 0,
-            held_bytes: 0,
+            held: HeldBytes::default(),
             answered: Vec::new(),
             pending: GaugePart::of(&metrics.transport.pending),
             metrics,
@@ -272,10 +274,11 @@ impl Arrivals {
             arrival.is_queued = false;
             let (was_costly, was_known) = (arrival.is_costly(), arrival.is_address_known());
             let was_handshaking = arrival.is_handshaking();
-            self.held_bytes -= arrival.held_bytes();
+            self.held
+                .release(holder(key, arrival), arrival.held_bytes());
             let step = arrival.step(buffer, self.limits.connect_bytes_max);
             let arrival = self.arrivals.get(key)?;
-            self.held_bytes += arrival.held_bytes();
+            self.held.hold(holder(key, arrival), arrival.held_bytes());
             self.handshaking_count -= usize::from(was_handshaking);
             self.handshaking_count += usize::from(arrival.is_handshaking());
             if arrival.is_handshaking() && !was_handshaking {
@@ -292,9 +295,6 @@ impl Arrivals {
                 continue;
             }
             match step {
-                Step::Wait if self.held_bytes > HELD_BYTES_MAX => {
-                    self.fail(key, ConnectFailure::Pending, per_address);
-                }
                 Step::Wait => {}
                 Step::Again => self.queue(key),
                 Step::Open { len, more } => {
@@ -302,6 +302,11 @@ impl Arrivals {
                     return Some(Opened { arrival, len, more });
                 }
                 Step::Failed(failure) => self.end(key, &failure, now_ms, per_address),
+            }
+            while self.held.total() > HELD_BYTES_MAX
+                && let Some(greediest) = self.held.greediest()
+            {
+                self.fail(greediest, ConnectFailure::Pending, per_address);
             }
             if self.handshaking_count > (self.limits.pending_max / HANDSHAKES_PART).max(1) {
                 self.end_oldest_handshake(per_address);
@@ -372,7 +377,8 @@ impl Arrivals {
 
     fn take(&mut self, key: ArrivalKey) -> Option<Arrival> {
         let arrival = self.arrivals.remove(key)?;
-        self.held_bytes -= arrival.held_bytes();
+        self.held
+            .release(holder(key, &arrival), arrival.held_bytes());
         self.handshaking_count -= usize::from(arrival.is_handshaking());
         Some(arrival)
     }
@@ -380,5 +386,13 @@ impl Arrivals {
     /// Sockets that ended with an answer.
     pub fn take_answered(&mut self) -> impl Iterator<Item = Stream> + use<'_> {
         self.answered.drain(..)
+    }
+}
+
+fn holder(key: ArrivalKey, arrival: &Arrival) -> Holder {
+    Holder {
+        key,
+        address: arrival.address.ip(),
+        opened_ms: arrival.opened_ms,
     }
 }

@@ -11,6 +11,7 @@ mod commands;
 mod doors;
 mod failure;
 mod failure_log;
+mod held_bytes;
 mod listener;
 mod read;
 mod read_queue;

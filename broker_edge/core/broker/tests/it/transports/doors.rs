@@ -8,7 +8,7 @@ use headwater_mqtt::Version;
 
 use super::wires::{
     ACCEPTED, Authority, Identity, answer, client_config, connect, connect_packet, expect_failures,
-    http, http_as_ann, password_of_ann, tls, tls_settings, try_connect,
+    http, http_as_ann, password_of_ann, proxy_header, tls, tls_settings, try_connect,
 };
 use crate::common::{Client, start_with, tcp};
 
@@ -36,9 +36,6 @@ fn a_listener_takes_connections_on_all_its_addresses_of_ipv4_and_ipv6() {
     assert!(http(&broker, "/api/v1/clients").contains("[::1]:"));
 }
 
-/// PROXY protocol v2, TCP over IPv4, from 192.0.2.7:12345.
-const HEADER: &[u8] =
-    b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\x0a\0\0\x01\x30\x39\x07\x5b";
 const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
 #[test]
@@ -55,18 +52,19 @@ fn a_proxys_header_names_the_client_and_is_required_where_it_is_configured() {
         config.listeners.mqtts.proxy_protocol = true;
         config.listeners.mqtts.tls = settings;
     });
+    let header = proxy_header([192, 0, 2, 7]);
     // The header and the CONNECT in one piece, and byte by byte.
     let mut whole = Client::open(broker.mqtt_address(), Version::V311);
-    whole.send(|out| out.extend([HEADER, &connect_packet("whole")].concat()));
+    whole.send(|out| out.extend([&header[..], &connect_packet("whole")].concat()));
     assert_eq!(whole.packet().expect("a CONNACK"), ACCEPTED);
     let mut bytes = Client::open(broker.mqtt_address(), Version::V311);
-    for byte in [HEADER, &connect_packet("bytes")].concat() {
+    for byte in [&header[..], &connect_packet("bytes")].concat() {
         bytes.send(|out| out.push(byte));
     }
     assert_eq!(bytes.packet().expect("a CONNACK"), ACCEPTED);
     // Before TLS.
     let mut stream = tcp(broker.addresses("mqtts")[0]);
-    stream.write_all(HEADER).expect("the broker reads");
+    stream.write_all(&header).expect("the broker reads");
     let _secure = connect(tls(stream, &client_config(&authority, None)), "secure");
     // The proxy itself.
     let mut local = Client::open(broker.mqtt_address(), Version::V311);

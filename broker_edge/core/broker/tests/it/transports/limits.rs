@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use headwater_broker::config::units::{Age, ByteSize};
+use headwater_mqtt::Version;
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 
 use super::wires::{
-    Authority, answer, client_config, connect, connect_packet, expect_failures, metric, tls,
-    tls_settings, try_connect,
+    ACCEPTED, Authority, answer, client_config, connect, connect_packet, expect_failures, metric,
+    proxy_header, tls, tls_settings, try_connect,
 };
-use crate::common::{DEADLINE, start_with, tcp};
+use crate::common::{Client, DEADLINE, start_with, tcp};
 
 #[test]
 fn a_connect_byte_by_byte_ends_at_the_deadline() {
@@ -96,6 +97,35 @@ fn those_that_say_nothing_give_way_before_all_connections_are_taken() {
     assert_eq!(answer(&mut silent[0]), b"", "the oldest was closed");
     expect_failures(&broker, "limit", 0.0);
     client.publish("t", b"x");
+}
+
+#[test]
+fn an_address_with_many_incomplete_connects_gives_up_its_own_for_those_of_others() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let broker = start_with(dir.path(), |config| {
+        config.listeners.mqtt.proxy_protocol = true;
+    });
+    let begin_connect = |bytes: usize| {
+        let mut stream = tcp(broker.mqtt_address());
+        let mut sent = proxy_header([192, 0, 2, 7]);
+        sent.extend(b"\x10\xfc\xff\x03\0\x04MQTT\x04\x02");
+        sent.resize(28 + bytes, 0);
+        stream.write_all(&sent).expect("the broker reads");
+        stream
+    };
+    // 8 MiB hold 139 of them, and nearly the smaller one.
+    let mut held: Vec<TcpStream> = (0..140).map(|_| begin_connect(60_000)).collect();
+    expect_failures(&broker, "pending", 1.0);
+    assert_eq!(answer(&mut held[0]), b"", "the oldest was closed");
+    held.push(begin_connect(48_000));
+    let connect = connect_packet(&"i".repeat(2000));
+    let (first, rest) = connect.split_at(1000);
+    let mut other = Client::open(broker.mqtt_address(), Version::V311);
+    other.send(|out| out.extend([&proxy_header([198, 51, 100, 7]), first].concat()));
+    expect_failures(&broker, "pending", 2.0);
+    assert_eq!(answer(&mut held[1]), b"", "the next oldest was closed");
+    other.send(|out| out.extend(rest));
+    assert_eq!(other.packet().expect("a CONNACK"), ACCEPTED);
 }
 
 #[test]

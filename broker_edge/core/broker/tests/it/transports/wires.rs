@@ -198,6 +198,13 @@ pub fn connect_packet(client_id: &str) -> Vec<u8> {
     out
 }
 
+/// PROXY protocol v2, TCP over IPv4, from port 12345 of a client.
+pub fn proxy_header(client: [u8; 4]) -> Vec<u8> {
+    let before = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c";
+    let after = b"\x0a\0\0\x01\x30\x39\x07\x5b";
+    [&before[..], &client, after].concat()
+}
+
 pub fn publish_packet(topic: &str, payload: &[u8]) -> Vec<u8> {
     let fields = PublishFields {
         version: Version::V311,
