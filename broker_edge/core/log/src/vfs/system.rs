@@ -162,7 +162,11 @@ impl Files for SystemFiles {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(writes);
         options.create(is_new).truncate(is_new).mode(FILE_MODE);
-        Ok(Arc::new(SystemFile::from(open_regular(options, path)?)))
+        Ok(Arc::new(SystemFile::from(open_regular(
+            options,
+            path,
+            OFlags::empty(),
+        )?)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -181,7 +185,14 @@ impl Files for SystemFiles {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         options.mode(FILE_MODE);
-        let mut file = open_regular(options, path)?;
+        // What a link leads to would be emptied.
+        let mut file =
+            open_regular(options, path, OFlags::NOFOLLOW).map_err(|error| {
+                match error.raw_os_error() {
+                    Some(libc::ELOOP) => io::Error::other("it is a symbolic link: remove it"),
+                    _ => error,
+                }
+            })?;
         let held = |file: fs::File| {
             let mut holder = String::new();
             // Best effort: the error is useful even when the holder's process id cannot be read.
@@ -214,8 +225,9 @@ impl Files for SystemFiles {
 }
 
 /// A pipe in the place of a file is refused: its other end may never come.
-fn open_regular(mut options: fs::OpenOptions, path: &Path) -> io::Result<fs::File> {
-    let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+fn open_regular(mut options: fs::OpenOptions, path: &Path, flags: OFlags) -> io::Result<fs::File> {
+    let flags = (OFlags::NONBLOCK | flags).bits();
+    let file = options.custom_flags(flags.cast_signed()).open(path)?;
     if !file.metadata()?.is_file() {
         let reason = "it is no regular file";
         return Err(io::Error::new(io::ErrorKind::Unsupported, reason));

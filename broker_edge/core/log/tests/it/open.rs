@@ -91,6 +91,21 @@ fn a_folder_in_use_is_refused_also_when_somebody_has_removed_its_lock_file() {
 }
 
 #[test]
+fn a_link_in_the_place_of_the_lock_is_refused_and_what_it_leads_to_is_kept() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (folder, other) = (dir.path().join("log"), dir.path().join("other"));
+    fs::create_dir(&folder).expect("a folder");
+    fs::write(&other, "precious").expect("written");
+    std::os::unix::fs::symlink(&other, folder.join("lock")).expect("a link");
+    let error = refused(config(&folder)).to_string();
+    assert!(
+        error.contains("lock") && error.contains("symbolic link"),
+        "{error}"
+    );
+    assert_eq!(fs::read_to_string(&other).expect("read"), "precious");
+}
+
+#[test]
 fn changed_partition_counts_templates_and_classes_are_refused() {
     let (dir, _) = made();
     let with = |change: fn(&mut Vec<ClassConfig>)| {
