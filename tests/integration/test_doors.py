@@ -50,9 +50,9 @@ class Logged:
             assert self.changed.wait_for(found, WAIT_S), (wanted, self.said[-5:])
             return found()[0]
 
-    def http(self, method: str, path: str, body: str = "") -> int:
+    def http(self, method: str, path: str, body: str = "", *, user: str = "root") -> int:
         connection = http.client.HTTPConnection(self.addresses["admin"], timeout=WAIT_S)
-        shown = base64.b64encode(b"root:pw-root").decode()
+        shown = base64.b64encode(f"{user}:pw-{user}".encode()).decode()
         headers = {"Authorization": f"Basic {shown}", "Content-Type": "application/json", "Host": "localhost"}
         connection.request(method, path, body, headers)
         status = connection.getresponse().status
@@ -63,8 +63,9 @@ class Logged:
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Logged]:
     users = tmp_path / "users"
-    assert run(headwaterd(), "users", "add", str(users), "root", stdin="pw-root\n").code == 0
-    (tmp_path / "acl").write_text("user root\noperator\ntopic readwrite #\ntopic replay #\n")
+    for user in ("root", "plain"):
+        assert run(headwaterd(), "users", "add", str(users), user, stdin=f"pw-{user}\n").code == 0
+    (tmp_path / "acl").write_text("user root\noperator\ntopic readwrite #\ntopic replay #\nuser plain\n")
     words = [f"--set=listeners.{name}.bind=127.0.0.1:0" for name in ("mqtt", "flight", "admin")]
     words += [f"--set=auth.password_file={users}", f"--set=auth.acl_file={tmp_path / 'acl'}"]
     words += [f"--set=data_dir={tmp_path / 'log'}", f"--set=log.backup_dir={tmp_path / 'backups'}", "--log-format=json"]
@@ -123,6 +124,20 @@ def test_each_flight_action_of_an_operator_is_logged(broker: Logged) -> None:
         assert (chosen[0]["user"], chosen[0]["address"], chosen[0]["door"]) == ("root", "127.0.0.1", "flight")
     copy = broker.folder / "backups"
     assert {stat.S_IMODE(path.stat().st_mode) for path in (copy, *copy.rglob("*"))} == {0o700, 0o600}
+
+
+def test_what_users_without_the_right_try_is_logged_as_refused_and_not_as_done(broker: Logged) -> None:
+    (broker.folder / "password").write_text("pw-plain")
+    credentials = Credentials(user="plain", password=f"file:{broker.folder / 'password'}")
+    with Client(f"grpc://{broker.addresses['flight']}", credentials=credentials) as client:
+        for try_in_vain in (lambda: client.backup("first"), lambda: client.remove_group("spark")):
+            with pytest.raises(RefusedError):
+                try_in_vain()
+    assert broker.http("POST", "/api/v1/whoami", user="plain") == 405
+    assert broker.line(message="audit: refused", user="plain")["act"] == "action"
+    assert broker.http("DELETE", "/api/v1/drain") == 200
+    broker.line(message="audit: operated", user="root")
+    assert not [one for one in broker.said if (one["message"], one.get("user")) == ("audit: operated", "plain")]
 
 
 def test_a_reload_by_signal_is_logged_with_its_result(broker: Logged) -> None:
