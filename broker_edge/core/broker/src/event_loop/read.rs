@@ -39,17 +39,21 @@ impl EventLoop {
             && let Some(key) = self.readable.next(&mut pass)
         {
             self.doors.sockets.unmark_readable(key);
+            let mut cost = 0;
             let received = match self.engine.read_plan(key) {
                 // It stays unread; the engine reports it in `take_resumed` when it may continue.
                 ReadPlan::Wait => continue,
-                ReadPlan::Shared { held, bytes_max } => self.read_shared(key, &held, bytes_max),
-                ReadPlan::Own { wanted } => self.read_own(key, wanted.min(READ_BYTES_MAX)),
+                ReadPlan::Shared { held, bytes_max } => {
+                    self.read_shared(key, &held, bytes_max, &mut cost)
+                }
+                ReadPlan::Own { wanted } => {
+                    self.read_own(key, wanted.min(READ_BYTES_MAX), &mut cost)
+                }
             };
+            left = left.saturating_sub(cost);
             match received {
                 ReceiveResult::Bytes { count, more } => {
-                    // A read without any MQTT bytes: WebSocket headers and pings cost as much as payloads.
-                    let cost = if count == 0 { READ_BYTES_MAX } else { count };
-                    left = left.saturating_sub(cost + self.work_bytes());
+                    left = left.saturating_sub(self.work_bytes());
                     self.engine.count_received(key, count);
                     // Otherwise the socket is empty, and later input causes a new event.
                     if more {
@@ -85,13 +89,19 @@ impl EventLoop {
         }
     }
 
-    fn read_shared(&mut self, key: ConnKey, held: &[u8], bytes_max: usize) -> ReceiveResult {
+    fn read_shared(
+        &mut self,
+        key: ConnKey,
+        held: &[u8],
+        bytes_max: usize,
+        cost: &mut usize,
+    ) -> ReceiveResult {
         self.doors.buffer[..held.len()].copy_from_slice(held);
         let end = bytes_max.min(self.doors.buffer.len());
-        let received = self
-            .doors
-            .sockets
-            .receive(key, &mut self.doors.buffer[held.len()..end]);
+        let received =
+            self.doors
+                .sockets
+                .receive(key, &mut self.doors.buffer[held.len()..end], cost);
         let count = received.count();
         if count > 0 || !held.is_empty() {
             self.engine
@@ -100,13 +110,13 @@ impl EventLoop {
         received
     }
 
-    fn read_own(&mut self, key: ConnKey, wanted: usize) -> ReceiveResult {
+    fn read_own(&mut self, key: ConnKey, wanted: usize, cost: &mut usize) -> ReceiveResult {
         let Some(held) = self.engine.held_mut(key) else {
             return ReceiveResult::Nothing;
         };
         let base = held.len();
         held.resize(base + wanted, 0);
-        let received = self.doors.sockets.receive(key, &mut held[base..]);
+        let received = self.doors.sockets.receive(key, &mut held[base..], cost);
         let count = received.count();
         held.truncate(base + count);
         if count > 0 {

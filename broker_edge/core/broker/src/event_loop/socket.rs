@@ -161,11 +161,15 @@ impl Sockets {
         }
     }
 
-    pub fn receive(&mut self, key: ConnKey, buffer: &mut [u8]) -> ReceiveResult {
+    /// Receives into `buffer`, and adds to `cost` what that cost, in bytes of MQTT without layers.
+    pub fn receive(&mut self, key: ConnKey, buffer: &mut [u8], cost: &mut usize) -> ReceiveResult {
         let Some(socket) = self.get(key) else {
             return ReceiveResult::Nothing;
         };
-        match socket.stream.receive(buffer) {
+        let received = socket.stream.receive(buffer);
+        let count = received.as_ref().map_or(0, |received| received.count());
+        *cost += socket.stream.cost_of_receive(count);
+        match received {
             Ok(ReceiveResult::Bytes { count, more }) => ReceiveResult::Bytes {
                 count,
                 more: more || socket.is_ending,

@@ -26,7 +26,19 @@ struct Layers {
     websocket: Option<Box<WebSocket>>,
     /// The peer has ended its side of TCP.
     is_over: bool,
+    /// What the last receive took from the socket.
+    taken_bytes: usize,
 }
+
+/// A byte that the layers take off costs as much as so many of MQTT: a frame or a record with little in it has few bytes
+/// but takes a while.
+const OVERHEAD_COST: usize = 16;
+/// As much is received at first, and all that there is room for only if most of it is MQTT. TLS needs some room for
+/// itself.
+const FIRST_BYTES: usize = 16 << 10;
+const FIRST_BYTES_OF_TLS: usize = 64 << 10;
+/// Most of it: one in so many bytes may be of a layer.
+const OVERHEAD_PART: usize = 8;
 
 impl Stream {
     pub fn plain(tcp: TcpStream) -> Self {
@@ -88,6 +100,13 @@ impl Stream {
         }
     }
 
+    /// What the last receive cost, in bytes of MQTT without layers; it returned `count` bytes.
+    #[inline]
+    pub fn cost_of_receive(&self, count: usize) -> usize {
+        let layers = self.layers.as_ref();
+        layers.map_or(count, |layers| layers.cost(count))
+    }
+
     /// Sends as much as the socket accepts; zero bytes when it is full.
     ///
     /// # Errors
@@ -143,41 +162,30 @@ impl Stream {
 impl Layers {
     fn receive(&mut self, tcp: &mut TcpStream, buffer: &mut [u8]) -> io::Result<ReceiveResult> {
         let mut filled = 0;
-        // Headers and control frames do not fill the buffer, so bytes from below are counted. Otherwise a flood of
-        // pings would be read forever while all others wait.
-        let mut taken_below = 0;
+        self.taken_bytes = 0;
+        let mut room_max = match self.tls {
+            Some(_) => FIRST_BYTES_OF_TLS,
+            None => FIRST_BYTES,
+        };
         loop {
-            let room = &mut buffer[filled..];
+            let end = buffer.len().min(filled + room_max);
+            let room = &mut buffer[filled..end];
             let wanted = room.len();
-            let taken = match self.receive_lower(tcp, room)? {
-                ReceiveResult::Bytes { count, more } => (count, more),
-                ReceiveResult::Nothing | ReceiveResult::Ended if filled > 0 => {
-                    let more = self.is_over;
-                    let count = filled;
+            let (count, more) = match self.receive_lower(tcp, room) {
+                Ok(ReceiveResult::Bytes { count, more }) => (count, more),
+                Ok(ReceiveResult::Nothing) if filled > 0 => {
+                    let (count, more) = (filled, self.is_over);
                     return Ok(ReceiveResult::Bytes { count, more });
                 }
-                other => return Ok(other),
-            };
-            let (count, more) = taken;
-            let Some(websocket) = &mut self.websocket else {
-                return Ok(ReceiveResult::Bytes { count, more });
-            };
-            let decoded = websocket.decode(&mut room[..count]);
-            // Answers to pings and to a close frame.
-            if websocket.has_unsent() {
-                self.send(tcp, &[])?;
-            }
-            match decoded {
-                Ok(count) => filled += count,
-                Err(code) => {
-                    self.refuse(tcp, code);
-                    return Err(io::Error::new(
-                        io::ErrorKind::InvalidData,
-                        "malformed WebSocket framing",
-                    ));
+                // The next call reports the end.
+                Ok(ReceiveResult::Ended) | Err(_) if filled > 0 => {
+                    let (count, more) = (filled, true);
+                    return Ok(ReceiveResult::Bytes { count, more });
                 }
-            }
-            if self.websocket.as_ref().is_some_and(|ws| ws.is_closed()) {
+                other => return other,
+            };
+            filled += self.decode(tcp, &mut room[..count])?;
+            if self.is_closed() {
                 return Ok(if filled > 0 {
                     let (count, more) = (filled, true);
                     ReceiveResult::Bytes { count, more }
@@ -186,8 +194,9 @@ impl Layers {
                 });
             }
             let is_emptied = count < wanted && !more;
-            taken_below += count;
-            if is_emptied || filled == buffer.len() || taken_below >= buffer.len() {
+            // Headers and control frames do not fill the buffer, so what they cost counts. Otherwise a flood of pings
+            // would be read forever while all others wait.
+            if is_emptied || self.cost(filled) >= buffer.len() {
                 return Ok(match filled {
                     0 if is_emptied => ReceiveResult::Nothing,
                     count => ReceiveResult::Bytes {
@@ -196,7 +205,35 @@ impl Layers {
                     },
                 });
             }
+            if filled >= self.taken_bytes - self.taken_bytes / OVERHEAD_PART {
+                room_max = buffer.len();
+            }
         }
+    }
+
+    /// What the last receive cost, of which `count` bytes were MQTT.
+    fn cost(&self, count: usize) -> usize {
+        count + OVERHEAD_COST * self.taken_bytes.saturating_sub(count)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.websocket.as_ref().is_some_and(|ws| ws.is_closed())
+    }
+
+    /// Moves the MQTT in what was received to its front; returns how many bytes that is.
+    fn decode(&mut self, tcp: &mut TcpStream, received: &mut [u8]) -> io::Result<usize> {
+        let Some(websocket) = &mut self.websocket else {
+            return Ok(received.len());
+        };
+        let decoded = websocket.decode(received);
+        // Answers to pings and to a close frame.
+        if websocket.has_unsent() {
+            self.send(tcp, &[])?;
+        }
+        decoded.map_err(|code| {
+            self.refuse(tcp, code);
+            io::Error::new(io::ErrorKind::InvalidData, "malformed WebSocket framing")
+        })
     }
 
     /// Receives the bytes below WebSocket, from TLS or from the socket.
@@ -205,15 +242,20 @@ impl Layers {
         tcp: &mut TcpStream,
         buffer: &mut [u8],
     ) -> io::Result<ReceiveResult> {
-        if self.websocket.as_ref().is_some_and(|ws| ws.is_closed()) {
+        if self.is_closed() {
             return Ok(ReceiveResult::Ended);
         }
         let Some(tls) = &mut self.tls else {
             let received = tcp::receive(tcp, buffer)?;
             self.is_over |= received == ReceiveResult::Ended;
+            self.taken_bytes += received.count();
             return Ok(received);
         };
-        tls_link::receive(tls, tcp, buffer, &mut self.is_over)
+        let mut source = tls_link::Source::new(tcp, self.is_over);
+        let received = tls_link::receive(tls, &mut source, buffer);
+        self.is_over = source.is_over;
+        self.taken_bytes += source.taken_bytes;
+        received
     }
 
     fn send(&mut self, tcp: &mut TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -313,6 +355,34 @@ mod tests {
         let mut stream = Stream::plain(TcpStream::from_std(accepted));
         stream.set_websocket();
         (peer, stream)
+    }
+
+    #[test]
+    fn i8_frames_that_carry_little_cost_more_than_their_bytes_and_few_are_taken_at_a_time() {
+        let begin_and_pings = [frame(0x82, b"x"), frame(0x89, &[]).repeat(200)].concat();
+        let (mut peer, mut stream) = websocket();
+        let flood = begin_and_pings.repeat(200);
+        let total = flood.len();
+        let writer = std::thread::spawn(move || {
+            // The end of the test ends it.
+            let _ = peer.write_all(&flood);
+            peer
+        });
+        let (mut buffer, mut cost, mut found) = (vec![0; 256 << 10], 0, 0);
+        while found < 200 {
+            let received = stream.receive(&mut buffer).expect("good frames");
+            let taken = stream.cost_of_receive(received.count());
+            assert!(taken <= OVERHEAD_COST * 2 * FIRST_BYTES, "{taken}");
+            found += received.count();
+            cost += taken;
+        }
+        let last = begin_and_pings.len();
+        assert!(
+            cost >= (total - last - 200) * OVERHEAD_COST,
+            "{cost} for {total}"
+        );
+        drop(stream);
+        drop(writer.join());
     }
 
     #[test]

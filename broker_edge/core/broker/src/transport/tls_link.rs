@@ -16,17 +16,34 @@ const SLACK: usize = 20 << 10;
 /// The most plaintext that rustls may buffer, encrypted, while the socket is full.
 pub const UNSENT_BYTES_MAX: usize = 64 << 10;
 
+/// A socket from which TLS is received.
+pub struct Source<'a> {
+    tcp: &'a mut TcpStream,
+    /// The peer has ended its side of TCP.
+    pub is_over: bool,
+    pub taken_bytes: usize,
+}
+
+impl<'a> Source<'a> {
+    pub fn new(tcp: &'a mut TcpStream, is_over: bool) -> Self {
+        Self {
+            tcp,
+            is_over,
+            taken_bytes: 0,
+        }
+    }
+}
+
 /// Receives plaintext. See [`ReceiveResult`] for the guarantees.
 pub fn receive(
     tls: &mut ServerConnection,
-    tcp: &mut TcpStream,
+    source: &mut Source<'_>,
     buffer: &mut [u8],
-    is_over: &mut bool,
 ) -> io::Result<ReceiveResult> {
     let mut filled = 0;
     loop {
         let is_done = drain(tls, buffer, &mut filled)?;
-        if is_done || *is_over {
+        if is_done || source.is_over {
             // The next call reports the TLS close or the end of the socket.
             return Ok(taken(filled, true));
         }
@@ -35,13 +52,16 @@ pub fn receive(
         }
         let is_large = buffer.len() - filled > 2 * SLACK;
         let more = if is_large {
-            receive_large(tls, tcp, buffer, &mut filled, is_over)?
+            receive_large(tls, source, buffer, &mut filled)?
         } else {
-            receive_small(tls, tcp, is_over)?
+            receive_small(tls, source)?
         };
         if !more {
             let is_done = drain(tls, buffer, &mut filled)?;
-            return Ok(taken(filled, is_done || *is_over || filled == buffer.len()));
+            return Ok(taken(
+                filled,
+                is_done || source.is_over || filled == buffer.len(),
+            ));
         }
         if is_large && !drain(tls, buffer, &mut filled)? {
             // A buffer full of records is enough for one turn, however little they contain; the next turn continues.
@@ -62,25 +82,25 @@ fn taken(count: usize, more: bool) -> ReceiveResult {
 /// Receives once into the back of the buffer and decrypts to its front. Returns false when the socket is empty.
 fn receive_large(
     tls: &mut ServerConnection,
-    tcp: &mut TcpStream,
+    source: &mut Source<'_>,
     buffer: &mut [u8],
     filled: &mut usize,
-    is_over: &mut bool,
 ) -> io::Result<bool> {
     let base = *filled + SLACK;
     let wanted = buffer.len() - base;
-    let count = match receive_some(tcp, &mut buffer[base..])? {
+    let count = match receive_some(source.tcp, &mut buffer[base..])? {
         Some(0) => {
-            *is_over = true;
+            source.is_over = true;
             return Ok(false);
         }
         Some(count) => count,
         None => return Ok(false),
     };
+    source.taken_bytes += count;
     let mut fed = 0;
     while fed < count {
-        let mut source = &buffer[base + fed..base + count];
-        fed += feed(tls, tcp, &mut source)?;
+        let mut rest = &buffer[base + fed..base + count];
+        fed += feed(tls, source.tcp, &mut rest)?;
         if drain(tls, &mut buffer[..base + fed], filled)? {
             break;
         }
@@ -89,18 +109,17 @@ fn receive_large(
 }
 
 /// Receives once, as much as rustls takes at a time. Returns false when the socket is empty.
-fn receive_small(
-    tls: &mut ServerConnection,
-    tcp: &mut TcpStream,
-    is_over: &mut bool,
-) -> io::Result<bool> {
-    match ready(|| tls.read_tls(tcp))? {
+fn receive_small(tls: &mut ServerConnection, source: &mut Source<'_>) -> io::Result<bool> {
+    match ready(|| tls.read_tls(source.tcp))? {
         None => Ok(false),
         Some(0) => {
-            *is_over = true;
+            source.is_over = true;
             Ok(false)
         }
-        Some(_) => process(tls, tcp).map(|()| true),
+        Some(count) => {
+            source.taken_bytes += count;
+            process(tls, source.tcp).map(|()| true)
+        }
     }
 }
 
