@@ -17,6 +17,10 @@ use crate::transport::first_bytes::{DetectedProtocol, connack_refusal, detect_pr
 use crate::transport::upgrade::Upgrade;
 use crate::transport::{ListenerProtocol, ReceiveResult, Stream, certificates, proxy, upgrade};
 
+/// What a connection may cost before its CONNECT, beside the CONNECT itself: a handshake of TLS with a long chain of
+/// certificates is a third of it.
+const COST_MAX: usize = 1 << 20;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HandshakeStage {
     Proxy,
@@ -37,6 +41,8 @@ pub struct Arrival {
     /// Received bytes, not enough for the stage yet.
     held: Vec<u8>,
     pub opened_ms: u64,
+    /// What was received cost so much, as in [`Stream::cost_of_receive`].
+    pub cost: usize,
     /// In the queue of connections with work.
     pub is_queued: bool,
     /// The poll has reported that the peer closed its side.
@@ -74,6 +80,7 @@ impl Arrival {
             is_foreign: false,
             held: Vec::new(),
             opened_ms: now_ms,
+            cost: 0,
             is_queued: false,
             is_ending: false,
         };
@@ -122,7 +129,10 @@ impl Arrival {
         buffer[..held.len()].copy_from_slice(&held);
         // Room for a whole CONNECT, a proxy's header before it, and the rest of a TLS record after it.
         let end = buffer.len().min(connect_bytes_max.max(64 << 10));
-        let (count, more) = match self.stream.receive(&mut buffer[held.len()..end]) {
+        let received = self.stream.receive(&mut buffer[held.len()..end]);
+        let count = received.as_ref().map_or(0, |received| received.count());
+        self.cost += self.stream.cost_of_receive(count);
+        let (count, more) = match received {
             Ok(ReceiveResult::Bytes { count, more }) => (count, more || self.is_ending),
             Ok(ReceiveResult::Nothing) => (0, false),
             Ok(ReceiveResult::Ended) => {
@@ -169,6 +179,10 @@ impl Arrival {
                     }
                 }
             }
+        }
+        if self.cost > connect_bytes_max + COST_MAX {
+            let reason = "too much was sent before the CONNECT, such as pings of WebSocket";
+            return Step::Failed(Failure::new(ConnectFailure::TooLarge, reason));
         }
         self.held = buffer[from..to].to_vec();
         if more { Step::Again } else { Step::Wait }

@@ -273,11 +273,12 @@ impl Arrivals {
             };
             arrival.is_queued = false;
             let (was_costly, was_known) = (arrival.is_costly(), arrival.is_address_known());
-            let was_handshaking = arrival.is_handshaking();
+            let (was_handshaking, cost) = (arrival.is_handshaking(), arrival.cost);
             self.held
                 .release(holder(key, arrival), arrival.held_bytes());
             let step = arrival.step(buffer, self.limits.connect_bytes_max);
             let arrival = self.arrivals.get(key)?;
+            turn.spend(arrival.cost - cost);
             self.held.hold(holder(key, arrival), arrival.held_bytes());
             self.handshaking_count -= usize::from(was_handshaking);
             self.handshaking_count += usize::from(arrival.is_handshaking());

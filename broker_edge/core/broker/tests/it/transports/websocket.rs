@@ -105,6 +105,21 @@ fn messages_of_all_sizes_travel_whole_with_and_without_tls() {
 }
 
 #[test]
+fn who_sends_pings_instead_of_its_connect_is_closed() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (broker, _) = start(dir.path());
+    let ping = [0x89, 0x80, 0, 0, 0, 0];
+    let mut patient = open(tcp(broker.addresses("ws")[0]));
+    let some = ping.repeat(1000);
+    patient.0.get_mut().write_all(&some).expect("they are read");
+    let mut endless = open(tcp(broker.addresses("ws")[0]));
+    // The broker closes the connection among them.
+    let _ = endless.0.get_mut().write_all(&ping.repeat(20_000));
+    expect_failures(&broker, "too_large", 1.0);
+    connect(patient, "patient").publish("t", b"x");
+}
+
+#[test]
 fn a_packet_may_span_frames_and_a_frame_may_hold_many() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (broker, _) = start(dir.path());
