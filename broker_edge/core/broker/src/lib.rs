@@ -11,6 +11,7 @@ pub mod auth;
 mod changes;
 pub mod cli;
 mod clock;
+pub mod cluster;
 pub mod cluster_files;
 pub mod config;
 pub mod data_plane;
@@ -40,7 +41,7 @@ mod transport;
 mod broker;
 mod words;
 
-pub use broker::{Broker, Elsewhere, StartError};
+pub use broker::{Broker, Elsewhere, StartError, StartOptions};
 
 /// Version of the broker, as in `headwaterd --version` and Flight's `version`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

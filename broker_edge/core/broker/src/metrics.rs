@@ -47,12 +47,14 @@ macro_rules! metrics {
 }
 
 mod auth;
+mod cluster;
 mod detail;
 mod durations;
 mod listeners;
 mod log;
 mod transport;
 
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::metrics::counter::Counter;
@@ -63,6 +65,7 @@ use prometheus_client::registry::Registry;
 use crate::audit::Audit;
 
 pub use auth::AuthMetrics;
+pub use cluster::ClusterMetrics;
 pub use detail::DetailMetrics;
 pub use durations::Durations;
 pub use listeners::{Closed, ListenerMetrics};
@@ -91,6 +94,8 @@ pub struct Metrics {
     pub listeners: ListenerMetrics,
     partitions: PartitionMetrics,
     pub log: LogMetrics,
+    /// Of a node of a cluster.
+    pub cluster: OnceLock<ClusterMetrics>,
 }
 
 metrics! {
@@ -241,6 +246,9 @@ impl Metrics {
         self.listeners.register(&mut registry);
         self.log.register(&mut registry);
         self.transport.register(&mut registry);
+        if let Some(cluster) = self.cluster.get() {
+            cluster.register(&mut registry);
+        }
         registry
     }
 }

@@ -101,6 +101,12 @@ impl Commit {
         &self.waits_for
     }
 
+    /// What the member has synced of a partition, as far as it has said since its newest `Follow`.
+    #[must_use]
+    pub fn synced_of(&self, member: &Member, partition: usize) -> Option<Offset> {
+        self.followers.get(member)?.synced[partition]
+    }
+
     /// Everything below `to` is on the leader's own disk.
     pub fn synced_here(&mut self, partition: usize, to: Offset) {
         let synced = &mut self.partitions[partition].synced;

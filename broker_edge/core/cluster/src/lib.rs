@@ -1,7 +1,7 @@
 //! The protocol of a cluster: which replica leads, what is committed, what nodes say to each other.
 //!
 //! Pure state and bytes: no I/O, no clock, no threads. Messages and times come in as values; the caller sends, writes
-//! and waits. Nothing of the broker is imported here, and nothing here is reachable by a user yet. The contract is
+//! and waits. Nothing of the broker is imported here. The contract is
 //! `docs/cluster-protocol.md`, the reasons are in `docs/adr/0023-cluster-protocol.md`.
 #![forbid(unsafe_code)]
 

@@ -2,7 +2,7 @@
 //! peer.
 //!
 //! One thread owns a [`Mesh`] and everything behind it; times are given to it. What a connection says is decided in
-//! `headwater_cluster::link`, and the reasons are in `docs/adr/0028-links.md`. No user reaches it yet.
+//! `headwater_cluster::link`, and the reasons are in `docs/adr/0028-links.md`.
 #![forbid(unsafe_code)]
 
 mod dial;

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headwater_cluster::breaker::{WrongPeer, dials};
+use headwater_cluster::breaker::{Breaker, WrongPeer, dials};
 use headwater_cluster::frames::{Frame, Hello};
 use headwater_cluster::link::{Came, Link, LinkError};
 use headwater_cluster::marks::{Member, Node, ShardId, Starts};
@@ -125,6 +125,31 @@ impl Mesh {
     #[must_use]
     pub fn waker(&self) -> Arc<Waker> {
         Arc::clone(&self.waker)
+    }
+
+    /// Names another node, or where one has moved to. One that is linked stays so.
+    pub fn know(&mut self, node: &Node, address: &str) {
+        if *node == self.hello.node {
+            return;
+        }
+        match self.peers.get_mut(node) {
+            Some(peer) if peer.address == address => {}
+            Some(peer) => {
+                address.clone_into(&mut peer.address);
+                // What was wrong was wrong at the old address.
+                peer.breaker = Breaker::default();
+            }
+            None => {
+                let peer = Peer::new(node.clone(), address.to_owned());
+                self.peers.insert(node.clone(), peer);
+            }
+        }
+    }
+
+    /// Whether there is a link to this node.
+    #[must_use]
+    pub fn is_linked(&self, node: &Node) -> bool {
+        self.peers.get(node).is_some_and(|peer| peer.link.is_some())
     }
 
     /// Why a peer is not tried at present.

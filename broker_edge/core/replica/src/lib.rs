@@ -1,7 +1,7 @@
 //! A replica of a cluster: carries out on the log what the state machine of `headwater-cluster` decides.
 //!
 //! No sockets, no threads, no clock: frames, answers of etcd and times are given to a [`Replica`], and what it wants is
-//! taken from it. Nothing here is reachable by a user yet. `docs/adr/0026-driver-of-a-replica.md` has the reasons,
+//! taken from it. `docs/adr/0026-driver-of-a-replica.md` has the reasons,
 //! `docs/cluster-protocol.md` the contract.
 #![forbid(unsafe_code)]
 

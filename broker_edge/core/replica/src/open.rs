@@ -35,7 +35,8 @@ pub struct Setup {
     pub min_in_sync: usize,
     /// Bytes of batches that a leader may send before the first answer.
     pub credit_bytes: u32,
-    /// How often this node has started as far as others know: a disk that has lost its count goes on behind it.
+    /// How often this node has started as far as others know: a disk that has lost its count goes on behind it. One
+    /// that has its count does not, so that a folder which was rolled back is noticed.
     pub starts_known: Starts,
     /// By partition number, as [`Output::BeginAnew`](crate::Output::BeginAnew) of the life before said.
     pub begin_anew_at: Vec<Option<Offset>>,
@@ -65,7 +66,7 @@ impl Replica {
         let found = file::load(&*seams.files, &dir).filter(|file| file.shard == SHARD);
         let (log, report) = Log::open(config(&setup, found.as_ref()), seams.clone())?;
         let disk = DiskId(log.disk_id().map_or(0, |disk| disk.0));
-        let file = known(&log, disk, found);
+        let file = known(&log, disk, found, setup.starts_known);
         let me = Member {
             node: setup.node,
             disk,
@@ -74,7 +75,7 @@ impl Replica {
             log_id: *setup.log_id.as_bytes(),
             shard: SHARD,
             me: me.clone(),
-            starts: Starts(file.starts.max(setup.starts_known).0 + 1),
+            starts: Starts(file.starts.0 + 1),
             partitions: partitions_of(&log),
             min_in_sync: setup.min_in_sync,
             credit_bytes: setup.credit_bytes,
@@ -104,6 +105,7 @@ impl Replica {
             outputs: Vec::new(),
             credit_bytes: setup.credit_bytes,
             has_room: true,
+            takes_no_more: false,
             has_doubts,
             reaches_etcd: true,
             follow_again_at_ms: None,
@@ -148,7 +150,7 @@ fn config(setup: &Setup, file: Option<&ReplicaFile>) -> LogConfig {
 }
 
 /// The file of this disk, or one that says as little as can be: suspect, in the newest epoch that the log knows.
-fn known(log: &Log, disk: DiskId, found: Option<ReplicaFile>) -> ReplicaFile {
+fn known(log: &Log, disk: DiskId, found: Option<ReplicaFile>, starts_known: Starts) -> ReplicaFile {
     let log_id = *log.id().as_bytes();
     let found = found.filter(|file| file.disk == disk && file.log_id == log_id);
     found.unwrap_or_else(|| {
@@ -161,7 +163,7 @@ fn known(log: &Log, disk: DiskId, found: Option<ReplicaFile>) -> ReplicaFile {
             shard: SHARD,
             epoch: Epoch(epoch),
             trust: Trust::Suspect,
-            starts: Starts(0),
+            starts: starts_known,
             stopped_cleanly: false,
             hints: Vec::new(),
         }

@@ -55,7 +55,7 @@ impl Replica {
     }
 
     pub(crate) fn note_progress(&mut self) {
-        let mut has_room = true;
+        let mut has_room = !self.takes_no_more;
         for (partition, one) in self.log.partitions().iter().enumerate() {
             if let PartitionState::Stopped(reason) = one.state() {
                 tracing::error!(partition = one.name(), reason, "this replica stops");

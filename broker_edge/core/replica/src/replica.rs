@@ -51,6 +51,8 @@ pub enum Input {
     HandOver {
         to: Member,
     },
+    /// This node is about to stop: as if its disk were full, so that the leader does not wait for it.
+    TakesNoMore,
 }
 
 /// What is to be done outside, in this order.
@@ -105,6 +107,8 @@ pub struct Replica {
     pub(crate) outputs: Vec<Output>,
     pub(crate) credit_bytes: u32,
     pub(crate) has_room: bool,
+    /// It is about to stop, and has told its leader that it has no room.
+    pub(crate) takes_no_more: bool,
     /// The log was found in doubt, and was not cut yet.
     pub(crate) has_doubts: bool,
     pub(crate) reaches_etcd: bool,
@@ -180,6 +184,11 @@ impl Replica {
                 return;
             }
             Input::HandOver { to } => Event::HandOver { to },
+            Input::TakesNoMore => {
+                self.takes_no_more = true;
+                self.has_room = false;
+                Event::Room(false)
+            }
         };
         self.events.push_back(event);
         self.run(now_ms);

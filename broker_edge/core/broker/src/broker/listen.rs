@@ -88,6 +88,19 @@ fn reserve(listener: &'static str, address: SocketAddr) -> Result<TcpListener, S
     })
 }
 
+/// Binds the address for other nodes, if this broker is one of a cluster.
+pub(super) fn listen_mesh(config: &Config) -> Result<Option<TcpListener>, StartError> {
+    let cluster = &config.cluster;
+    let bind = cluster.listen.filter(|_| cluster.is_on());
+    let socket = bind.map(|bind| listen("cluster", bind.0));
+    socket.transpose().map_err(|error| match error {
+        StartError::Listen {
+            address, reason, ..
+        } => StartError::ListenMesh { address, reason },
+        other => other,
+    })
+}
+
 pub(super) fn listen(
     listener: &'static str,
     address: SocketAddr,

@@ -1,17 +1,19 @@
 //! Starts and stops a broker: the order of its parts.
 
 mod listen;
+mod member;
 mod office;
 pub(crate) mod private;
 mod start_error;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use headwater_log::{Log, LogId, RecoveryReport, Seams};
 
 use crate::auth::AuthService;
-use crate::config::Config;
+use crate::cluster::{Joined, OnEnd};
+use crate::config::{Config, Listening};
 use crate::data_plane::{self, DataPlane, DataPlaneContext, LoopParts};
 use crate::log_settings::log_config;
 use crate::metrics::Metrics;
@@ -19,7 +21,9 @@ use crate::reload::Reloads;
 use crate::service::{self, ServiceContext, ServiceEndpoint};
 use crate::transport::BoundListener;
 use crate::transport::certificates::{Certificates, TlsError};
-use listen::{address, listen, listen_mqtt};
+use listen::{address, listen, listen_mesh, listen_mqtt};
+pub use member::StartOptions;
+use member::{Member, join};
 pub use office::Elsewhere;
 use office::Office;
 pub use start_error::StartError;
@@ -33,13 +37,16 @@ pub struct Broker {
     admin: SocketAddr,
     log: Log,
     reloads: Arc<Reloads>,
-    /// In the order in which they stop; `None` once stopped.
+    /// `None` once stopped.
     running: Option<Running>,
 }
 
-struct Running {
-    data_plane: DataPlane,
-    office: Office,
+enum Running {
+    Alone {
+        data_plane: DataPlane,
+        office: Office,
+    },
+    Member(Member),
 }
 
 impl Broker {
@@ -49,13 +56,20 @@ impl Broker {
     /// # Errors
     /// One sentence with the address, folder or file, and what to do.
     pub fn start(config: Config) -> Result<Broker, StartError> {
-        if config.cluster.is_on() {
-            return Err(StartError::Cluster);
-        }
+        Self::start_with(config, StartOptions::default())
+    }
+
+    /// As [`Self::start`]. A node of a cluster waits for etcd first; it accepts connections then, and serves clients when
+    /// it leads.
+    ///
+    /// # Errors
+    /// As [`Self::start`], and what is wrong with the cluster.
+    pub fn start_with(config: Config, options: StartOptions) -> Result<Broker, StartError> {
         // Bind the listeners first, so that a busy port is reported before the log is recovered.
         let (mqtt, mut certificates) = listen_mqtt(&config)?;
         let flight = listen("flight", config.listeners.flight.bind.0)?;
         let admin = listen("admin", config.listeners.admin.bind.0)?;
+        let mesh = listen_mesh(&config)?;
         let (flight_at, admin_at) = (address(&flight)?, address(&admin)?);
         let (flight_tls, admin_tls) = (&config.listeners.flight.tls, &config.listeners.admin.tls);
         let flight = ServiceEndpoint {
@@ -89,15 +103,36 @@ impl Broker {
         for warning in private::warnings(&config) {
             tracing::warn!("{warning}");
         }
-        let (log, report) = Log::open(log_config(&config), Seams::system())?;
+        let (log, report, joined) = match &mesh {
+            None => {
+                let (log, report) = Log::open(log_config(&config), Seams::system())?;
+                (log, report, None)
+            }
+            Some(mesh) => {
+                let at = Listening {
+                    mesh: address(mesh)?,
+                    mqtt: mqtt_at[0].1,
+                    flight: flight_at,
+                    admin: admin_at,
+                };
+                let advertised = config.cluster.advertised(&config, at);
+                let (joined, report) = join(&config, advertised, &options)?;
+                (joined.log().clone(), report, Some(joined))
+            }
+        };
         tell(&log, &report);
         let context = ServiceContext {
             metrics,
             commands: loop_parts.commands(),
             auth,
             reloads: Arc::clone(&reloads),
+            cluster: joined.as_ref().map(Joined::inbox),
         };
-        match start_on(&config, &log, loop_parts, context, mqtt, flight, admin) {
+        let node = joined
+            .zip(mesh)
+            .map(|(joined, mesh)| (joined, mesh, options.ended));
+        let doors = (mqtt, flight, admin);
+        match start_on(&config, &log, loop_parts, context, doors, node) {
             Ok(running) => Ok(Broker {
                 mqtt: mqtt_at,
                 certificates,
@@ -156,9 +191,8 @@ impl Broker {
 
     /// Sends clients elsewhere, and closes their connections: another node leads the log from now on.
     pub fn leave_office(&mut self, elsewhere: Elsewhere) {
-        if let Some(running) = &mut self.running {
-            let commands = running.data_plane.commands();
-            running.office.leave(&commands, elsewhere);
+        if let Some(Running::Alone { data_plane, office }) = &mut self.running {
+            office.leave(&data_plane.commands(), elsewhere);
         }
     }
 
@@ -167,11 +201,12 @@ impl Broker {
     /// # Errors
     /// Sessions, groups or retained messages cannot be read from the log. Clients are still sent elsewhere.
     pub fn open_office(&mut self) -> Result<(), StartError> {
-        let Some(running) = &mut self.running else {
-            return Ok(());
-        };
-        let commands = running.data_plane.commands();
-        running.office.open(&self.log, &commands)
+        match &mut self.running {
+            Some(Running::Alone { data_plane, office }) => {
+                office.open(&self.log, &data_plane.commands())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Closes the listeners and connections, ends the calls in progress, writes and syncs what is queued, and marks the
@@ -181,11 +216,14 @@ impl Broker {
     }
 
     fn stop(&mut self) {
-        let Some(running) = self.running.take() else {
-            return;
-        };
-        drop(running.data_plane);
-        drop(running.office);
+        match self.running.take() {
+            None => return,
+            Some(Running::Alone { data_plane, office }) => {
+                drop(data_plane);
+                drop(office);
+            }
+            Some(Running::Member(member)) => drop(member),
+        }
         self.log.shutdown();
     }
 }
@@ -224,15 +262,18 @@ fn start_on(
     log: &Log,
     loop_parts: LoopParts,
     context: ServiceContext,
-    mqtt: Vec<BoundListener>,
-    flight: ServiceEndpoint,
-    admin: ServiceEndpoint,
+    (mqtt, flight, admin): (Vec<BoundListener>, ServiceEndpoint, ServiceEndpoint),
+    node: Option<(Joined, TcpListener, Option<OnEnd>)>,
 ) -> Result<Running, StartError> {
     let (metrics, auth) = (Arc::clone(&context.metrics), Arc::clone(&context.auth));
     let service = service::start(config, log.clone(), context, flight, admin)
         .map_err(thread("service runtime"))?;
     let mut office = Office::new(service);
-    let state = office.restore(log)?;
+    // A node serves clients when it leads.
+    let state = match &node {
+        None => Some(office.restore(log)?),
+        Some(_) => None,
+    };
     let context = DataPlaneContext {
         config: config.clone(),
         log: log.clone(),
@@ -241,9 +282,13 @@ fn start_on(
         listeners: mqtt,
     };
     let data_plane =
-        data_plane::start(loop_parts, context, Some(state)).map_err(thread("MQTT data plane"))?;
+        data_plane::start(loop_parts, context, state).map_err(thread("MQTT data plane"))?;
+    if let Some((joined, mesh, ended)) = node {
+        let member = Member::run(joined, mesh, data_plane, office, ended)?;
+        return Ok(Running::Member(member));
+    }
     office.hold(log);
-    Ok(Running { data_plane, office })
+    Ok(Running::Alone { data_plane, office })
 }
 
 /// Logs what recovery found.

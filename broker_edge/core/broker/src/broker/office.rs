@@ -88,11 +88,37 @@ impl Office {
     /// serves none, only changes where they are sent.
     pub fn leave(&mut self, commands: &CommandSender, elsewhere: Elsewhere) {
         let server = elsewhere.mqtt.clone();
-        let (left, answer) = sync_channel(1);
-        commands.tell(Command::Leave(LeaveOffice { server, left }));
+        let (left, answer) = sync_channel(2);
+        commands.tell(Command::Leave(LeaveOffice {
+            server,
+            left,
+            stores: false,
+        }));
         // An error means that the loop has stopped, and with it everything that could acknowledge.
         let _ = answer.recv();
         self.end(elsewhere);
+    }
+
+    /// The same while this node still leads the log: wills and sessions are stored as at a clean stop. Calls `over` when
+    /// nothing that waited for an acknowledgement can get one any more.
+    pub fn store(
+        &mut self,
+        commands: &CommandSender,
+        elsewhere: Elsewhere,
+        over: &mut dyn FnMut(),
+    ) {
+        self.service.leave(elsewhere.flight);
+        let (left, answer) = sync_channel(2);
+        commands.tell(Command::Leave(LeaveOffice {
+            server: elsewhere.mqtt,
+            left,
+            stores: true,
+        }));
+        // Errors are those of `leave`.
+        let _ = answer.recv();
+        over();
+        let _ = answer.recv();
+        self.open = None;
     }
 
     fn end(&mut self, elsewhere: Elsewhere) {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use headwater_log::OpenError;
 
 use crate::auth;
+use crate::cluster::NodeError;
 use crate::state::StateError;
 use crate::transport::certificates::TlsError;
 
@@ -20,6 +21,13 @@ pub enum StartError {
         address: SocketAddr,
         reason: std::io::Error,
     },
+    #[error(
+        "cannot listen on {address} for other nodes: {reason}; set cluster.listen to a free address"
+    )]
+    ListenMesh {
+        address: SocketAddr,
+        reason: std::io::Error,
+    },
     #[error("cannot use the data folder {dir}: {reason}; set data_dir to a folder that the broker may write", dir = dir.display())]
     Folder {
         dir: PathBuf,
@@ -31,10 +39,11 @@ pub enum StartError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Log(#[from] OpenError),
-    #[error(
-        "cluster.name: this broker cannot be a node of a cluster; remove the settings of `cluster`"
-    )]
-    Cluster,
+    /// A file that the settings of `cluster` name.
+    #[error("{0}")]
+    ClusterFiles(String),
+    #[error("cannot be a node of its cluster: {0}")]
+    Node(#[from] NodeError),
     #[error("cannot restore the broker's state: {0}")]
     State(#[from] StateError),
     #[error("cannot start the {what}: {reason}")]

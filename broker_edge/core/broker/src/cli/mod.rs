@@ -3,18 +3,18 @@
 //! One line goes to stdout, when all listeners accept; everything else goes to stderr.
 
 mod check;
+mod events;
 mod log;
 mod output;
 mod users;
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-
-use crate::audit::{self, Operated};
 use crate::config::{self, Config, ConfigError, Source};
-use crate::{Broker, VERSION, changes, logging};
+use crate::{Broker, StartOptions, VERSION, changes, logging};
+use events::{Event, Events};
 use output::{EXIT_CONFIG, EXIT_FAILED, EXIT_OK, print, say};
 
 pub use output::EXIT_USAGE;
@@ -125,40 +125,43 @@ fn serve(config: Config, notes: &[String]) -> i32 {
     }
     raise_open_files();
     // Registered before the start, so that an early signal is not lost.
-    let mut signals = match Signals::new([SIGHUP, SIGINT, SIGTERM]) {
-        Ok(signals) => signals,
+    let events = match Events::new() {
+        Ok(events) => events,
         Err(error) => {
             complain(&format!("cannot wait for signals: {error}"));
             return EXIT_FAILED;
         }
     };
-    let broker = match Broker::start(config) {
-        Ok(broker) => broker,
-        Err(error) => {
-            complain(&error.to_string());
-            return EXIT_FAILED;
-        }
-    };
-    let code = print(&ready_line(&broker));
-    if code == EXIT_OK {
-        for signal in signals.forever() {
-            if signal != SIGHUP {
-                tracing::info!(signal, "stopping");
-                break;
+    let mut begin_anew_at = Vec::new();
+    let mut is_first = true;
+    loop {
+        let options = StartOptions {
+            stop: Arc::clone(&events.stop),
+            begin_anew_at: std::mem::take(&mut begin_anew_at),
+            ended: Some(events.on_end()),
+        };
+        let broker = match Broker::start_with(config.clone(), options) {
+            Ok(broker) => broker,
+            Err(error) => {
+                complain(&error.to_string());
+                return EXIT_FAILED;
             }
-            // Errors have been logged, and the old contents stay in use.
-            let reloaded = broker.reload();
-            audit::operated(&Operated {
-                door: "signal",
-                act: "reload",
-                result: reloaded.as_ref().map_or_else(String::as_str, |()| "ok"),
-                user: None,
-                address: None,
-            });
+        };
+        let code = match std::mem::take(&mut is_first) {
+            true => print(&ready_line(&broker)),
+            false => EXIT_OK,
+        };
+        let event = match code {
+            EXIT_OK => events.wait(&broker),
+            _ => Event::Stop,
+        };
+        broker.shutdown();
+        match event {
+            // The copy of a node's log is made anew in part, which the log can do only when it is opened.
+            Event::BeginAnew(at) if !events.stop.load(Ordering::Acquire) => begin_anew_at = at,
+            _ => return code,
         }
     }
-    broker.shutdown();
-    code
 }
 
 fn ready_line(broker: &Broker) -> String {

@@ -54,8 +54,11 @@ pub struct OpenOffice {
 pub struct LeaveOffice {
     /// The address of the node to which clients are sent, if it is known.
     pub server: Option<Arc<str>>,
-    /// Gets a message when nothing of the engine is left.
+    /// Gets a message when nothing can be acknowledged any more, and one when nothing of the engine is left. It has room
+    /// for both.
     pub left: SyncSender<()>,
+    /// This node still leads the log: wills and sessions are stored as at a clean stop.
+    pub stores: bool,
 }
 
 impl fmt::Debug for OpenOffice {

@@ -169,6 +169,7 @@ impl EventLoop {
     /// The clean stop: notifies clients, stores wills and sessions.
     fn stop(mut self) -> Ended {
         self.close_all();
+        self.engine.store_all();
         Ended::Stopped
     }
 
@@ -176,17 +177,28 @@ impl EventLoop {
         self.engine.close_all();
         self.engine.commit();
         self.write();
-        self.engine.store_all();
     }
 
     /// Sends the clients to another server. What is acknowledged is in the log; what is not was never promised.
     fn leave(mut self, leave: LeaveOffice) -> Ended {
-        let LeaveOffice { server, left } = leave;
-        self.engine.abandon(server.as_deref());
-        self.write();
+        let LeaveOffice {
+            server,
+            left,
+            stores,
+        } = leave;
+        if stores {
+            self.close_all();
+        } else {
+            self.engine.abandon(server.as_deref());
+            self.write();
+        }
+        // An error, here and below, means that nobody waits for the answer any more.
+        let _ = left.try_send(());
+        if stores {
+            self.engine.store_all();
+        }
         drop(self.engine);
-        // An error means that nobody waits for the answer any more.
-        let _ = left.send(());
+        let _ = left.try_send(());
         Ended::Left(Box::new(self.doors), server, self.drain)
     }
 }

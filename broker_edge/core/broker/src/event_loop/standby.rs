@@ -64,7 +64,8 @@ impl Standby {
                     Some(Command::Leave(leave)) => {
                         self.server = leave.server;
                         // An error means that nobody waits for the answer any more.
-                        let _ = leave.left.send(());
+                        let _ = leave.left.try_send(());
+                        let _ = leave.left.try_send(());
                     }
                     Some(Command::Drain(drain)) => self.drain = drain,
                     // The service asks only while there is an office. Without an answer it reports that there is none.

@@ -183,6 +183,7 @@ impl Door {
             commands: loop_parts.commands(),
             auth: Arc::clone(&auth),
             reloads: Arc::new(reloads),
+            cluster: None,
         };
         let (stop, stopping) = watch::channel(false);
         let shared = share(&config, log.clone(), context, stopping.clone()).expect("random bytes");

@@ -33,6 +33,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::auth::{self, AuthService, ListenerKind};
+use crate::cluster::inbox::Inbox;
 use crate::config::{Config, FlightSettings};
 use crate::descriptors::{admin_share, flight_share, open_files_max};
 use crate::event_loop::CommandSender;
@@ -81,6 +82,8 @@ pub struct ServiceContext {
     pub commands: CommandSender,
     pub auth: Arc<AuthService>,
     pub reloads: Arc<Reloads>,
+    /// Of a node of a cluster.
+    pub cluster: Option<Arc<Inbox>>,
 }
 
 /// The running service.
@@ -205,6 +208,7 @@ fn share(
         auth: context.auth,
         bearers: Bearers::new()?,
         reloads: context.reloads,
+        cluster: context.cluster,
         stopping,
     }))
 }

@@ -14,6 +14,7 @@ use super::groups::progress::Progress;
 use super::limits::Limits;
 use super::office::OfficeSlot;
 use crate::auth::AuthService;
+use crate::cluster::inbox::Inbox;
 use crate::config::Config;
 use crate::event_loop::CommandSender;
 use crate::metrics::Metrics;
@@ -32,6 +33,8 @@ pub struct Shared {
     pub auth: Arc<AuthService>,
     pub bearers: Bearers,
     pub reloads: Arc<Reloads>,
+    /// Of a node of a cluster: where to ask what it is.
+    pub cluster: Option<Arc<Inbox>>,
     pub office: OfficeSlot,
     pub progress: Vec<Progress>,
     pub shares: Shares,

@@ -47,6 +47,15 @@ impl Shard {
         if matches!(&self.role, Role::Following(one) if one.leader == *peer) {
             self.leader_lost(false, out);
         }
+        let is_linked = self.links.contains_key(peer);
+        if let Some(leading) = self
+            .leading()
+            .filter(|one| !is_linked && one.commit.waits_for(peer))
+        {
+            // Its records need not wait until its lease is over.
+            leading.slow.insert(peer.clone());
+            self.progress(out);
+        }
     }
 
     /// A link was lost: what was said over it is not continued.

@@ -210,6 +210,25 @@ pub enum Alarm {
     FollowerAhead(Member),
 }
 
+impl fmt::Display for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MetadataWentBack { key, here } => write!(
+                f,
+                "etcd has epoch {key}, and this node has seen epoch {here}: was etcd restored from a backup?"
+            ),
+            Self::NobodyMayLead => f.write_str(
+                "no node may take over by itself: start the others, or look at what their logs say of their disks",
+            ),
+            Self::FollowerAhead(member) => write!(
+                f,
+                "{member} has removed, as committed, records that this leader does not have; keep both folders and ask \
+                 for help"
+            ),
+        }
+    }
+}
+
 /// What is to be done, in this order, before the next event. An effect that fails is an [`Event::Failed`], and the
 /// effects after it are not done.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

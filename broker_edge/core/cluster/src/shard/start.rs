@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Effect, Found, Held, Place, Role, Shard, Timer};
+use crate::key::ShardKey;
 use crate::marks::{Epoch, Member, Offset, Trust};
 use crate::rules::Rule;
 #[cfg(test)]
@@ -75,6 +76,12 @@ impl Shard {
         &self.partitions[at]
     }
 
+    /// The newest value of the key that was seen.
+    #[must_use]
+    pub fn key(&self) -> Option<&ShardKey> {
+        self.key.as_ref().map(|(_, key)| key)
+    }
+
     #[must_use]
     pub fn is_leading(&self) -> bool {
         matches!(self.role, Role::Leading(_))
@@ -99,6 +106,23 @@ impl Shard {
             Role::Leading(leading) => leading.commit.waits_for_all().clone(),
             _ => BTreeSet::new(),
         }
+    }
+
+    /// Of a leader: how many records this follower has not synced, as far as it has said.
+    #[must_use]
+    pub fn lag(&self, member: &Member) -> Option<u64> {
+        let Role::Leading(leading) = &self.role else {
+            return None;
+        };
+        let partitions = self.partitions.iter().enumerate();
+        let behind = |(at, held): (usize, &Held)| {
+            let synced = leading
+                .commit
+                .synced_of(member, at)
+                .unwrap_or(held.log_start);
+            held.end.0.saturating_sub(synced.0)
+        };
+        Some(partitions.map(behind).sum())
     }
 
     /// Of a leader: the member has synced everything below these ends.

@@ -167,3 +167,25 @@ fn strangers_take_little_and_are_closed() {
     assert!(silent.iter_mut().all(is_closed));
     assert!(one.came.is_empty());
 }
+
+/// Nodes are found while they run, and may come back at another address.
+#[test]
+fn a_node_that_is_known_later_is_linked_and_again_where_it_has_moved_to() {
+    let ((at_a, _), (at_b, b)) = (listener(), listener());
+    let mut one = One::new(hello("a"), at_a, &[], None);
+    let mut two = One::new(hello("b"), at_b, &[], None);
+    two.mesh.know(&node("a"), "127.0.0.1:1");
+    one.mesh.know(&node("a"), "127.0.0.1:1");
+    one.mesh.know(&node("b"), &b.to_string());
+    let mut clock = Clock::default();
+    let is_linked = |both: &[&mut One]| both[0].is_linked("b") && both[1].is_linked("a");
+    clock.until(&mut [&mut one, &mut two], is_linked);
+    assert!(one.mesh.is_linked(&node("b")) && !one.mesh.is_linked(&node("a")));
+    drop(two);
+    clock.until(&mut [&mut one], |all| !all[0].is_linked("b"));
+    let (at_b, b) = listener();
+    let mut two = One::new(hello("b"), at_b, &[], None);
+    two.mesh.know(&node("a"), "127.0.0.1:1");
+    one.mesh.know(&node("b"), &b.to_string());
+    clock.until(&mut [&mut one, &mut two], is_linked);
+}

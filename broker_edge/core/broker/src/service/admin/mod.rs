@@ -5,6 +5,7 @@ pub mod artifacts;
 pub mod browser;
 pub mod byte_range;
 pub mod clients;
+pub mod cluster;
 pub mod failure;
 pub mod guard;
 pub mod http;
@@ -58,6 +59,7 @@ pub fn routes(shared: &Arc<Shared>, browser: Browser) -> Router {
         .route("/api/v1/status", get(status))
         .route("/api/v1/refusals", get(refusals))
         .merge(clients::routes())
+        .merge(cluster::routes())
         .merge(operate::routes())
         .merge(artifacts::routes())
         .merge(whoami::routes())
@@ -112,6 +114,13 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    if let Some(report) = shared.cluster_report().await {
+        shared
+            .metrics
+            .cluster
+            .get_or_init(Default::default)
+            .set(&report);
+    }
     for partition in shared.log.partitions() {
         shared.metrics.set_partition(&PartitionStats {
             name: partition.name(),

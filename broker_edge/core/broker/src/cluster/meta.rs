@@ -1,0 +1,359 @@
+//! The thread of etcd: watches the keys of the cluster, carries out the compare-and-swaps of the replica, and keeps the
+//! lease of this node's address.
+//!
+//! The service's threads give way to everything else, so etcd has its own. When it is away, records are acknowledged
+//! on; what waits is said once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use headwater_cluster::key::{Revision, ShardKey};
+use headwater_cluster::marks::{Member, Node};
+use headwater_cluster::shard;
+use headwater_etcd::{
+    CasOutcome, Error, Fault, KeyValue, LeaseId, MetaStore, Renewal, Update, Watch,
+};
+use parking_lot::Mutex;
+use tokio::runtime::Runtime;
+use tokio::sync::{Notify, mpsc, watch};
+
+use super::inbox::Inbox;
+use super::join::LEASE;
+use super::keys::{Keys, Meta, NodeKey};
+use super::replicas::{Step, step};
+
+/// After a request that failed, so that one that is refused at once is not repeated at once.
+const PAUSE: Duration = Duration::from_millis(200);
+const RENEW_EVERY: Duration = Duration::from_secs(3);
+/// The end of the lease is told to etcd so long; else it ends by itself.
+const REVOKE_WITHIN: Duration = Duration::from_secs(1);
+/// The replica has one compare-and-swap on its way.
+const CAS_MAX: usize = 1;
+
+/// What the thread knows of its node.
+pub struct Place {
+    pub keys: Keys,
+    pub meta: Meta,
+    pub me: Member,
+    /// It has taken no record in its life.
+    pub is_new: bool,
+    /// The value of `nodes/<node>`.
+    pub address: Vec<u8>,
+    pub lease: LeaseId,
+}
+
+/// Dropping it ends the thread and the lease.
+pub struct MetaThread {
+    asker: Asker,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Asks the thread, from the thread of the node.
+#[derive(Clone)]
+pub struct Asker {
+    cas: mpsc::Sender<(Revision, ShardKey)>,
+    read: Arc<Notify>,
+}
+
+impl Asker {
+    pub fn cas(&self, expected: Revision, key: ShardKey) {
+        if self.cas.try_send((expected, key)).is_err() {
+            tracing::error!("a second compare-and-swap was asked for while one is on its way");
+        }
+    }
+
+    /// Several that wait are one.
+    pub fn read(&self) {
+        self.read.notify_one();
+    }
+}
+
+impl MetaThread {
+    /// # Errors
+    /// The system refuses a thread.
+    pub fn start<S: MetaStore>(
+        runtime: Runtime,
+        store: S,
+        place: Place,
+        inbox: Arc<Inbox>,
+    ) -> std::io::Result<Self> {
+        let (cas, asked) = mpsc::channel(CAS_MAX);
+        let (stop, stopping) = watch::channel(false);
+        let read = Arc::new(Notify::new());
+        let asker = Asker {
+            cas,
+            read: Arc::clone(&read),
+        };
+        let work = Work {
+            store,
+            lease: Mutex::new(place.lease),
+            is_away: Mutex::new(false),
+            place,
+            inbox,
+        };
+        let thread = std::thread::Builder::new()
+            .name("headwater-etcd".to_owned())
+            .spawn(move || runtime.block_on(work.run(asked, &read, stopping)))?;
+        Ok(Self {
+            asker,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    pub fn asker(&self) -> Asker {
+        self.asker.clone()
+    }
+}
+
+impl Drop for MetaThread {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of etcd has panicked");
+        }
+    }
+}
+
+struct Work<S> {
+    store: S,
+    place: Place,
+    inbox: Arc<Inbox>,
+    lease: Mutex<LeaseId>,
+    is_away: Mutex<bool>,
+}
+
+impl<S: MetaStore> Work<S> {
+    async fn run(
+        self,
+        asked: mpsc::Receiver<(Revision, ShardKey)>,
+        read: &Notify,
+        mut stopping: watch::Receiver<bool>,
+    ) {
+        let all = async {
+            tokio::join!(
+                self.watching(),
+                self.writing(asked),
+                self.reading(read),
+                self.leasing()
+            )
+        };
+        tokio::select! {
+            _ = all => {}
+            _ = stopping.wait_for(|stop| *stop) => {}
+        }
+        let lease = *self.lease.lock();
+        let revoked = tokio::time::timeout(REVOKE_WITHIN, self.store.revoke(lease)).await;
+        if !matches!(revoked, Ok(Ok(()))) {
+            tracing::debug!("the lease of this node ends by itself");
+        }
+    }
+
+    fn heard(&self, error: Option<&Error>) {
+        let mut is_away = self.is_away.lock();
+        let was_away = std::mem::replace(&mut *is_away, error.is_some());
+        match error {
+            Some(error) if !was_away => tracing::warn!(
+                "{error}; records are acknowledged as before, but a change of the leader or of the in-sync set and the \
+                 start of a node wait until etcd is back"
+            ),
+            None if was_away => tracing::info!("etcd is back; nothing waits for it any more"),
+            _ => return,
+        }
+        let reaches = error.is_none();
+        self.inbox.put(|news| news.reaches_etcd = Some(reaches));
+    }
+
+    async fn failed(&self, error: &Error) {
+        self.heard(Some(error));
+        tokio::time::sleep(PAUSE).await;
+    }
+
+    async fn writing(&self, mut asked: mpsc::Receiver<(Revision, ShardKey)>) {
+        let name = self.place.keys.shard();
+        while let Some((expected, key)) = asked.recv().await {
+            let value = key.encode().into_bytes();
+            let outcome = match self.store.cas(&name, expected, value, None).await {
+                CasOutcome::Done(revision) => {
+                    self.heard(None);
+                    shard::CasOutcome::Done(revision)
+                }
+                CasOutcome::Conflict(found) => {
+                    self.heard(None);
+                    let read = found.and_then(|found| self.shard_key(&found));
+                    read.map_or(shard::CasOutcome::Unknown, |(revision, key)| {
+                        shard::CasOutcome::Conflict(revision, key)
+                    })
+                }
+                CasOutcome::NotDone(error) | CasOutcome::Unknown(error) => {
+                    self.failed(&error).await;
+                    shard::CasOutcome::Unknown
+                }
+            };
+            self.inbox.put(|news| news.cas = Some(outcome));
+        }
+    }
+
+    async fn reading(&self, wanted: &Notify) {
+        loop {
+            wanted.notified().await;
+            loop {
+                match self.store.get(&self.place.keys.shard()).await {
+                    Ok(read) => {
+                        self.heard(None);
+                        let key = read.found.and_then(|found| self.shard_key(&found));
+                        if let Some(key) = key {
+                            self.inbox.put(|news| news.read = Some(key));
+                        }
+                        break;
+                    }
+                    Err(error) => self.failed(&error).await,
+                }
+            }
+        }
+    }
+
+    fn shard_key(&self, found: &KeyValue) -> Option<(Revision, ShardKey)> {
+        match ShardKey::decode(&found.value) {
+            Ok(key) => Some((found.revision, key)),
+            Err(error) => {
+                tracing::error!(key = found.key, %error, "the value of the shard's key in etcd is not used");
+                None
+            }
+        }
+    }
+
+    async fn watching(&self) {
+        let mut watch = self.store.watch(self.place.keys.prefix());
+        let mut known: BTreeMap<String, KeyValue> = BTreeMap::new();
+        let (mut is_replica, mut said) = (false, String::new());
+        loop {
+            match watch.next().await {
+                Update::All { listing, .. } => {
+                    known = listing
+                        .keys
+                        .into_iter()
+                        .map(|one| (one.key.clone(), one))
+                        .collect();
+                }
+                Update::Changes(changes) => {
+                    for change in changes {
+                        let key = change.key.clone();
+                        match change.value {
+                            None => known.remove(&key),
+                            Some(value) => known.insert(
+                                key,
+                                KeyValue {
+                                    key: change.key,
+                                    revision: change.revision,
+                                    value,
+                                    lease: None,
+                                },
+                            ),
+                        };
+                    }
+                }
+                Update::Failed(error) => {
+                    self.failed(&error).await;
+                    continue;
+                }
+            }
+            self.heard(None);
+            self.tell(&known);
+            if !is_replica {
+                is_replica = self.join(&known, &mut said).await;
+            }
+        }
+    }
+
+    fn tell(&self, known: &BTreeMap<String, KeyValue>) {
+        let keys = &self.place.keys;
+        let shard = known
+            .get(&keys.shard())
+            .and_then(|found| self.shard_key(found));
+        let node = |found: &KeyValue| -> Option<(Node, NodeKey)> {
+            let node = keys.node_of(&found.key)?;
+            Some((node, NodeKey::decode(&found.value).ok()?))
+        };
+        let nodes = known.values().filter_map(node).collect();
+        self.inbox.put(|news| {
+            news.nodes = Some(nodes);
+            if shard.is_some() {
+                news.watched = shard;
+            }
+        });
+    }
+
+    /// Whether this node is one of the replicas. What it writes here comes back by the watch.
+    async fn join(&self, known: &BTreeMap<String, KeyValue>, said: &mut String) -> bool {
+        let found: Vec<_> = known.values().cloned().collect();
+        let place = &self.place;
+        match step(&place.keys, &place.meta, &place.me, place.is_new, &found) {
+            Step::Done => return true,
+            Step::Wait(why) => {
+                if *said != why {
+                    tracing::info!("this node is no replica yet: {why}");
+                    *said = why;
+                }
+            }
+            Step::Write { expected, key } => {
+                let value = key.encode().into_bytes();
+                let name = place.keys.shard();
+                match self.store.cas(&name, expected, value, None).await {
+                    CasOutcome::Done(_) | CasOutcome::Conflict(_) => {}
+                    CasOutcome::NotDone(error) | CasOutcome::Unknown(error) => {
+                        self.failed(&error).await;
+                        return Box::pin(self.join(known, said)).await;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    async fn leasing(&self) {
+        loop {
+            tokio::time::sleep(RENEW_EVERY).await;
+            let lease = *self.lease.lock();
+            match self.store.renew(lease).await {
+                Ok(Renewal::Alive(_)) => self.heard(None),
+                Ok(Renewal::Expired) => self.lease_again().await,
+                Err(Error {
+                    fault: Fault::NoLease,
+                    ..
+                }) => self.lease_again().await,
+                Err(error) => self.failed(&error).await,
+            }
+        }
+    }
+
+    /// The address of this node is gone, or is about to go: writes it again. An error is seen by the next renewal.
+    async fn lease_again(&self) {
+        let name = self.place.keys.node(&self.place.me.node);
+        let Ok(lease) = self.store.grant(LEASE).await else {
+            return;
+        };
+        let Ok(read) = self.store.get(&name).await else {
+            return;
+        };
+        let expected = match &read.found {
+            None => Revision(0),
+            Some(found) if found.value == self.place.address => found.revision,
+            Some(_) => {
+                tracing::error!(node = %self.place.me.node, "another node has taken this name; stop one of them");
+                return;
+            }
+        };
+        let address = self.place.address.clone();
+        let written = self.store.cas(&name, expected, address, Some(lease)).await;
+        if matches!(written, CasOutcome::Done(_)) {
+            *self.lease.lock() = lease;
+            self.heard(None);
+        }
+    }
+}
