@@ -127,16 +127,15 @@ impl Mesh {
         Arc::clone(&self.waker)
     }
 
-    /// Names another node, or where one has moved to. One that is linked stays so.
+    /// Names another node that has just started, and where it is. One that is linked stays so.
     pub fn know(&mut self, node: &Node, address: &str) {
         if *node == self.hello.node {
             return;
         }
         match self.peers.get_mut(node) {
-            Some(peer) if peer.address == address => {}
             Some(peer) => {
                 address.clone_into(&mut peer.address);
-                // What was wrong was wrong at the old address.
+                // What was wrong was wrong in an earlier life, or at the old address.
                 peer.breaker = Breaker::default();
             }
             None => {
@@ -168,7 +167,7 @@ impl Mesh {
         let of_peers = self.peers.values().filter_map(|peer| match &peer.attempt {
             Some(Attempt::Looking(_, by_ms)) => Some(*by_ms),
             Some(Attempt::Connecting(_)) => None,
-            None if peer.is_probed => Some(0),
+            None if peer.link.is_none() && peer.probes_left > 0 => Some(peer.probe_ms),
             None if peer.link.is_none() && dials(&self.hello.node, &peer.node) => {
                 peer.breaker.next_ms()
             }
@@ -319,6 +318,7 @@ impl Mesh {
             && peer.link.is_none()
             && let Some(member) = peer.last.take()
         {
+            peer.probes_left = 0;
             self.events.push(MeshEvent::Gone { peer: member });
         }
     }
@@ -372,7 +372,7 @@ impl Mesh {
             return self.end(token, &what, now_ms);
         };
         peer.breaker.connected(now_ms);
-        peer.is_probed = false;
+        peer.probes_left = 0;
         peer.said.clear();
         if matches!(peer.attempt, Some(Attempt::Connecting(own)) if own == token) {
             peer.attempt = None;
@@ -449,7 +449,7 @@ impl Mesh {
         peer.say(&format!("a connection to the peer ended: {why}"));
         if let Some((_, member)) = peer.link.take_if(|(own, _)| *own == token) {
             peer.breaker.lost(now_ms, random);
-            peer.is_probed = true;
+            peer.begin_probes(now_ms);
             self.events.push(MeshEvent::Unlinked { peer: member });
         } else if peer.link.is_none() {
             peer.breaker.failed(now_ms, random);
@@ -484,13 +484,13 @@ impl Mesh {
             },
             None => {
                 let is_due = dials(&self.hello.node, node) && peer.breaker.dial(now_ms);
-                if peer.link.is_some() || !(is_due || std::mem::take(&mut peer.is_probed)) {
+                let is_probed = peer.link.is_none() && peer.probe(now_ms);
+                if peer.link.is_some() || !(is_due || is_probed) {
                     return;
                 }
                 find(&peer.address, &self.waker)
             }
         };
-        peer.is_probed = false;
         peer.attempt = None;
         let result = match found {
             Ok(Found::Later(lookup)) => {

@@ -53,6 +53,7 @@ pub(super) fn join(
             flight,
             admin,
             version: VERSION.to_owned(),
+            starts: 0,
         },
         begin_anew_at: start.begin_anew_at.clone(),
         stop: start.stop.clone(),

@@ -19,7 +19,7 @@ pub const LEASE: Duration = Duration::from_secs(10);
 /// Between two requests that fail.
 const PAUSE: Duration = Duration::from_millis(250);
 /// How long the lease of an earlier life may last: etcd may give a longer one, and counts anew when it changes leader.
-const NAME_ATTEMPTS: u32 = 100;
+const NAME_ATTEMPTS: u32 = 60;
 
 /// Why a node does not join its cluster.
 #[derive(Debug, thiserror::Error)]

@@ -169,6 +169,9 @@ pub struct NodeKey {
     /// `http://host:port` or `https://host:port`.
     pub admin: Option<String>,
     pub version: String,
+    /// How often it has started: others connect at once to one that has started again.
+    #[serde(default)]
+    pub starts: u64,
 }
 
 impl NodeKey {
@@ -254,6 +257,7 @@ mod tests {
             flight: "grpc://a:3".to_owned(),
             admin: None,
             version: "1".to_owned(),
+            starts: 3,
         };
         assert_eq!(NodeKey::decode(&value.encode()), Ok(value));
         // A later version may say more.

@@ -185,10 +185,17 @@ impl<S: MetaStore> Work<S> {
                 }
                 CasOutcome::Conflict(found) => {
                     self.heard(None);
-                    let read = found.and_then(|found| self.shard_key(&found));
-                    read.map_or(shard::CasOutcome::Unknown, |(revision, key)| {
-                        shard::CasOutcome::Conflict(revision, key)
-                    })
+                    match found.and_then(|found| self.shard_key(&found)) {
+                        Some((revision, key)) => shard::CasOutcome::Conflict(revision, key),
+                        None => {
+                            tracing::error!(
+                                key = name,
+                                "the key of the shard is gone or not to be read"
+                            );
+                            tokio::time::sleep(PAUSE).await;
+                            shard::CasOutcome::Unknown
+                        }
+                    }
                 }
                 CasOutcome::NotDone(error) | CasOutcome::Unknown(error) => {
                     self.failed(&error).await;

@@ -188,7 +188,9 @@ impl Node {
 
     fn know(&mut self, nodes: BTreeMap<Name, NodeKey>) {
         for (name, at) in &nodes {
-            self.parts.mesh.know(name, &at.mesh);
+            if self.nodes.get(name) != Some(at) {
+                self.parts.mesh.know(name, &at.mesh);
+            }
         }
         // Where a node was is not forgotten when its lease ends: it may live, and etcd be slow.
         self.nodes.extend(nodes);
@@ -269,6 +271,8 @@ impl Node {
                     self.parts.desk.open();
                 }
             }
+            // It gives the log away.
+            Office::Pause if self.leaving.is_some() => {}
             Office::Pause => {
                 tracing::warn!(
                     "a node of the in-sync set is not heard, so no record is acknowledged for now"

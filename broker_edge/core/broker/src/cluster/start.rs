@@ -40,7 +40,7 @@ pub struct Options {
     pub etcd: headwater_etcd::Options,
     /// `None`: other nodes are not authenticated.
     pub tls: Option<Tls>,
-    /// Where others reach this node.
+    /// Where others reach this node. `starts` is set by the start.
     pub address: NodeKey,
     /// As [`Ended::BeginAnew`](super::Ended::BeginAnew) of the life before said.
     pub begin_anew_at: Vec<Option<Offset>>,
@@ -115,7 +115,11 @@ pub fn join(options: Options, log: LogConfig) -> Result<(Joined, RecoveryReport)
         disk: replica.me().disk,
         starts: replica.starts(),
     };
-    let address = options.address.encode();
+    let address = NodeKey {
+        starts: mine.starts.0,
+        ..options.address.clone()
+    };
+    let address = address.encode();
     let lease = runtime.block_on(async {
         let lease = joining.grant().await?;
         joining.register(mine, &address, lease).await?;

@@ -78,7 +78,13 @@ impl EventLoop {
             match self.handle_commands() {
                 None => {}
                 Some(Last::Stop) => return self.stop(),
-                Some(Last::Leave(leave)) => return self.leave(leave),
+                Some(Last::Leave(leave)) => {
+                    // What the poll has said of listeners and arrivals it does not say again. All else is closed.
+                    for event in &events {
+                        self.doors.take_event(event);
+                    }
+                    return self.leave(leave);
+                }
             }
             self.take_events(&events);
             self.accept();

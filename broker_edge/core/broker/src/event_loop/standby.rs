@@ -55,6 +55,10 @@ impl Standby {
             }
             let now = self.doors.now();
             self.doors.begin(now);
+            // Before the commands: one of them ends this loop, and what the poll has said once it does not say again.
+            for event in &events {
+                self.doors.take_event(event);
+            }
             for _ in 0..commands::TAKEN_MAX {
                 match self.doors.commands.take() {
                     Some(Command::Stop) => return Ended::Stopped,
@@ -72,9 +76,6 @@ impl Standby {
                     Some(Command::Clients(_) | Command::Retain(_) | Command::Weigh(_)) => {}
                     None => break,
                 }
-            }
-            for event in &events {
-                self.doors.take_event(event);
             }
             self.doors.accept(0);
             self.answer();

@@ -2,6 +2,7 @@
 //! stops, and clients are told where to go.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic anywhere")]
 
+mod bad;
 #[path = "../it/common/mod.rs"]
 #[allow(dead_code)]
 mod common;

@@ -189,3 +189,24 @@ fn a_node_that_is_known_later_is_linked_and_again_where_it_has_moved_to() {
     one.mesh.know(&node("b"), &b.to_string());
     clock.until(&mut [&mut one, &mut two], is_linked);
 }
+
+/// A process closes its sockets one after the other when it ends.
+#[test]
+fn a_process_that_still_takes_connections_while_it_ends_is_found_to_be_gone() {
+    let ((at_a, a), (at_b, b)) = (listener(), listener());
+    let held = at_a.try_clone().unwrap();
+    let mut one = One::new(hello("a"), at_a, &[("b", b.to_string())], None);
+    let mut two = One::new(hello("b"), at_b, &[("a", a.to_string())], None);
+    let mut clock = Clock::default();
+    clock.until(&mut [&mut one, &mut two], |both| {
+        both[0].is_linked("b") && both[1].is_linked("a")
+    });
+    drop(one);
+    clock.until(&mut [&mut two], |all| !all[0].is_linked("a"));
+    // The first attempt, in the turn that has seen the end of the link.
+    held.set_nonblocking(false).unwrap();
+    held.accept().unwrap();
+    drop(held);
+    let gone = MeshEvent::Gone { peer: member("a") };
+    clock.until(&mut [&mut two], |all| all[0].came.contains(&gone));
+}
