@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ from broker_edge.errors import (
     FullError,
     HeadwaterError,
     NotFoundError,
+    NotLeaderError,
     OutOfRangeError,
     RefusedError,
     UnavailableError,
@@ -42,6 +44,8 @@ _ANSWER_BYTES_MAX = 256 << 20
 memory of a job that reads other brokers too."""
 _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MAX_S = 2.0
+_ELECTION_RETRIES = 20
+"""Of several servers: with the pauses between them, longer than an election takes."""
 
 # gRPC's own pause between connection attempts grows to two minutes, which would delay the return of a broker. Its
 # `min_reconnect_backoff_ms` stays at 20 s: it is the time that one attempt has, and a link may be slow. Pings during an
@@ -87,27 +91,35 @@ def is_tls(server: str) -> bool:
 
 
 class Connection:
-    """A lazily opened channel to `server`.
+    """A lazily opened channel to `server`: one address, or several nodes of a cluster, of which one serves clients.
 
     `retries` is the number of retries of a read, with growing pauses, while the broker is unreachable and time is left.
+    With several addresses the next one is tried, and there are more retries, because an election takes a moment. A node
+    that names the leader is believed if the leader's address uses TLS as its own does. A change is never tried again
+    here, but the next call goes to where the leader may be.
     """
 
     def __init__(
         self,
-        server: str,
+        server: str | Sequence[str],
         *,
         timeout_s: float,
         retries: int,
         credentials: Credentials | None = None,
         tls: Tls | None = None,
     ) -> None:
-        self.server = parse_server(server)
+        self._servers = [parse_server(one) for one in ([server] if isinstance(server, str) else server)]
+        if not self._servers:
+            raise ConfigError("no server address is given: write grpc://HOST:PORT")
+        if len({is_tls(one) for one in self._servers}) > 1:
+            raise ConfigError("some of the server addresses use TLS and some do not: write grpc+tls:// for all")
+        self.server = self._servers[0]
         self._credentials = credentials or Credentials()
         self._tls: Tls = tls or TlsFiles()
         if tls is not None and tls.is_given and not is_tls(self.server):
             raise ConfigError(f"{self.server} does not use TLS: write grpc+tls://…, or omit the TLS files")
         self.timeout_s = timeout_s
-        self.retries = retries
+        self.retries = max(retries, _ELECTION_RETRIES) if retries and len(self._servers) > 1 else retries
         self._client: flight.FlightClient | None = None
         self._closed = False
 
@@ -139,7 +151,8 @@ class Connection:
 
     def change(self, name: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> list[dict[str, Any]]:
         """An action that changes something: tried once, because without an answer it is unknown whether it happened."""
-        return self._action(name, body, self.timeout_s if timeout_s is None else timeout_s)
+        with self._following():
+            return self._action(name, body, self.timeout_s if timeout_s is None else timeout_s)
 
     def retrying(self, attempt: Callable[[float], T], *, timeout_s: float | None = None) -> T:
         """Calls `attempt(seconds left)` until it succeeds, fails permanently, or retries or time run out."""
@@ -159,8 +172,31 @@ class Connection:
         wait_s = min(_BACKOFF_FIRST_S * 2 ** (failures - 1), _BACKOFF_MAX_S) * random.uniform(0.75, 1.25)
         if is_final or failures > self.retries or (deadline is not None and time.monotonic() + wait_s >= deadline):
             return False
+        self._follow(error)
         time.sleep(wait_s)
         return True
+
+    @contextmanager
+    def _following(self) -> Iterator[None]:
+        """A call that is not tried again: its error moves the next one to where the leader may be."""
+        try:
+            yield
+        except (ConnectError, NotLeaderError) as error:
+            self._follow(error)
+            raise
+
+    def _follow(self, error: HeadwaterError) -> None:
+        leader = error.leader if isinstance(error, NotLeaderError) else None
+        if leader is not None and is_tls(leader) == is_tls(self.server):
+            self._go(leader)
+        elif isinstance(error, (ConnectError, NotLeaderError)) and len(self._servers) > 1:
+            known = self._servers.index(self.server) if self.server in self._servers else -1
+            self._go(self._servers[(known + 1) % len(self._servers)])
+
+    def _go(self, server: str) -> None:
+        """The old channel is left to those who still use it, and closes with the last of them."""
+        if server != self.server:
+            self.server, self._client = server, None
 
     def _action(self, name: str, body: Mapping[str, Any], timeout_s: float) -> list[dict[str, Any]]:
         options = self._options(timeout_s)
@@ -195,7 +231,11 @@ class Connection:
         self, schema: pa.Schema, batches: Sequence[pa.RecordBatch], *, timeout_s: float | None
     ) -> list[dict[str, Any]]:
         """Sends batches one after the other, waiting for each answer; returns one answer per batch."""
-        options = self._options(self.timeout_s if timeout_s is None else timeout_s)
+        with self._following():
+            return self._put(schema, batches, self.timeout_s if timeout_s is None else timeout_s)
+
+    def _put(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch], timeout_s: float) -> list[dict[str, Any]]:
+        options = self._options(timeout_s)
         descriptor = flight.FlightDescriptor.for_command(json.dumps({"op": "produce"}).encode())
         with _Errors(self.server):
             writer, reader = self._channel().do_put(descriptor, schema, options=options)
@@ -252,7 +292,7 @@ def from_flight(error: Exception, *, server: str) -> HeadwaterError:
     if detail is not None:
         try:
             found = _from_detail(detail, server)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, ConfigError):
             found = BrokerError(f"{server} sent an error that cannot be read: {json.dumps(detail)}")
         found.detail = detail
         return found
@@ -311,6 +351,9 @@ def _from_detail(detail: Mapping[str, Any], server: str) -> HeadwaterError:
             return FencedError(message, group=str(detail["group"]), reader_epoch=int(detail["reader_epoch"]))
         case "full":
             return FullError(message, partition=detail.get("partition"))
+        case "not_leader":
+            leader = detail.get("leader")
+            return NotLeaderError(message, leader=None if leader is None else parse_server(str(leader)))
         case "stopped" | "unavailable":
             stopped = detail["error"] == "stopped"
             return UnavailableError(message, partition=detail.get("partition"), stopped=stopped)

@@ -58,7 +58,9 @@ _PRODUCE_SCHEMA = pa.schema(
 
 class Client:
     """A client of the broker at `server` (`grpc://host:port`; default: HEADWATER_SERVER, otherwise port 8815 on this
-    host).
+    host). Several addresses are the nodes of one cluster: calls that change nothing go on at its leader, also after
+    another node has taken over, and a stream goes on at its next offset. A call that changes something raises
+    NotLeaderError or ConnectError, and the next call goes to another node.
 
     `timeout_s` limits each call including its retries. Streams are limited only if `fetch` or `tail` say so, but a dead
     peer is detected after 30 s. The first call opens the connection. Every method raises `HeadwaterError`. Without
@@ -76,7 +78,7 @@ class Client:
 
     def __init__(
         self,
-        server: str | None = None,
+        server: str | Sequence[str] | None = None,
         *,
         timeout_s: float = 30.0,
         retries: int = 4,
@@ -93,13 +95,13 @@ class Client:
             raise ConfigError("give certificates as files or as tls, not both")
         if tls is not None:
             files = tls
-        elif not files.is_given and is_tls(address):
+        elif not files.is_given and is_tls(address if isinstance(address, str) else next(iter(address), "")):
             files = TlsReferences.from_environment()
         self._flight = FlightClient(address, timeout_s=timeout_s, retries=retries, credentials=shown, tls=files)
 
     @property
     def server(self) -> str:
-        """The complete address."""
+        """The complete address; of several, the one in use."""
         return self._flight.server
 
     def __enter__(self) -> Client:

@@ -8,6 +8,7 @@ HeadwaterError
 ├── ConnectError       no broker answers at that address: start it, or correct the address
 ├── DeadlineError      no answer in time: ask again, or allow more time
 ├── UnavailableError   the broker answers but cannot serve this partition now
+│   └── NotLeaderError     another node of the cluster serves clients: ask the one that the error names
 ├── RefusedError       the request is wrong, or not allowed: change it
 │   └── NotFoundError      the named object does not exist
 ├── OutOfRangeError    the offset is gone or does not exist yet: choose one within the bounds of the error
@@ -96,6 +97,15 @@ class UnavailableError(HeadwaterError):
         super().__init__(message)
         self.partition = partition
         self.stopped = stopped
+
+
+class NotLeaderError(UnavailableError):
+    """Another node of the cluster serves clients: `leader` is its Flight address, None if it is not known. A write that
+    waited when its node stopped leading may have happened or not."""
+
+    def __init__(self, message: str, *, leader: str | None = None) -> None:
+        super().__init__(message)
+        self.leader = leader
 
 
 class RefusedError(HeadwaterError):

@@ -64,11 +64,13 @@ class FlightClient:
     `timeout_s` limits a call including its retries. Calls that change nothing are retried while the broker is
     unreachable, up to `retries` times with growing pauses. The others are tried once, because without an answer it is
     unknown whether the change happened. Arguments that are None are left out of the request.
+
+    Several addresses are those of one cluster: `Connection` says how its leader is followed.
     """
 
     def __init__(
         self,
-        server: str,
+        server: str | Sequence[str],
         *,
         timeout_s: float = 30.0,
         retries: int = 4,
@@ -79,7 +81,7 @@ class FlightClient:
 
     @property
     def server(self) -> str:
-        """The complete address."""
+        """The complete address; of several, the one in use."""
         return self._connection.server
 
     def close(self) -> None:
