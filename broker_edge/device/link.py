@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +97,8 @@ class Link:
     `inflight_max` limits publishes without a PUBACK: `send` waits for a free slot. `on_message` gets (topic, payload),
     and the PUBACK is sent when it has returned. `receive_maximum` limits the messages that the broker sends before a
     PUBACK. With `version=4` the link speaks MQTT 3.1.1, where the broker's own window is that limit. `scheme` is
-    that of an address (`mqtts`, `ws`, `wss`); with TLS, the certificates are read for each connection.
+    that of an address (`mqtts`, `ws`, `wss`); with TLS, the certificates are read for each connection. `others` are
+    further nodes of a cluster: the link goes to the one that serves clients.
     """
 
     def __init__(
@@ -118,9 +119,10 @@ class Link:
         scheme: str = "mqtt",
         path: str = WS_PATH,
         tls: TlsReferences | None = None,
+        others: Sequence[MqttAddress] = (),
     ) -> None:
         self._client_id = client_id
-        self._at = MqttAddress(host, port, scheme, path)
+        self._servers = (MqttAddress(host, port, scheme, path), *others)
         self._tls = tls or TlsReferences()
         self._receive_maximum = receive_maximum
         self._filter, self._on_message = subscribe, on_message
@@ -145,6 +147,11 @@ class Link:
             self._client.set_auth_credentials(user, password)
             if password is not None and not self._at.is_tls:
                 warn_in_clear(str(self._at), self._at.host, self._at.secure_scheme)
+
+    @property
+    def _at(self) -> MqttAddress:
+        """Where the connection is, or the next one will be."""
+        return self._client.at  # type: ignore[no-any-return]
 
     @property
     def connected(self) -> bool:
@@ -319,7 +326,7 @@ class Link:
                 options["receive_maximum"] = self._receive_maximum
         client = WireClient(
             self._client_id,
-            at=self._at,
+            servers=self._servers,
             tls=self._tls,
             clean_session=False,
             persistent_storage=self._inflight,

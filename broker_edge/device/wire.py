@@ -3,6 +3,9 @@
 gmqtt connects with one TLS context for ever, and buffers packets of any size. Here each connection reads the
 certificates again, so that a renewed one counts, and ends at the header of a packet that is too large. The reason for
 which a connection ended before the broker's first answer is kept.
+
+Of the nodes of a cluster one serves clients: a node that refuses with its address is believed, and where there are
+several addresses the next one is tried.
 """
 
 from __future__ import annotations
@@ -11,10 +14,13 @@ import asyncio
 import contextlib
 import logging
 import ssl
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gmqtt import Client
 from gmqtt.mqtt.connection import MQTTConnection
+from gmqtt.mqtt.constants import MQTTv50
 from gmqtt.mqtt.protocol import MQTTProtocol
 
 from broker_edge.device.websocket import PACKET_BYTES_MAX, open_websocket
@@ -25,19 +31,54 @@ from broker_edge.tls import TlsReferences, ssl_context, tls_reason
 log = logging.getLogger(__name__)
 
 _PACKET_TOO_LARGE = 0x95
+_USE_ANOTHER_SERVER = 0x9C
+_UNAVAILABLE = {5: 0x88, 4: 3}
+"""CONNACK of a node without a leader, and of any node to a client of MQTT 3.1.1, by protocol level."""
 _FIXED_HEADER_BYTES_MAX = 5
+_PORT_MAX = 65_535
 
 
 class WireClient(Client):  # type: ignore[misc]
-    """`refused` becomes the reason of a TLS handshake that failed for good; nobody else sets it."""
+    """`refused` becomes the reason of a TLS handshake that failed for good; nobody else sets it. `at` is the address of
+    the next connection, of `servers` or one that a node has named."""
 
-    def __init__(self, client_id: str, *, at: MqttAddress, tls: TlsReferences, **options: Any) -> None:
+    def __init__(self, client_id: str, *, servers: Sequence[MqttAddress], tls: TlsReferences, **options: Any) -> None:
         super().__init__(client_id, **options)
-        self.at, self.tls = at, tls
+        self.servers, self.at, self.tls = tuple(servers), servers[0], tls
+        handler = self._package_handler
+        # The handler looks up both by name on itself.
+        self._gmqtt_connack, self._gmqtt_retries = handler._handle_connack_packet, handler._is_retryable_connack
+        handler._handle_connack_packet, handler._is_retryable_connack = self._connack, self._retries
         self.refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.answered = False
         """Whether the broker has sent anything in any connection."""
         self._is_ended = False
+
+    def _connack(self, cmd: int, packet: bytes) -> None:
+        """Chooses the address of the next connection, if this one is refused because another node serves."""
+        level = self._connection_state.protocol_version
+        code = packet[1] if len(packet) > 1 else 0
+        if code == _USE_ANOTHER_SERVER and level == MQTTv50:
+            properties, _ = self._package_handler._parse_properties(packet[2:])
+            named = (properties or {}).get("server_reference", [""])[0]
+            self.at = self._named(named) or self._next()
+        elif code == _UNAVAILABLE.get(level):
+            self.at = self._next()
+        self._gmqtt_connack(cmd, packet)
+
+    def _retries(self, code: int) -> bool:
+        return code == _USE_ANOTHER_SERVER or bool(self._gmqtt_retries(code))
+
+    def _named(self, reference: str) -> MqttAddress | None:
+        """An address `host:port` with the protocol of ours, so that TLS stays TLS."""
+        host, _, port = reference.partition(" ")[0].rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
+            return None
+        return replace(self.at, host=host.strip("[]"), port=int(port))
+
+    def _next(self) -> MqttAddress:
+        known = self.servers.index(self.at) if self.at in self.servers else -1
+        return self.servers[(known + 1) % len(self.servers)]
 
     def end(self) -> None:
         """Makes no further connection, and cuts the one that there is.
@@ -90,6 +131,7 @@ class WireClient(Client):  # type: ignore[misc]
             transport, _ = await loop.create_connection(lambda: protocol, self.at.host, self.at.port, ssl=context)
         except OSError as error:
             self.note(error)
+            self.at = self._next()
             raise
         return transport
 
