@@ -80,7 +80,7 @@ fn find_again<'a>(
     let has_ended = part.search(&mut costly) && part.take_changes(&mut costly);
     let found = has_ended.then(|| Rc::clone(costly.matches()));
     if let Some(found) = &found {
-        routing.note_costly(id, found.targets.len(), costly.work);
+        routing.note_costly(id, found.delivery_work(), costly.work);
     }
     routing.costly.put(costly);
     found

@@ -17,6 +17,7 @@ use crate::engine::{ConnKey, SessionKey};
 
 use super::Routing;
 use super::router::Options;
+use super::work::work_of_deliveries;
 
 /// Limit on cached topics; an entry takes about 200 bytes.
 const TOPICS_MAX: usize = 100_000;
@@ -65,12 +66,20 @@ impl Matches {
         !self.targets.is_empty() || !self.groups.is_empty()
     }
 
+    /// The work of delivering a record to all of them.
+    pub fn delivery_work(&self) -> u64 {
+        work_of_deliveries(self.targets.len(), self.ids())
+    }
+
+    fn ids(&self) -> usize {
+        self.targets.iter().map(Target::ids).sum()
+    }
+
     /// The memory that it takes.
     fn bytes(&self) -> usize {
-        let ids: usize = self.targets.iter().map(Target::ids).sum();
         self.targets.capacity() * size_of::<Target>()
             + self.groups.capacity() * size_of::<GroupId>()
-            + ids * size_of::<u32>()
+            + self.ids() * size_of::<u32>()
     }
 }
 
@@ -86,7 +95,7 @@ pub struct Topic {
     matches: Rc<Matches>,
     /// The work of finding them.
     work: u64,
-    receivers: usize,
+    delivery_work: u64,
 }
 
 impl Topic {
@@ -95,9 +104,9 @@ impl Topic {
         self.work
     }
 
-    /// How many sessions got its records when they were last found.
-    pub fn receivers(&self) -> usize {
-        self.receivers
+    /// The work of delivering one of its records to the receivers that were last found.
+    pub fn delivery_work(&self) -> u64 {
+        self.delivery_work
     }
 }
 
@@ -179,7 +188,7 @@ impl Routing {
             matched_at: u64::MAX,
             matches: Rc::default(),
             work: 0,
-            receivers: 0,
+            delivery_work: 0,
         });
         TopicId {
             index,
@@ -215,7 +224,7 @@ impl Routing {
         self.topics.make_room(found.bytes());
         let before = self.topic_mut(id).map_or(0, |topic| {
             topic.matched_at = epoch;
-            (topic.work, topic.receivers) = (work, found.targets.len());
+            (topic.work, topic.delivery_work) = (work, found.delivery_work());
             std::mem::replace(&mut topic.matches, Rc::clone(&found)).bytes()
         });
         self.topics.matches_bytes += found.bytes();
@@ -224,9 +233,9 @@ impl Routing {
     }
 
     /// Notes what a costly topic takes; its receivers are kept elsewhere.
-    pub fn note_costly(&mut self, id: TopicId, receivers: usize, work: u64) {
+    pub fn note_costly(&mut self, id: TopicId, delivery_work: u64, work: u64) {
         if let Some(topic) = self.topic_mut(id) {
-            (topic.work, topic.receivers) = (work, receivers);
+            (topic.work, topic.delivery_work) = (work, delivery_work);
         }
     }
 

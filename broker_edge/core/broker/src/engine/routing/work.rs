@@ -6,8 +6,9 @@ use std::cell::Cell;
 use super::Routing;
 use super::topics::{Topic, TopicId};
 
-/// So many deliveries of a record count as much as a visited node.
+/// So many deliveries of a record count as much as a visited node, and so many subscription identifiers in them.
 const RECEIVERS_PER_WORK: u64 = 4;
+const IDS_PER_WORK: u64 = 8;
 /// So much more a visited node counts as a part of what a turn may do.
 const VISIT_TURN_WORK: u64 = 8;
 /// With more work in one read, the other packets of a connection wait for the next turn. The unit is a visited node of
@@ -52,6 +53,11 @@ impl PacketCost {
             }
         }
     }
+}
+
+/// What it takes to deliver a record to so many receivers, with so many subscription identifiers together.
+pub fn work_of_deliveries(receivers: usize, ids: usize) -> u64 {
+    receivers as u64 / RECEIVERS_PER_WORK + ids as u64 / IDS_PER_WORK
 }
 
 impl Routing {
@@ -99,8 +105,8 @@ impl Routing {
     /// Counts that a record of this topic will be delivered.
     #[inline]
     pub fn charge_record(&self, id: TopicId) {
-        let receivers = self.topic(id).map_or(0, Topic::receivers);
+        let work = self.topic(id).map_or(0, Topic::delivery_work);
         let deliveries = &self.work.deliveries;
-        deliveries.set(deliveries.get() + receivers as u64 / RECEIVERS_PER_WORK);
+        deliveries.set(deliveries.get() + work);
     }
 }

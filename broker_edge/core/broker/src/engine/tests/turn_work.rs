@@ -259,3 +259,46 @@ fn small_packets_wait_for_the_turns_of_others_when_they_cost_more_than_their_byt
         }
     }
 }
+
+#[test]
+fn publishes_that_are_delivered_with_many_identifiers_wait_for_the_turns_of_others() {
+    const LEVELS: usize = 7;
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Never);
+    let mut reader = Member::new("reader", V5);
+    reader.connect(&mut rig, true, 1000);
+    for number in 0..1 << LEVELS {
+        let level = |at: usize| if number >> at & 1 == 0 { "l" } else { "+" };
+        let filter = (0..LEVELS).map(level).collect::<Vec<_>>().join("/");
+        let id = [Property::SubscriptionIdentifier(number + 1)];
+        reader.subscribe_with(&mut rig, &filter, QoS::AtMostOnce, &id);
+    }
+    let topic = ["l"; LEVELS].join("/");
+    let key = rig.connect(ConnectFields::new(V5, "flood"));
+    // From now on its receivers are known.
+    rig.publish_to(&topic, false, key, V5, 1, "x");
+    assert_eq!(rig.packets(key, V5, 1), ["puback 1"]);
+    let fields = PublishFields {
+        version: V5,
+        dup: false,
+        qos: QoS::AtMostOnce,
+        retain: false,
+        topic: &topic,
+        packet_id: None,
+        properties: &[],
+        extra: &[],
+    };
+    let mut one = Vec::new();
+    fields.encode(&mut one, b"").expect("a small packet");
+    let flood = one.repeat(READ_BYTES / one.len());
+    rig.engine.begin(rig.now);
+    rig.engine.receive(key, &flood, true);
+    let conn = rig.engine.clients.conn(key).expect("it is open");
+    assert!(conn.pauses.has(Pause::Work));
+    let handled = (flood.len() - conn.unparsed.bytes.len()) / one.len();
+    let identifiers = handled << LEVELS;
+    assert!(identifiers < 1 << 18, "{identifiers} identifiers in a read");
+    let other = rig.connect(ConnectFields::new(V5, "other"));
+    rig.publish(other, V5, 1, "x");
+    assert_eq!(rig.packets(other, V5, 1), ["puback 1"]);
+}
