@@ -337,7 +337,7 @@ impl Partition {
         Ok(topics.unwrap_or_default())
     }
 
-    /// The same for those that are wanted. `None` if their names take more than `bytes_max`: a log may have more names
+    /// The same for those that are wanted. `None` if they take more memory than `bytes_max`: a log may have more names
     /// than there is memory.
     pub fn topics_within(
         &self,

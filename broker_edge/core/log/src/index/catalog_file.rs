@@ -32,6 +32,9 @@ const FIXED_BYTES: usize = 44;
 /// Larger than any file that is written.
 const BYTES_MAX: usize = 1 << 28;
 
+/// About what a topic takes in memory beside its name.
+const ENTRY_BYTES: usize = 128;
+
 /// Topics with their extents. Names are shared by its clones.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct TopicMap {
@@ -66,8 +69,9 @@ impl TopicMap {
         });
     }
 
-    pub fn names_bytes(&self) -> usize {
-        self.names_bytes
+    /// About the memory that they take.
+    pub fn memory_bytes(&self) -> usize {
+        self.names_bytes + self.by_name.len() * ENTRY_BYTES
     }
 
     /// Whether these are more topics than are held in memory.

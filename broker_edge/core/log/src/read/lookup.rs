@@ -100,7 +100,7 @@ impl Reader {
         let log_start = self.status.log_start();
         let mut topics = TopicMap::default();
         let mut add = |topic: &str, extent: TopicExtent| {
-            if topics.names_bytes() <= bytes_max && wanted(topic) {
+            if topics.memory_bytes() <= bytes_max && wanted(topic) {
                 topics.extend(topic, extent);
             }
         };
@@ -113,7 +113,7 @@ impl Reader {
             });
         self.topics
             .for_each(&mut |topic, extent| add(topic, extent.clone()))?;
-        if topics.names_bytes() > bytes_max {
+        if topics.memory_bytes() > bytes_max {
             return Ok(None);
         }
         let mut topics: Vec<TopicRange> = topics

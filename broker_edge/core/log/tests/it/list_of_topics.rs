@@ -244,3 +244,24 @@ fn long_names_are_held_up_to_a_number_of_bytes_and_listed_all_the_same() {
     assert_eq!(within(&|topic| topic.starts_with("7/"), 1 << 20), Some(1));
     assert_eq!(within(&|_| true, 40 << 20), Some(600));
 }
+
+#[test]
+fn a_list_of_many_short_names_counts_more_than_their_bytes() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    let mut records = Records::new();
+    let client = records.client("client").expect("room");
+    for number in 0..1000 {
+        let topic = records.topic(&number.to_string(), 0..1).expect("room");
+        let meta = RecordMeta::new(topic, client, 0);
+        records.push(meta, b"x").expect("room");
+    }
+    let range = telemetry(&log).append(records).expect("taken");
+    await_durable(telemetry(&log), range.end);
+    let within = |bytes_max| {
+        let topics = telemetry(&log).topics_within(&|_| true, bytes_max);
+        topics.expect("topics").map(|topics| topics.len())
+    };
+    assert_eq!(within(64 << 10), None);
+    assert_eq!(within(1 << 20), Some(1000));
+}

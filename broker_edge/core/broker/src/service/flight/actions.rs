@@ -50,7 +50,7 @@ pub async fn act(
     shared: &Arc<Shared>,
     caller: Caller,
     action: &Action,
-) -> Result<Vec<Value>, Refusal> {
+) -> Result<Vec<String>, Refusal> {
     let body = &action.body;
     match action.r#type.as_str() {
         name @ "backup" => caller.must_operate(name)?,
@@ -59,7 +59,7 @@ pub async fn act(
     }
     if action.r#type == "version" {
         request::read::<request::Empty>("version", body)?;
-        return Ok(vec![offsets::version(shared)]);
+        return Ok(vec![offsets::version(shared).to_string()]);
     }
     let office = shared.office.get()?;
     let groups = &office.groups;
@@ -106,7 +106,7 @@ pub async fn act(
         }
         other => return Err(Refusal::not_found(format!("there is no action `{other}`"))),
     };
-    Ok(vec![one])
+    Ok(vec![one.to_string()])
 }
 
 async fn report_gap(

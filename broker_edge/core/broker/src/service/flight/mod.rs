@@ -104,7 +104,7 @@ fn flight_info(
         .with_total_records(i64::try_from(end.saturating_sub(start)).unwrap_or(i64::MAX))
         .with_total_bytes(i64::try_from(partition.size_bytes()).unwrap_or(i64::MAX))
         .with_ordered(true)
-        .with_app_metadata(json!({"log_id": shared.log_id, "topics": rows}).to_string());
+        .with_app_metadata(offsets::topics_text(shared, &rows));
     info.try_with_schema(&SCHEMA)
         .map_err(|error| Refusal::internal(error.to_string()))
 }
@@ -183,7 +183,7 @@ impl FlightService for Flight {
         let answers = answers.map_err(|refusal| self.refuse_caller(&caller, "action", refusal))?;
         let results = answers
             .into_iter()
-            .map(|answer| Ok(arrow_flight::Result::new(answer.to_string())));
+            .map(|answer| Ok(arrow_flight::Result::new(answer)));
         Ok(Response::new(Box::pin(stream::iter(results))))
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use headwater_log::{Gap, Offset, Partition};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::VERSION;
@@ -41,8 +42,36 @@ pub fn reachable<'a>(
         .filter(move |partition| filters.can_reach(partition.class(), classes))
 }
 
+/// A topic in an answer. There may be half a million of a partition, so each stays small until it is text.
+#[derive(Debug, Serialize)]
+pub struct TopicRow<'p> {
+    class: &'static str,
+    first: u64,
+    name: &'p str,
+    next: u64,
+    partition: u32,
+    topic: Box<str>,
+}
+
+/// An answer with these rows.
+pub fn topics_text(shared: &Shared, rows: &[TopicRow<'_>]) -> String {
+    #[derive(Serialize)]
+    struct Topics<'a> {
+        log_id: &'a str,
+        topics: &'a [TopicRow<'a>],
+    }
+    let answer = Topics {
+        log_id: &shared.log_id,
+        topics: rows,
+    };
+    serde_json::to_string(&answer).expect("names and numbers are JSON")
+}
+
 /// The answer rows of a partition's wanted topics.
-pub fn topic_rows(partition: &Partition, filters: &Filters) -> Result<Vec<Value>, Refusal> {
+pub fn topic_rows<'p>(
+    partition: &'p Partition,
+    filters: &Filters,
+) -> Result<Vec<TopicRow<'p>>, Refusal> {
     let high_watermark = partition.high_watermark();
     let too_large = || {
         Refusal::exhausted(format!(
@@ -65,14 +94,14 @@ pub fn topic_rows(partition: &Partition, filters: &Filters) -> Result<Vec<Value>
         if bytes > ANSWER_BYTES_MAX {
             return Err(too_large());
         }
-        rows.push(json!({
-            "topic": range.topic,
-            "class": partition.class().name(),
-            "partition": partition.id().0,
-            "name": partition.name(),
-            "first": range.first.0,
-            "next": range.next.min(high_watermark).0,
-        }));
+        rows.push(TopicRow {
+            class: partition.class().name(),
+            first: range.first.0,
+            name: partition.name(),
+            next: range.next.min(high_watermark).0,
+            partition: partition.id().0,
+            topic: range.topic.into(),
+        });
     }
     Ok(rows)
 }
@@ -83,17 +112,22 @@ pub fn topics(
     caller: &Caller,
     body: request::Topics,
     stop: &Arc<AtomicBool>,
-) -> Result<Vec<Value>, Refusal> {
+) -> Result<Vec<String>, Refusal> {
     let filters = request::filters(body.filters, body.pattern, caller, Access::Receive, stop)?;
-    let mut rows = Vec::new();
+    let (mut answers, mut rows) = (Vec::new(), Vec::new());
     for partition in reachable(shared, &filters) {
-        rows.extend(topic_rows(partition, &filters)?);
+        for row in topic_rows(partition, &filters)? {
+            rows.push(row);
+            if rows.len() == TOPICS_A_RESULT {
+                answers.push(topics_text(shared, &rows));
+                rows.clear();
+            }
+        }
     }
-    let answer = |rows: &[Value]| json!({"log_id": shared.log_id, "topics": rows});
-    if rows.is_empty() {
-        return Ok(vec![answer(&[])]);
+    if !rows.is_empty() || answers.is_empty() {
+        answers.push(topics_text(shared, &rows));
     }
-    Ok(rows.chunks(TOPICS_A_RESULT).map(answer).collect())
+    Ok(answers)
 }
 
 pub fn offsets(
@@ -197,4 +231,14 @@ pub fn epoch_of_record_before(
         .epoch_before(offset)
         .map_err(|error| Refusal::from_read(partition, error))?;
     Ok(epoch.map(|epoch| epoch.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ROW_BYTES, TopicRow};
+
+    #[test]
+    fn a_row_takes_no_more_memory_than_it_counts() {
+        assert!(size_of::<TopicRow<'_>>() <= ROW_BYTES);
+    }
 }
