@@ -109,6 +109,8 @@ metrics! {
             pub session_bytes: Gauge =
                 "session_bytes", "Bytes of filters, wills and long client ids that count towards mqtt.max_session_bytes";
             pub subscriptions: Gauge = "subscriptions", "Subscriptions of all sessions";
+            pub send_waiting_bytes: Gauge =
+                "send_waiting_bytes", "Bytes that wait for sockets and count towards mqtt.send_budget_bytes";
             pub packets_received: Counter = "packets_received", "Packets received";
             pub packets_sent: Counter = "packets_sent", "Packets sent";
             pub bytes_received: Counter = "received_bytes", "Bytes received";

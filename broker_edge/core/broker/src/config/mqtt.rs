@@ -66,6 +66,9 @@ settings! {
         session_expiry_max: Age = days(30), age(ms(0), days(36_500));
         /// Encoded deliveries that wait for one socket.
         out_buffer_bytes: ByteSize = kib(256), bytes(kib(4), mib(64));
+        /// Encoded deliveries that wait for all sockets together. Once half of it is used, each connection may use less
+        /// than `out_buffer_bytes`, but always 16 KiB and one packet.
+        send_budget_bytes: ByteSize = mib(256), bytes(mib(1), gib(64));
         /// Publishes per second that one client may send, with bursts of one second's worth. The broker reads from a
         /// faster client more slowly. Without a value there is no limit.
         max_messages_per_second: Option<u32> = None, whole(1, 10_000_000);

@@ -44,6 +44,7 @@ mod shared;
 mod shared_cost;
 mod shared_histories;
 mod shared_tenants;
+mod slow_readers;
 mod stage;
 mod state_waits;
 pub(in crate::engine) mod stored_bytes;

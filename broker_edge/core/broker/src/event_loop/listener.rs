@@ -19,6 +19,9 @@ use crate::transport::{BACKLOG, BoundListener, ListenerProtocol};
 
 /// The most connections accepted in a turn, so that a storm does not delay existing ones.
 const ACCEPTS_MAX: usize = 64;
+/// What a socket accepts and does not send yet. A client that reads nothing otherwise makes the kernel keep megabytes
+/// for it. What is on its way is not limited: that is the speed of a connection over a long line.
+const UNSENT_BYTES_MAX: u32 = 128 << 10;
 /// When the reserve is used up too, connections wait in the backlog and the listener pauses this long.
 const REST: Duration = Duration::from_millis(500);
 /// A lack of descriptors is logged at most this often.
@@ -37,7 +40,10 @@ pub struct Listener {
 
 impl Listener {
     pub fn new(bound: BoundListener, registry: &Registry, token: Token) -> io::Result<Self> {
-        SockRef::from(&bound.listener).listen(BACKLOG)?;
+        let socket = SockRef::from(&bound.listener);
+        // The connections inherit it.
+        socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
+        socket.listen(BACKLOG)?;
         bound.listener.set_nonblocking(true)?;
         let mut listener = TcpListener::from_std(bound.listener);
         registry.register(&mut listener, token, Interest::READABLE)?;
@@ -129,7 +135,28 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{open_files_max, prepare_descriptors};
+    use super::*;
+
+    #[test]
+    fn a_connection_keeps_little_that_is_not_sent() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let bound = BoundListener {
+            listener,
+            speaks: ListenerProtocol {
+                proxy: false,
+                tls: None,
+                websocket: false,
+                origins: Arc::default(),
+            },
+        };
+        let poll = mio::Poll::new().expect("a poll");
+        let mut listener = Listener::new(bound, poll.registry(), Token(0)).expect("a listener");
+        let _client = std::net::TcpStream::connect(address).expect("it listens");
+        let (stream, _) = listener.accept().expect("a connection");
+        let unsent = SockRef::from(&stream).tcp_notsent_lowat();
+        assert_eq!(unsent.expect("an option of the socket"), UNSENT_BYTES_MAX);
+    }
 
     #[test]
     fn the_table_of_descriptors_has_its_full_size_before_anybody_comes() {

@@ -131,10 +131,11 @@ impl CatchingUp<'_> {
         flight: InflightState,
         record: Option<&RecordView<'_>>,
     ) -> Delivered {
+        let room = self.clients.send_budget.room(self.env);
         let Some((session, conn)) = self.clients.pair(key, conn_key) else {
             return Delivered::Skipped;
         };
-        if conn.lacks_room(&self.env.settings) {
+        if conn.lacks_room(room) {
             return Delivered::NoRoom;
         }
         // The rights may have been revoked since the first sending.

@@ -6,6 +6,7 @@ mod credentials;
 mod out;
 mod pace;
 pub mod rates;
+mod send_budget;
 pub mod timers;
 
 use std::collections::BTreeMap;
@@ -29,6 +30,7 @@ use super::{ConnKey, Connection, Session, SessionKey, Slab};
 use budget::Budget;
 use out::{Outgoing, PayloadHolders};
 use rates::ActiveRates;
+use send_budget::SendBudget;
 use timers::{Timer, Timers};
 
 #[derive(Default)]
@@ -45,6 +47,8 @@ pub struct Clients {
     /// Until when connections are taken to be paused for their work.
     costly_until_ms: u64,
     outgoing: Outgoing,
+    /// Of what waits for the sockets.
+    pub(super) send_budget: SendBudget,
     payload_holders: PayloadHolders,
     active_rates: ActiveRates,
     /// Of the bytes of large packets that are being received.

@@ -166,6 +166,7 @@ impl Clients {
             is_new.then_some(holders.read_bytes)
         });
         let left = conn.out_len();
+        self.send_budget.recount(conn, left);
         if left > 0 {
             conn.out_blocked = is_full;
         } else {
@@ -178,7 +179,7 @@ impl Clients {
         if is_paused && count > 0 {
             conn.last_read_ms = env.now.mono_ms;
         }
-        if left > env.settings.mqtt.out_buffer_bytes.as_usize() / 2 {
+        if left > self.send_budget.room(env) / 2 {
             return None;
         }
         let wakes = std::mem::take(&mut conn.wake_when_drained);
@@ -202,7 +203,8 @@ impl Clients {
 
     /// Forgets a connection and keeps its buffer for others.
     pub(in crate::engine) fn remove(&mut self, key: ConnKey) {
-        if let Some(conn) = self.conns.remove(key) {
+        if let Some(mut conn) = self.conns.remove(key) {
+            self.send_budget.recount(&mut conn, 0);
             self.outgoing.recycle(conn.out);
         }
     }

@@ -42,6 +42,11 @@ const PULL_BYTES: usize = 4 << 20;
 const TURN_WORK_MAX: u64 = 1 << 14;
 /// So many deliveries are as much work as a visited node.
 const DELIVERIES_PER_WORK: u64 = 32;
+/// So many bytes copied to the buffers of connections are as much: a turn copies 64 MiB, for which there must be memory
+/// until they are sent.
+const COPIED_BYTES_PER_WORK: u64 = 4 << 10;
+/// A run that would copy more to all its receivers is sent in parts.
+const RUN_BYTES_MAX: usize = 64 << 20;
 
 /// What is known of the receivers of a topic in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +76,7 @@ impl Dispatching<'_> {
     /// Sends the records below the new high watermarks to the live sessions.
     pub fn run(&mut self) {
         self.routing.take_work();
+        self.clients.send_budget.begin_turn();
         let due = self.delivery.due(self.env).count() as u64;
         for (partition, index) in self.env.partitions.iter().zip(0..) {
             let index = PartitionIndex(index);
@@ -120,7 +126,9 @@ impl Dispatching<'_> {
 
     /// The work of this turn so far.
     fn work(&self) -> u64 {
-        self.routing.work() + self.observe.counted(Count::Deliveries) / DELIVERIES_PER_WORK
+        self.routing.work()
+            + self.observe.counted(Count::Deliveries) / DELIVERIES_PER_WORK
+            + self.clients.send_budget.copied_bytes() / COPIED_BYTES_PER_WORK
     }
 
     /// Sends the records of a batch from the live offset on, and returns the offset where it stopped: at the end of the
@@ -172,7 +180,7 @@ impl Dispatching<'_> {
         let mut start = first;
         while start < batch.len() {
             let topic = batch.topic_index(start);
-            let end = (start + 1..batch.len())
+            let mut end = (start + 1..batch.len())
                 .find(|index| batch.topic_index(*index) != topic)
                 .unwrap_or(batch.len());
             if let Some(topic) = topics.get_mut(usize::from(topic))
@@ -197,12 +205,14 @@ impl Dispatching<'_> {
                 } else {
                     TopicUse::Unwanted
                 };
-                let run = TopicRun {
+                let mut run = TopicRun {
                     batch,
                     partition,
                     start,
                     end,
                 };
+                run.limit(RUN_BYTES_MAX / matches.targets.len().max(1));
+                end = run.end;
                 self.deliver_run(run, &matches);
             }
             start = end;
@@ -247,6 +257,7 @@ impl Dispatching<'_> {
     /// Copies the encoded run to one subscriber. Returns false if it does not fit as a whole.
     #[inline]
     fn copy_run(&mut self, run: TopicRun<'_>, target: &Target) -> bool {
+        let room = self.clients.send_budget.room(self.env);
         let Some((session, writer)) = self.clients.writing_pair(target.session, target.conn) else {
             return true;
         };
@@ -267,14 +278,14 @@ impl Dispatching<'_> {
             .get(run, layout, self.env.now.wall_us);
         if session.window.room(session.window_max) < template.with_id
             || (template.has_qos2 && session.stored)
-            || conn.out_len() + template.total_len
-                > self.env.settings.mqtt.out_buffer_bytes.as_usize()
+            || conn.out_len() + template.total_len > room
             || template.largest > conn.packet_max as usize
         {
             return false;
         }
         let conn = writer.begin();
         let base = conn.out.len();
+        conn.reserve_out(template.bytes.len(), room);
         conn.out.extend_from_slice(&template.bytes);
         for (at, index) in &template.shares {
             conn.shares.push(base + at, run.batch, *index);
@@ -294,6 +305,7 @@ impl Dispatching<'_> {
             }
         }
         conn.traffic.sent_messages += template.entries.len() as u64;
+        self.clients.send_budget.note_copied(template.bytes.len());
         self.observe
             .count(Count::PublishSentBytes, template.payload_bytes);
         self.observe

@@ -14,7 +14,8 @@ use crate::engine::session_store::Store;
 use crate::engine::shared_groups::Groups;
 use crate::engine::{ConnKey, SessionKey};
 
-use super::encode::{Form, Written, write};
+use super::encode::{Form, Payload, Written, write};
+use super::template::payload_of;
 
 /// The result of one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +42,19 @@ pub struct Packet<'a> {
     pub retain: bool,
 }
 
+/// What a packet takes beside its topic and payload, if it has few properties.
+const HEAD_BYTES: usize = 32;
+
 impl Packet<'_> {
+    /// About what is copied to the buffer of a connection.
+    fn copied_bytes(&self) -> usize {
+        let payload = match payload_of(self.record) {
+            Payload::Shared if self.batch.is_some() => 0,
+            Payload::Shared | Payload::Copied => self.record.payload.len(),
+        };
+        HEAD_BYTES + self.record.topic.len() + payload
+    }
+
     /// The entry for the window; none for QoS 0. An error says why the record is not sent now.
     #[inline]
     fn inflight(&self, session: &Session, qos: QoS) -> Result<Option<Inflight>, Delivered> {
@@ -83,6 +96,7 @@ impl Sender<'_> {
         packet: &Packet<'_>,
     ) -> Delivered {
         let (record, effective) = (packet.record, packet.effective);
+        let room = self.clients.send_budget.room(self.env);
         let Some((session, conn)) = self.clients.pair(key, conn_key) else {
             return Delivered::Skipped;
         };
@@ -99,9 +113,10 @@ impl Sender<'_> {
             session.note_command(packet_id, sent, record);
             return Delivered::Sent;
         }
-        if conn.lacks_room(&self.env.settings) {
+        if conn.lacks_room(room) {
             return Delivered::NoRoom;
         }
+        conn.reserve_out(packet.copied_bytes(), room);
         let form = Form {
             qos,
             retain: packet.retain || (effective.retain_as_published && record.retain),
@@ -129,6 +144,8 @@ impl Sender<'_> {
             }
         }
         conn.traffic.sent_messages += 1;
+        let copied = conn.out.len() - base;
+        self.clients.send_budget.note_copied(copied);
         self.observe
             .count(Count::PublishSentBytes, record.payload.len() as u64);
         self.observe.count(Count::Deliveries, 1);

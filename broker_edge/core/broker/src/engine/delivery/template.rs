@@ -83,6 +83,23 @@ pub struct TopicRun<'a> {
     pub end: usize,
 }
 
+impl TopicRun<'_> {
+    /// Ends the run before more than this is copied to one receiver, but not before its second record.
+    pub fn limit(&mut self, copied_max: usize) {
+        if self.batch.bytes_len() <= copied_max {
+            return;
+        }
+        let mut copied = 0;
+        let is_over = |index: &usize| {
+            let len = self.batch.payload(*index).len();
+            copied += if len < SHARED_BYTES_MIN { len } else { 0 };
+            copied > copied_max
+        };
+        let end = (self.start..self.end).find(is_over);
+        self.end = end.map_or(self.end, |end| end.max(self.start + 1));
+    }
+}
+
 impl Templates {
     /// The run in one layout, encoded on first use.
     #[inline]

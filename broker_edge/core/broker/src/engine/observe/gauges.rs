@@ -28,6 +28,7 @@ gauges! {
     sessions: mqtt,
     session_bytes: mqtt,
     subscriptions: mqtt,
+    send_waiting_bytes: mqtt,
     shared_groups: mqtt,
     draining: detail,
 }

@@ -129,7 +129,7 @@ impl SysTopics<'_> {
         retain: bool,
         effective: &EffectiveOptions,
     ) {
-        let bound = self.env.settings.mqtt.out_buffer_bytes.as_usize();
+        let bound = self.clients.send_budget.room(self.env);
         let Some(conn) = self.clients.writer(key) else {
             return;
         };

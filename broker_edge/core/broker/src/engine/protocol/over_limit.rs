@@ -37,6 +37,7 @@ impl Usage<'_> {
             sessions: count(self.clients.sessions_len()),
             session_bytes: i64::try_from(self.quotas.session_bytes()).unwrap_or(i64::MAX),
             subscriptions: count(self.routing.subscriptions()),
+            send_waiting_bytes: count(self.clients.send_budget.waiting_bytes()),
             shared_groups: count(self.groups.len()),
             draining: i64::from(is_draining),
         }

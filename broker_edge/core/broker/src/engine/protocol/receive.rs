@@ -104,13 +104,14 @@ impl Receiving<'_> {
             || self.env.settings.mqtt.limits_rate()
             || self.clients.was_costly(self.env)
             || self.ingest.is_any_stalled();
+        let room = self.clients.send_budget.room(self.env);
         let Some(conn) = self.clients.conn_mut(key) else {
             return ReadPlan::Wait;
         };
         if conn.acks.len() > PENDING_REPLIES_MAX {
             self.observe.pause(conn, Pause::Acks);
         }
-        if conn.out_len() > self.env.settings.mqtt.out_buffer_bytes.as_usize() {
+        if conn.out_len() > room {
             self.observe.pause(conn, Pause::Out);
         }
         if conn.phase == Phase::Closed || conn.pauses.is_paused() {

@@ -8,7 +8,6 @@ use headwater_mqtt::{ReasonCode, Version};
 use serde::Serialize;
 
 use crate::engine::SessionKey;
-use crate::engine::Settings;
 use crate::engine::containers::lazy_box::{Blank, LazyBox};
 use crate::engine::quotas::AccountId;
 use crate::engine::routing::topics::TopicId;
@@ -171,9 +170,11 @@ pub struct Connection {
     pub subacks_pending: u16,
     /// Encoded bytes that the socket has not taken yet, from `out_sent` on.
     pub out: LazyBox<Vec<u8>>,
-    pub out_sent: usize,
+    pub out_sent: u32,
     /// Large payloads sent between the bytes of `out`.
     pub shares: SharedPayloads,
+    /// What the budget for all connections counts of `out` and `shares`.
+    pub waiting_bytes: u32,
     /// `out` waits until the socket is writable again.
     pub out_blocked: bool,
     /// The session has more to send than `out` had room for.
@@ -215,6 +216,7 @@ impl Connection {
             out: LazyBox::default(),
             out_sent: 0,
             shares: SharedPayloads::default(),
+            waiting_bytes: 0,
             out_blocked: false,
             wake_when_drained: false,
             unparsed: LazyBox::default(),
@@ -245,13 +247,13 @@ impl Connection {
     /// Bytes that wait for the socket.
     #[inline]
     pub fn out_len(&self) -> usize {
-        self.out.len() - self.out_sent + self.shares.bytes()
+        self.out.len() - self.out_sent as usize + self.shares.bytes()
     }
 
-    /// Whether the buffer is full; its session then continues when the buffer was sent.
+    /// Whether as much as `room` waits for the socket; its session then continues when that was sent.
     #[inline]
-    pub fn lacks_room(&mut self, settings: &Settings) -> bool {
-        let is_full = self.out_len() >= settings.mqtt.out_buffer_bytes.as_usize();
+    pub fn lacks_room(&mut self, room: usize) -> bool {
+        let is_full = self.out_len() >= room;
         self.wake_when_drained |= is_full;
         is_full
     }

@@ -13,6 +13,8 @@ use super::connection::Connection;
 /// From this size on a payload is sent from its batch. Copying a smaller one costs less than another slice for the
 /// kernel.
 pub const SHARED_BYTES_MIN: usize = 8 << 10;
+/// A buffer keeps four times this, also when little waits in it.
+const SPARE_BYTES: usize = 16 << 10;
 /// Slices that one send takes.
 pub const SLICES_MAX: usize = 64;
 
@@ -118,8 +120,8 @@ impl<'a> Out<'a> {
 
     pub fn of(conn: &'a Connection) -> Self {
         Self {
-            own: &conn.out[conn.out_sent..],
-            skipped: conn.out_sent,
+            own: &conn.out[conn.out_sent as usize..],
+            skipped: conn.out_sent as usize,
             shares: conn.shares.list(),
             first_sent: conn.shares.first_sent(),
         }
@@ -190,7 +192,9 @@ impl Connection {
     pub fn advance_out(&mut self, count: usize, is_full: bool, hold: impl FnOnce() -> Option<u64>) {
         match &mut self.shares.0 {
             Some(list) => {
-                list.advance(&mut self.out_sent, count);
+                let mut own_sent = self.out_sent as usize;
+                list.advance(&mut own_sent, count);
+                self.out_sent = own_sent as u32;
                 if list.shares.is_empty() {
                     self.shares = SharedPayloads::default();
                 } else if !is_full {
@@ -199,14 +203,34 @@ impl Connection {
                     list.held_since = read_bytes;
                 }
             }
-            None => self.out_sent += count,
+            None => self.out_sent += count as u32,
         }
         // The buffer must not grow for a client that reads, but never everything.
         let left = self.out_len();
-        if left > 0 && self.out_sent >= left && self.shares.bytes() == 0 {
-            self.out.drain(..self.out_sent);
+        let sent = self.out_sent as usize;
+        if left > 0 && sent >= left && self.shares.bytes() == 0 {
+            self.out.drain(..sent);
             self.out_sent = 0;
+            if self.out.capacity() / 4 > left.max(SPARE_BYTES) {
+                self.out.shrink_to(2 * left);
+            }
         }
+    }
+
+    /// Makes room for more bytes. A buffer that only doubles would in the end take twice the `room` of the connection.
+    #[inline]
+    pub fn reserve_out(&mut self, more: usize, room: usize) {
+        let needed = self.out.len() + more;
+        if needed > self.out.capacity() {
+            self.grow_out(needed, room);
+        }
+    }
+
+    #[cold]
+    fn grow_out(&mut self, needed: usize, room: usize) {
+        let doubled = (2 * self.out.capacity()).min(room);
+        let more = needed.max(doubled) - self.out.len();
+        self.out.reserve_exact(more);
     }
 
     /// Copies the payloads if they are held since before then. Returns whether the connection still holds some.

@@ -22,7 +22,7 @@ pub(super) fn subscribe_to(rig: &mut Rig, key: ConnKey, filter: &str, qos: QoS) 
 }
 
 /// Runs turns until nothing is left to do, and returns what a connection was sent.
-fn until_idle(rig: &mut Rig, key: ConnKey, version: Version) -> Vec<String> {
+pub(super) fn until_idle(rig: &mut Rig, key: ConnKey, version: Version) -> Vec<String> {
     let mut sent = Vec::new();
     loop {
         rig.turn();
