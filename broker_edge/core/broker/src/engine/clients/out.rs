@@ -7,7 +7,7 @@ use crate::engine::containers::slab::Marks;
 use crate::engine::env::Env;
 use crate::engine::observe::{Count, Observe};
 use crate::engine::session::connection::Traffic;
-use crate::engine::session::out::Out;
+use crate::engine::session::out::{HeldPayloads, Out};
 use crate::engine::session::pauses::Pause;
 use crate::engine::{ConnKey, Connection, Session, SessionKey};
 
@@ -197,7 +197,12 @@ impl Clients {
             return;
         }
         let before = std::mem::replace(&mut holders.looked_at, holders.read_bytes);
-        let holds = |conn: &mut Connection| conn.copy_payloads_held_before(before);
+        let mut held = HeldPayloads::default();
+        holders.keys.retain(&mut self.conns, |conn| {
+            conn.add_held(&mut held);
+            true
+        });
+        let holds = |conn: &mut Connection| conn.copy_payloads_held_before(before, &held);
         holders.keys.retain(&mut self.conns, holds);
     }
 

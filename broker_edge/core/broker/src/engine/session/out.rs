@@ -2,8 +2,10 @@
 //!
 //! A payload that the socket does not take at once stays in its batch as long as the log would keep the batch in memory
 //! anyway; then the rest of it is copied into the connection's own buffer. So a slow reader keeps no old batch in
-//! memory, and the bound of its buffer bounds its memory.
+//! memory, and the bound of its buffer bounds its memory. A batch stays where the copies would take more than it does:
+//! many slow readers of one large payload take little more than one.
 
+use std::collections::HashMap;
 use std::io::IoSlice;
 
 use headwater_log::Batch;
@@ -29,6 +31,26 @@ struct SharedPayload {
 impl SharedPayload {
     fn payload(&self) -> &[u8] {
         self.batch.payload(self.index)
+    }
+}
+
+/// Bytes of payloads that connections hold, by the place of their batch in memory.
+#[derive(Debug, Default)]
+pub struct HeldPayloads(HashMap<usize, usize>);
+
+impl HeldPayloads {
+    fn add(&mut self, share: &SharedPayload) {
+        *self.0.entry(Self::place_of(&share.batch)).or_default() += share.payload().len();
+    }
+
+    /// Whether copies of what is held of a batch would take more than the batch.
+    fn are_more_than(&self, batch: &Batch) -> bool {
+        let held = self.0.get(&Self::place_of(batch));
+        held.is_some_and(|held| *held > Batch::kept_bytes([batch]))
+    }
+
+    fn place_of(batch: &Batch) -> usize {
+        batch.bytes().as_ptr().addr()
     }
 }
 
@@ -233,10 +255,19 @@ impl Connection {
         self.out.reserve_exact(more);
     }
 
-    /// Copies the payloads if they are held since before then. Returns whether the connection still holds some.
-    pub fn copy_payloads_held_before(&mut self, before: u64) -> bool {
-        let held_since = self.shares.0.as_ref().map(|list| list.held_since);
-        if held_since.is_some_and(|since| since < before) {
+    /// Adds the payloads that the connection holds.
+    pub fn add_held(&self, held: &mut HeldPayloads) {
+        self.shares.list().iter().for_each(|share| held.add(share));
+    }
+
+    /// Copies the payloads if they are held since before then, and other connections do not hold as much of their
+    /// batches. Returns whether the connection still holds some.
+    pub fn copy_payloads_held_before(&mut self, before: u64, held: &HeldPayloads) -> bool {
+        let is_due = |list: &PayloadList| {
+            let mut shares = list.shares.iter();
+            list.held_since < before && !shares.all(|share| held.are_more_than(&share.batch))
+        };
+        if self.shares.0.as_deref().is_some_and(is_due) {
             self.keep_copies();
         }
         self.shares.bytes() > 0

@@ -143,3 +143,35 @@ fn i7_a_buffer_takes_little_more_than_what_waits_in_it() {
     let emptied = capacity(&rig);
     assert!(emptied <= 64 << 10, "{emptied}");
 }
+
+#[test]
+fn i7_a_large_payload_that_many_hold_is_kept_once_and_one_that_few_hold_is_copied() {
+    const BYTES: usize = 64 << 10;
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Never);
+    let many = deaf(&mut rig, 8);
+    let alone = rig.connect(ConnectFields::new(VERSION, "alone"));
+    subscribe_to(&mut rig, alone, "of one", QoS::AtMostOnce);
+    let publisher = rig.connect(ConnectFields::new(VERSION, "p"));
+    let payload = "x".repeat(BYTES);
+    // What is read after them is of nobody, and much more than what the log keeps in memory for them.
+    let topics = ["t", "of one"].into_iter();
+    for (topic, id) in topics.chain(["noise"; 300]).zip(1..) {
+        rig.publish_to(topic, false, publisher, VERSION, id, &payload);
+        rig.packets(publisher, VERSION, 1);
+        for key in many.iter().chain([&alone]) {
+            rig.engine.out(*key);
+            rig.engine.written(*key, 0);
+        }
+    }
+    let copied = |rig: &Rig, key| {
+        let conn = rig.engine.clients.conn(key).expect("it is open");
+        conn.out.len()
+    };
+    assert!(copied(&rig, alone) >= BYTES);
+    for key in many {
+        assert!(copied(&rig, key) < BYTES);
+        let text = rig.sent(key, VERSION).concat();
+        assert_eq!(text, format!("publish {payload}"));
+    }
+}
