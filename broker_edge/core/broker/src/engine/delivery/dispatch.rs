@@ -30,7 +30,7 @@ use crate::engine::stored;
 
 use super::give::GiveOutcome;
 use super::matches::matches_now;
-use super::sender::{Delivered, Packet, Sender};
+use super::sender::{Delivered, ID_COST, Packet, Sender};
 use super::template::{NO_PACKET_ID, TopicRun, layout_of};
 use super::{Delivery, RETRY_MS, is_passing};
 
@@ -211,7 +211,12 @@ impl Dispatching<'_> {
                     start,
                     end,
                 };
-                run.limit(RUN_BYTES_MAX / matches.targets.len().max(1));
+                let receivers = matches.targets.len().max(1);
+                let ids = self
+                    .routing
+                    .topic(id)
+                    .map_or(0, |topic| topic.ids(receivers));
+                run.limit(RUN_BYTES_MAX / receivers, ids * ID_COST / receivers);
                 end = run.end;
                 self.deliver_run(run, &matches);
             }

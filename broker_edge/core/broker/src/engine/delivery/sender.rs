@@ -42,6 +42,8 @@ pub struct Packet<'a> {
     pub retain: bool,
 }
 
+/// To encode a subscription identifier takes as long as to copy so many bytes.
+pub const ID_COST: usize = 128;
 /// What a packet takes beside its topic and payload, if it has few properties.
 const HEAD_BYTES: usize = 32;
 
@@ -144,7 +146,8 @@ impl Sender<'_> {
             }
         }
         conn.traffic.sent_messages += 1;
-        let copied = conn.out.len() - base;
+        let ids = effective.ids.as_ref().map_or(0, |ids| ids.len());
+        let copied = conn.out.len() - base + ids * ID_COST;
         self.clients.send_budget.note_copied(copied);
         self.observe
             .count(Count::PublishSentBytes, record.payload.len() as u64);

@@ -84,15 +84,17 @@ pub struct TopicRun<'a> {
 }
 
 impl TopicRun<'_> {
-    /// Ends the run before more than this is copied to one receiver, but not before its second record.
-    pub fn limit(&mut self, copied_max: usize) {
-        if self.batch.bytes_len() <= copied_max {
+    /// Ends the run before more than this is copied to one receiver, but not before its second record. Each record
+    /// costs `more` beside its payload.
+    pub fn limit(&mut self, copied_max: usize, more: usize) {
+        let records = self.end - self.start;
+        if self.batch.bytes_len() + records.saturating_mul(more) <= copied_max {
             return;
         }
         let mut copied = 0;
         let is_over = |index: &usize| {
             let len = self.batch.payload(*index).len();
-            copied += if len < SHARED_BYTES_MIN { len } else { 0 };
+            copied += more + if len < SHARED_BYTES_MIN { len } else { 0 };
             copied > copied_max
         };
         let end = (self.start..self.end).find(is_over);

@@ -17,7 +17,7 @@ use crate::engine::{ConnKey, SessionKey};
 
 use super::Routing;
 use super::router::Options;
-use super::work::work_of_deliveries;
+use super::work::{ids_of, work_of_deliveries};
 
 /// Limit on cached topics; an entry takes about 200 bytes.
 const TOPICS_MAX: usize = 100_000;
@@ -107,6 +107,11 @@ impl Topic {
     /// The work of delivering one of its records to the receivers that were last found.
     pub fn delivery_work(&self) -> u64 {
         self.delivery_work
+    }
+
+    /// The subscription identifiers that so many deliveries of one of its records carry.
+    pub fn ids(&self, receivers: usize) -> usize {
+        ids_of(self.delivery_work, receivers)
     }
 }
 

@@ -60,6 +60,12 @@ pub fn work_of_deliveries(receivers: usize, ids: usize) -> u64 {
     receivers as u64 / RECEIVERS_PER_WORK + ids as u64 / IDS_PER_WORK
 }
 
+/// About how many identifiers are in this work of delivering to so many receivers.
+pub fn ids_of(work: u64, receivers: usize) -> usize {
+    let of_ids = work.saturating_sub(receivers as u64 / RECEIVERS_PER_WORK);
+    usize::try_from(of_ids * IDS_PER_WORK).unwrap_or(usize::MAX)
+}
+
 impl Routing {
     pub fn add_work(&self, work: u64) {
         let visits = &self.work.visits;

@@ -302,3 +302,41 @@ fn publishes_that_are_delivered_with_many_identifiers_wait_for_the_turns_of_othe
     rig.publish(other, V5, 1, "x");
     assert_eq!(rig.packets(other, V5, 1), ["puback 1"]);
 }
+
+#[test]
+fn a_run_whose_deliveries_carry_many_identifiers_is_sent_over_several_turns() {
+    const LEVELS: usize = 8;
+    const RECORDS: usize = 400;
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Never);
+    let mut readers: Vec<Member> = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]
+        .map(|name| Member::new(name, V5))
+        .into();
+    for reader in &mut readers {
+        reader.connect(&mut rig, true, 1000);
+        for number in 0..1 << LEVELS {
+            let level = |at: usize| if number >> at & 1 == 0 { "l" } else { "+" };
+            let filter = (0..LEVELS).map(level).collect::<Vec<_>>().join("/");
+            let id = [Property::SubscriptionIdentifier(number + 1)];
+            reader.subscribe_with(&mut rig, &filter, QoS::AtMostOnce, &id);
+        }
+    }
+    append_batch(&rig, &vec![["l"; LEVELS].join("/"); RECORDS]);
+    let mut turns = 0;
+    let mut received = 0;
+    while received < RECORDS {
+        rig.turn();
+        let sent = readers
+            .iter()
+            .map(|reader| rig.sent(reader.key(), V5).len());
+        let sent: usize = sent.sum();
+        turns += usize::from(sent > 0);
+        received += sent / readers.len();
+        // Identifiers that a turn encodes.
+        assert!(sent << LEVELS <= 540_000, "{sent} deliveries in a turn");
+        if sent == 0 {
+            rig.wait_for_disk();
+        }
+    }
+    assert!(turns > 1);
+}
