@@ -41,6 +41,10 @@ def _mqtt(text: str) -> str:
     return text
 
 
+def _mqtts(texts: list[str] | None) -> list[str] | None:
+    return None if texts is None else [_mqtt(text) for text in texts]
+
+
 ServerOption = Annotated[
     str,
     typer.Option(
@@ -66,6 +70,16 @@ MqttOption = Annotated[
         callback=_mqtt,
         metavar="ADDRESS",
         help="MQTT: host:port, mqtts://, ws:// or wss://.",
+    ),
+]
+NodesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node",
+        callback=_mqtts,
+        metavar="ADDRESS",
+        show_default=False,
+        help="MQTT of another node of the same cluster; repeatable.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]

@@ -30,7 +30,7 @@ from broker_edge.own_python import own_environment, own_python
 from broker_edge.tls import TlsReferences
 from headwater_cli import inventory, selectors
 from headwater_cli._guard import FloorOption, HardwareOption, ProductOption, RootOption, guards_of
-from headwater_cli._options import DEFAULT_MQTT, JsonOption, MqttOption, finite, parse_mqtt
+from headwater_cli._options import DEFAULT_MQTT, JsonOption, MqttOption, NodesOption, finite, parse_mqtt
 from headwater_cli._output import put, put_fields, put_json, say
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ FirmwareOption = Annotated[str, typer.Option("--firmware", metavar="VERSION", he
 def simulate(
     count: Annotated[int, typer.Argument(min=1, metavar="N", help="Number of devices.")],
     mqtt: MqttOption = DEFAULT_MQTT,
+    node: NodesOption = None,
     interval: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="Interval between two samples.")] = 1.0,
     seconds: Annotated[
         float | None, typer.Option("--for", min=0.001, callback=finite, help="Stop after this time.")
@@ -107,7 +108,7 @@ def simulate(
         for name, meaning in FAULTS.items():
             put_fields(name, meaning)
         return
-    at = parse_mqtt(mqtt)
+    at, others = parse_mqtt(mqtt), _others(mqtt, node)
     guards = guards_of(root, product, hardware, floor, other_trust=bool(trust or allow_unsigned))
     policy = _policy(trust, allow_unsigned) if trust or allow_unsigned or guards else None
     user, password = _login() if passwords is None else (None, None)
@@ -119,6 +120,7 @@ def simulate(
         scheme=at.scheme,
         path=at.path,
         tls=_certificates(at),
+        others=others,
         interval_s=interval,
         prefix=prefix,
         acked_path=acked,
@@ -142,6 +144,14 @@ def simulate(
         put(f"published {counts['published']}, acknowledged {counts['acked']}, refused {counts['refused']}")
         for what, number in sorted(counts["events"].items()):
             put_fields(what, number)
+
+
+def _others(mqtt: str, nodes: list[str] | None) -> tuple[MqttAddress, ...]:
+    """The further nodes of a cluster, which speak the protocol of the first address."""
+    found = tuple(parse_mqtt(node) for node in nodes or ())
+    if any(one.scheme != parse_mqtt(mqtt).scheme for one in found):
+        raise typer.BadParameter("--node: write the addresses of all nodes with the protocol of --mqtt")
+    return found
 
 
 def _run_fleet(settings: FleetSettings, at: MqttAddress, series: Path | None, seconds: float | None) -> dict[str, Any]:
@@ -211,6 +221,7 @@ def run_(
     device_id: Annotated[str, typer.Argument(metavar="ID", help="Device id, also its client id.", show_default=False)],
     state: Annotated[Path, typer.Option(help="Folder for its flash and journal.", show_default=False)],
     mqtt: MqttOption = DEFAULT_MQTT,
+    node: NodesOption = None,
     trust: TrustOption = None,
     allow_unsigned: UnsignedOption = False,
     root: RootOption = None,
@@ -228,7 +239,7 @@ def run_(
     from broker_edge.device import UplinkWords
     from broker_edge.device.standalone import StandaloneSettings, run
 
-    at = parse_mqtt(mqtt)
+    at, others = parse_mqtt(mqtt), _others(mqtt, node)
     guards = guards_of(root, product, hardware, floor, other_trust=bool(trust or allow_unsigned))
     if len(guards) > 1:
         raise typer.BadParameter("--hardware: one device has one hardware id")
@@ -241,6 +252,7 @@ def run_(
         scheme=at.scheme,
         path=at.path,
         tls=_certificates(at),
+        others=others,
         policy=_policy(trust, allow_unsigned),
         guard=guards[0] if guards else None,
         firmware=firmware,

@@ -20,7 +20,7 @@ from broker_edge.device.fleet_log import FleetLog
 from broker_edge.device.link import ConnectRefused, LinkError
 from broker_edge.device.simulated import DeviceSettings, Sample, SimulatedDevice, Updates
 from broker_edge.errors import ConfigError, HeadwaterError
-from broker_edge.mqtt_address import WS_PATH
+from broker_edge.mqtt_address import WS_PATH, MqttAddress
 from broker_edge.tls import NO_TLS, TlsReferences
 
 FLEET_MAX = 2_000
@@ -74,6 +74,8 @@ class FleetSettings:
     scheme: str = "mqtt"
     path: str = WS_PATH
     tls: TlsReferences = NO_TLS
+    others: tuple[MqttAddress, ...] = ()
+    """Further nodes of a cluster, of which one serves clients."""
     passwords_path: Path | None = None
     """Lines of `<device>:<password>`: each device connects as the user of its name. In place of `user`."""
 
@@ -123,6 +125,7 @@ class Fleet:
             scheme=settings.scheme,
             path=settings.path,
             tls=settings.tls,
+            others=settings.others,
         )
         passwords = None
         if settings.passwords_path is not None:

@@ -122,7 +122,7 @@ class Link:
         others: Sequence[MqttAddress] = (),
     ) -> None:
         self._client_id = client_id
-        self._servers = (MqttAddress(host, port, scheme, path), *others)
+        self.servers = (MqttAddress(host, port, scheme, path), *others)
         self._tls = tls or TlsReferences()
         self._receive_maximum = receive_maximum
         self._filter, self._on_message = subscribe, on_message
@@ -326,7 +326,7 @@ class Link:
                 options["receive_maximum"] = self._receive_maximum
         client = WireClient(
             self._client_id,
-            servers=self._servers,
+            servers=self.servers,
             tls=self._tls,
             clean_session=False,
             persistent_storage=self._inflight,

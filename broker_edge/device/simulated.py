@@ -30,7 +30,7 @@ from broker_edge.device.key_feed import KeyFeed
 from broker_edge.device.link import Link, LinkError, PublishRefused
 from broker_edge.device.ota import UpdatePolicy, Updater
 from broker_edge.device.wording import Said
-from broker_edge.mqtt_address import WS_PATH
+from broker_edge.mqtt_address import WS_PATH, MqttAddress
 from broker_edge.tls import NO_TLS, TlsReferences
 
 Sample = Mapping[str, float | int | str]
@@ -71,6 +71,7 @@ class DeviceSettings:
     scheme: str = "mqtt"
     path: str = WS_PATH
     tls: TlsReferences = NO_TLS
+    others: tuple[MqttAddress, ...] = ()
 
 
 class SimulatedDevice:
@@ -120,6 +121,7 @@ class SimulatedDevice:
             scheme=settings.scheme,
             path=settings.path,
             tls=settings.tls,
+            others=settings.others,
         )
         keys = None
         if updates is not None and updates.guards:

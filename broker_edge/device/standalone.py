@@ -25,7 +25,7 @@ from broker_edge.device.link import Link
 from broker_edge.device.ota import UpdatePolicy, Updater
 from broker_edge.device.wording import Said, Words
 from broker_edge.errors import ConfigError
-from broker_edge.mqtt_address import WS_PATH
+from broker_edge.mqtt_address import WS_PATH, MqttAddress
 from broker_edge.tls import NO_TLS, TlsReferences
 
 
@@ -47,6 +47,7 @@ class StandaloneSettings:
     scheme: str = "mqtt"
     path: str = WS_PATH
     tls: TlsReferences = NO_TLS
+    others: tuple[MqttAddress, ...] = ()
     guard: GuardSettings | None = None
     connect_timeout_s: float = 30.0
 
@@ -95,6 +96,7 @@ async def _run(settings: StandaloneSettings, on_told: Callable[[Said], None] | N
         scheme=settings.scheme,
         path=settings.path,
         tls=settings.tls,
+        others=settings.others,
     )
     flash = FileFlash(settings.folder, firmware=Firmware("firmware", settings.firmware))
     keys = None
