@@ -29,4 +29,4 @@ def test_each_device_of_a_fleet_knows_all_nodes() -> None:
         fleet = Fleet(FleetSettings(count=2, host="a", port=1883, others=others), [{}])
         return [[str(server) for server in device.link.servers] for device in fleet.devices]
 
-    assert asyncio.run(known()) == [["mqtt://a:1883", "mqtt://b:1883", "mqtt://c:1884"]] * 2
+    assert asyncio.run(known()) == [["a:1883", "b:1883", "c:1884"]] * 2
