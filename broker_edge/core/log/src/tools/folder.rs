@@ -64,7 +64,7 @@ pub(super) struct Folder {
     pub secret: Secret,
     pub partitions: Vec<PartitionDir>,
     /// `log.meta` says so, or there is a file that only a node of a cluster writes.
-    is_of_member: bool,
+    pub is_of_member: bool,
     /// None while another process has the log open.
     pub lock: Option<LockGuard>,
 }

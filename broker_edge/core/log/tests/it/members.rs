@@ -164,3 +164,23 @@ fn a_backup_of_a_running_member_becomes_a_log_of_its_own_with_what_is_committed(
     let partition = restored.by_name("telemetry-0").expect("it is there");
     assert_eq!(read_all(partition), [(0, b"committed".to_vec())]);
 }
+
+/// `log.meta` counts the starts of this node, and its batches have the terms of all leaders.
+#[test]
+fn a_term_above_the_starts_of_a_node_is_no_damage() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(of_node(dir.path(), "a"), Seams::system());
+    let partition = log.by_name("telemetry-0").expect("it is there");
+    partition.lead(Epoch(9)).expect("a term");
+    let range = partition.append(records(1, &["x"])).expect("queued");
+    await_that("the sync", || partition.synced() == range.end);
+    assert_eq!(partition.commit_to(range.end), range.end);
+    log.shutdown();
+    let work = Work {
+        seams: &Seams::system(),
+        progress: &|_, _| {},
+        stop: &STOP,
+    };
+    let report = verify(dir.path(), Access::Alone, work).expect("it is read");
+    assert!(!report.is_damaged(), "{report:?}");
+}
