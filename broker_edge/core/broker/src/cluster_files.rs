@@ -239,6 +239,14 @@ fn etcd(reader: &mut Reader, settings: &EtcdSettings) -> Result<Options, String>
     })
 }
 
+/// How to reach etcd, where nothing else of the settings is used.
+///
+/// # Errors
+/// The first file that is wrong, in one sentence.
+pub fn etcd_options(settings: &EtcdSettings) -> Result<Options, String> {
+    etcd(&mut Reader::default(), settings)
+}
+
 fn password(reader: &mut Reader, file: Option<&Path>) -> Result<String, String> {
     let key = "cluster.etcd.password_file";
     let bytes = reader.bytes(key, file)?;

@@ -3,6 +3,7 @@
 //! One line goes to stdout, when all listeners accept; everything else goes to stderr.
 
 mod check;
+mod cluster;
 mod events;
 mod log;
 mod output;
@@ -23,6 +24,7 @@ const USAGE: &str = "\
 usage: headwaterd [--config FILE] [--set KEY=VALUE]...
        headwaterd log VERB ...
        headwaterd users VERB ...
+       headwaterd cluster init ...
 
   --config FILE     settings; conf/broker.yaml explains every key
   --set KEY=VALUE   one setting, for example --set listeners.mqtt.bind=127.0.0.1:0
@@ -35,6 +37,7 @@ usage: headwaterd [--config FILE] [--set KEY=VALUE]...
                     YAML, or as JSON with --print-reference=json, and exit
   --version         print the version, and exit
   log VERB          inspect, repair, copy or purge a log; headwaterd log --help lists the verbs
+  cluster init      make a cluster in etcd, before its nodes start; headwaterd cluster --help
   users VERB        add, generate, remove, list or verify users of a password file
 
 HEADWATER_LISTENERS__MQTT__BIND=... sets listeners.mqtt.bind; every key has such a variable.
@@ -64,6 +67,7 @@ pub fn run(arguments: &[String]) -> i32 {
     match arguments.split_first() {
         Some((word, rest)) if word == "log" => return log::run(rest),
         Some((word, rest)) if word == "users" => return users::run(rest),
+        Some((word, rest)) if word == "cluster" => return cluster::run(rest),
         _ => {}
     }
     let arguments = match parse(arguments) {

@@ -1,6 +1,7 @@
 //! Parses the arguments of `headwaterd log VERB`, independent of the verb.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use headwater_log::tools::{Access, ToolError};
@@ -64,6 +65,13 @@ impl Arguments {
         places
             .try_into()
             .map_err(|_| format!("the arguments must be {what}"))
+    }
+
+    pub fn several(&self, count: RangeInclusive<usize>, what: &str) -> Result<Vec<&Path>, String> {
+        if !count.contains(&self.places.len()) {
+            return Err(format!("the arguments must be {what}"));
+        }
+        Ok(self.places.iter().map(PathBuf::as_path).collect())
     }
 
     pub fn access(&self) -> Access {

@@ -4,6 +4,7 @@
 //! failed or damage found, 2 usage, 4 refused, 130 interrupted.
 
 mod arguments;
+mod compare;
 mod shown;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use crate::filter::Filters;
 
 pub const USAGE: &str = "\
 usage: headwaterd log verify DIR [--online] [--json]
+       headwaterd log compare DIR DIR [DIR] [--json]
        headwaterd log dump DIR [--partition NAME]... [--from OFFSET] [--until OFFSET] [--filter FILTER]...
                                [--limit N] [--online]
        headwaterd log repair DIR [--dry-run] [--template CLASS=TEMPLATE]... [--json]
@@ -33,6 +35,7 @@ usage: headwaterd log verify DIR [--online] [--json]
 
 DIR is the data_dir of a stopped broker; with --online only sealed segments are read while it runs.
   verify   read everything and report what is intact and what is lost; changes nothing
+  compare  read the folders of stopped nodes of a cluster, and report where their logs differ; changes nothing
   dump     print records as JSON lines, and the lost offsets between them
   repair   rebuild log.meta and indexes, and move unusable files aside; deletes nothing
   backup   copy the log to DEST; a repeated backup to the same folder copies only new data
@@ -99,6 +102,7 @@ fn with_work(verb: &str, rest: &[String], stop: &AtomicBool) -> Result<i32, Exit
     };
     match verb {
         "verify" => verify(rest, work),
+        "compare" => compare(rest, work),
         "dump" => dump(rest, work),
         "repair" => repair(rest, work),
         "backup" => backup(rest, work),
@@ -125,6 +129,14 @@ fn verify(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
     let json =
         json!({"damaged": report.is_damaged(), "has_read": report.has_read(), "report": report});
     Ok(code.max(show(&arguments, &json, verify_text(&report))))
+}
+
+fn compare(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
+    let arguments = Arguments::parse(rest, &[], &["--json"])?;
+    let dirs = arguments.several(2..=3, "the data folders of two or three nodes")?;
+    let found = compare::compare(&dirs, work)?;
+    let code = output::exit_code(found.is_equal());
+    Ok(code.max(show(&arguments, &found, compare::text(&found))))
 }
 
 fn dump(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
