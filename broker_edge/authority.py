@@ -45,21 +45,23 @@ def new_certificate(
     name: str,
     *,
     hosts: Sequence[str] = (),
+    is_node: bool = False,
     days: int = CERTIFICATE_DAYS,
     now: datetime | None = None,
 ) -> KeyPair:
     """A certificate signed by `authority`: of a broker at `hosts` (names and addresses), or without hosts of a client
-    called `name`."""
+    called `name`. With `is_node` it is that of a node of a cluster, which connects to others and is connected to."""
     signer = x509.load_pem_x509_certificate(authority.cert)
     signing_key = serialization.load_pem_private_key(authority.key, password=None)
     assert isinstance(signing_key, ec.EllipticCurvePrivateKey), "authorities have keys of this kind"
     key = ec.generate_private_key(ec.SECP256R1())
-    purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
+    server, client = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+    purposes = [server, client] if is_node else [server if hosts else client]
     builder = (
         _builder(_name(name), signer.subject, key.public_key(), days, now)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key()),
             critical=False,

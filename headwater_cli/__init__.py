@@ -37,6 +37,7 @@ from headwater_cli import (
     bench,
     broker,
     clients,
+    cluster,
     config,
     demo,
     devices,
@@ -94,6 +95,7 @@ app = typer.Typer(
 _NOUNS = (
     init,
     broker,
+    cluster,
     demo,
     pub,
     sub,

@@ -16,7 +16,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -59,13 +59,16 @@ class BrokerProcess:
         settings: Mapping[str, str] | None = None,
         log_file: Path,
         program: Path | None = None,
+        command: Sequence[str] | None = None,
         files_max: int | None = None,
     ) -> None:
-        """`program` is `binary()` by default; `files_max` limits the file descriptors of the process."""
+        """`program` is `binary()` by default, and `command` that program alone; `files_max` limits the file descriptors
+        of the process."""
         self.data_dir = data_dir
         # Faults of the next start, in the notation of HEADWATER_FAULTS; only a fault build uses them.
         self.faults = ""
         self._program = program
+        self._command = None if command is None else list(command)
         self._files_max = files_max
         self._settings = {"data_dir": str(data_dir), **_ANY_PORT, **(settings or {})}
         self._log_file = log_file
@@ -115,7 +118,7 @@ class BrokerProcess:
     def spawn(self) -> None:
         """Starts the process without waiting for it."""
         assert self._process is None, "the broker is already running"
-        command = [str(self._program or binary())]
+        command = list(self._command or [str(self._program or binary())])
         for key, value in self._settings.items():
             command += ["--set", f"{key}={value}"]
         # The tests' own variables must not become settings of the broker.

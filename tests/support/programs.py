@@ -78,7 +78,7 @@ def headwater(*arguments: str, stdin: str = "", environment: Mapping[str, str] |
     return run(*_COMMAND, *arguments, stdin=stdin, environment=environment)
 
 
-def start_headwater(*arguments: str) -> subprocess.Popen[str]:
+def start_headwater(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """Starts the `headwater` command; the caller ends it."""
     return subprocess.Popen(
         [*_COMMAND, *arguments],
@@ -86,7 +86,7 @@ def start_headwater(*arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=clean_environment(None),
+        env=clean_environment(environment),
         preexec_fn=_take_interrupts,
     )
 

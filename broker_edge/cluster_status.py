@@ -1,0 +1,110 @@
+"""The state of a cluster: what each node says of itself, put together.
+
+A node that cannot be asked is part of the answer, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker_edge.admin import Admin
+from broker_edge.errors import BrokerError, ConnectError, HeadwaterError
+
+PATH = "/api/v1/cluster"
+Report = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """`reports` are the answers by node, `silent` says why a node gave none. Nodes are in the order of their names."""
+
+    reports: Mapping[str, Report]
+    silent: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def newest(self) -> Report:
+        """The answer of the highest epoch; in one epoch, that of the leader."""
+        return max(self.reports.values(), key=lambda one: (one["epoch"], one["role"] == "leader"))
+
+    @property
+    def leader(self) -> str | None:
+        return None if (found := self.newest["leader"]) is None else str(found)
+
+    @property
+    def epoch(self) -> int:
+        return int(self.newest["epoch"])
+
+    @property
+    def in_sync(self) -> tuple[str, ...]:
+        return tuple(sorted(self.newest["in_sync"]))
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(sorted({*self.newest["replicas"], *self.reports, *self.silent}))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether somebody leads, all nodes answer, and all are in sync."""
+        return self.leader is not None and not self.silent and set(self.in_sync) == set(self.nodes)
+
+    def lag(self, node: str) -> int | None:
+        """Records that the leader has and the disk of this node does not, in all partitions; None if that is not
+        known."""
+        own, leader = self.reports.get(node), self.reports.get(self.leader or "")
+        if own is None or leader is None:
+            return None
+        synced = {one["name"]: one["synced"] for one in own["partitions"]}
+        return sum(max(0, int(one["end"]) - int(synced.get(one["name"], 0))) for one in leader["partitions"])
+
+    def total(self, node: str, mark: str) -> int | None:
+        """The sum of `end`, `synced` or `high_watermark` over all partitions."""
+        own = self.reports.get(node)
+        return None if own is None else sum(int(one[mark]) for one in own["partitions"])
+
+
+def ask_cluster(open_admin: Callable[[str], Admin], addresses: Sequence[str]) -> ClusterStatus:
+    """Asks the first of `addresses` that answers, then the nodes that it knows. Raises the error of the last address if
+    none answers."""
+    first = _first(open_admin, addresses)
+    reports: dict[str, Report] = {first["node"]: first}
+    silent: dict[str, str] = {}
+    for name in sorted({*first["replicas"], *first["nodes"]} - {first["node"]}):
+        known = first["nodes"].get(name)
+        if known is None:
+            silent[name] = "it does not run"
+        elif known["admin"] is None:
+            silent[name] = "its settings tell no address: set cluster.advertise.admin"
+        else:
+            try:
+                reports[name] = _ask(open_admin(known["admin"]))
+            except HeadwaterError as error:
+                silent[name] = str(error)
+    return ClusterStatus(dict(sorted(reports.items())), silent)
+
+
+def _first(open_admin: Callable[[str], Admin], addresses: Sequence[str]) -> Report:
+    last: HeadwaterError = ConnectError("no address of a node is given", server="")
+    for address in addresses:
+        try:
+            return _ask(open_admin(address))
+        except HeadwaterError as error:
+            last = error
+    raise last
+
+
+def _ask(admin: Admin) -> Report:
+    found = admin.ask("GET", PATH)
+    wanted = {
+        "node": str,
+        "role": str,
+        "epoch": int,
+        "in_sync": list,
+        "replicas": list,
+        "partitions": list,
+        "nodes": dict,
+    }
+    if not all(isinstance(found.get(name), kind) for name, kind in wanted.items()):
+        raise BrokerError(f"{admin.address} does not say what a node of a cluster says: is it one, of this version?")
+    return found

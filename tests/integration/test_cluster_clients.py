@@ -1,0 +1,136 @@
+"""The Flight client and a device at a real cluster: both go on at the new leader when the old one is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_edge import Client
+from broker_edge.device.link import Link
+from broker_edge.local_cluster import LocalCluster, Node
+from broker_edge.mqtt_address import parse_mqtt
+from tests.support.following import TOPIC, WAIT_S, Publisher, numbers_in_log, until, without_repeats
+from tests.support.programs import headwaterd, program, start_headwater
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    program("etcd", "etcd-server")
+    with LocalCluster(tmp_path / "cluster", command=[headwaterd()]) as made:
+        made.start()
+        yield made
+
+
+def _leader(cluster: LocalCluster) -> str:
+    """The node that leads, once somebody does."""
+
+    def look() -> str | None:
+        found = cluster.status()
+        return found.leader if found.leader in found.reports else None
+
+    return until("a leader", look)
+
+
+def _kill_leader(cluster: LocalCluster) -> None:
+    cluster.nodes[_leader(cluster)].process.kill()
+
+
+def test_a_stream_goes_on_at_the_new_leader_at_the_same_offset(cluster: LocalCluster) -> None:
+    nodes = list(cluster.nodes.values())
+    publisher = Publisher(nodes)
+    publisher.publish(30)
+    with Client([node.server for node in nodes], timeout_s=WAIT_S) as client:
+        bounds = client.offsets(filters=TOPIC).partitions
+        (partition,) = [number for number, at in bounds.items() if at.high_watermark > at.log_start]
+        with client.tail(partition, 0, filters=TOPIC, batch_rows=10) as stream:
+            offsets, numbers = [], []
+
+            def read_until(count: int) -> None:
+                while len(set(numbers)) < count:
+                    batch = next(stream)
+                    offsets.extend(batch.column("offset").to_pylist())
+                    numbers.extend(int(value) for value in batch.column("value").to_pylist())
+
+            read_until(20)
+            _kill_leader(cluster)
+            publisher.publish(30)
+            read_until(60)
+    publisher.leave()
+    assert without_repeats(numbers) == list(range(60))
+    assert offsets == sorted(set(offsets)), "each offset came once"
+
+
+def test_a_device_goes_on_at_the_new_leader(cluster: LocalCluster) -> None:
+    first, *others = [parse_mqtt(node.mqtt) for node in cluster.nodes.values()]
+
+    async def scenario() -> None:
+        link = Link("d1", host=first.host, port=first.port, others=others, reconnect_delay_s=0.1)
+        async with asyncio.timeout(WAIT_S):
+            await link.open(timeout_s=WAIT_S)
+            for number in range(20):
+                await link.publish(TOPIC, str(number).encode())
+            await asyncio.to_thread(_kill_leader, cluster)
+            for number in range(20, 40):
+                await link.publish(TOPIC, str(number).encode())
+        await link.close()
+
+    asyncio.run(scenario())
+    assert without_repeats(numbers_in_log(cluster.nodes[_leader(cluster)])) == list(range(40))
+
+
+def test_a_simulated_fleet_goes_on_at_the_new_leader(cluster: LocalCluster, tmp_path: Path) -> None:
+    acked = tmp_path / "acked.csv"
+    first, *others = [node.mqtt for node in cluster.nodes.values()]
+    _leader(cluster)
+    words = [word for other in others for word in ("--node", other)]
+    fleet = start_headwater(
+        *("devices", "simulate", "4", "--interval", "0.05", "--mqtt", first, *words),
+        *("--acked", str(acked)),
+    )
+
+    def at_least(count: int) -> bool | None:
+        if fleet.poll() is not None:
+            raise RuntimeError(f"the fleet has ended: {fleet.communicate()}")
+        return (acked.exists() and len(acked.read_text().splitlines()) > count) or None
+
+    try:
+        until("acknowledgements", lambda: at_least(40))
+        _kill_leader(cluster)
+        before = len(acked.read_text().splitlines())
+        until("acknowledgements of the new leader", lambda: at_least(before + 80))
+    finally:
+        fleet.send_signal(signal.SIGINT)
+        _, err = fleet.communicate(timeout=WAIT_S)
+    assert fleet.returncode in (0, 130), err
+    confirmed = {tuple(line.split(",")[:2]) for line in acked.read_text().splitlines() if line[-1:].isdigit()}
+    assert confirmed <= _published(cluster.nodes[_leader(cluster)])
+
+
+def _published(node: Node) -> set[tuple[str, ...]]:
+    """Device and sequence number of each telemetry record in the log of the leader."""
+    found = set()
+    with Client(node.server) as client:
+        for number, at in client.offsets(filters="devices/+/telemetry").partitions.items():
+            if at.high_watermark > at.log_start:
+                table = client.fetch(number, at.log_start, at.high_watermark, filters="devices/+/telemetry").to_table()
+                topics, values = table.column("topic").to_pylist(), table.column("value").to_pylist()
+                for topic, value in zip(topics, values, strict=True):
+                    found.add((topic.split("/")[1], str(json.loads(value)["seq"])))
+    return found
+
+
+def test_a_node_that_is_stopped_gives_the_log_away_and_comes_back(cluster: LocalCluster) -> None:
+    publisher = Publisher(list(cluster.nodes.values()))
+    publisher.publish(10)
+    stopped = _leader(cluster)
+    assert cluster.nodes[stopped].process.stop() == 0
+    publisher.publish(10)
+    cluster.nodes[stopped].process.start()
+    until("a whole cluster", lambda: cluster.status().is_whole or None)
+    publisher.leave()
+    assert without_repeats(numbers_in_log(cluster.nodes[_leader(cluster)])) == list(range(20))
