@@ -164,6 +164,7 @@ def dev(
             "--for", min=1, callback=finite, metavar="SECONDS", help="Stop after this time (default: at Ctrl-C)."
         ),
     ] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="Certificates between the nodes, which the folder keeps.")] = False,
     restart: Annotated[
         bool, typer.Option("--restart/--no-restart", help="Start a broker that ended again, after 5 seconds.")
     ] = True,
@@ -173,7 +174,7 @@ def dev(
 
     For trying it out: there are no users, and only this machine can connect. Kill a broker to see another one lead. The
     same folder can be run again with its data and its ports."""
-    with _asked_to_stop() as stop, LocalCluster(folder, first_port=first_port) as cluster:
+    with _asked_to_stop() as stop, LocalCluster(folder, first_port=first_port, tls=tls) as cluster:
         end = None if seconds is None else time.monotonic() + seconds
         cluster.start(is_stopped=stop.is_set)
         for node in cluster.nodes.values():

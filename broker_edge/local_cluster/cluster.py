@@ -53,7 +53,8 @@ class LocalCluster:
     """A cluster on the folder `root`, which is made if it does not exist.
 
     `command` is what starts `headwaterd`; by default the program that HEADWATERD names, otherwise this Python.
-    `settings` are further settings of each broker. Raises ConfigError and StartError.
+    With `tls` the nodes show each other certificates, from then on also without it. `settings` are further settings of
+    each broker. Raises ConfigError and StartError.
     """
 
     def __init__(
@@ -62,11 +63,14 @@ class LocalCluster:
         *,
         first_port: int | None = None,
         command: Sequence[str] | None = None,
+        tls: bool = False,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self._layout = Layout(root.absolute())
         self._command = list(command or _command())
-        ports = self._ports = self._layout.ports(first_port)
+        ports = self._layout.ports(first_port)
+        if tls:
+            self._layout.certificates()
         self.etcd = EtcdProcess(
             data_dir=self._layout.etcd_data,
             log_file=self._layout.etcd_log,

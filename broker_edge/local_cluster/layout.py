@@ -78,8 +78,23 @@ class Layout:
             raise ConfigError(f"cannot use {error.filename or self.root} ({error.strerror})") from error
         return ports
 
+    def certificates(self) -> None:
+        """Writes the certificates of the nodes, if they do not exist. Raises ConfigError."""
+        # Its library for certificates is loaded by those who want some only.
+        from broker_edge.node_certificates import write_certificates
+
+        write_certificates(self._tls, NODES)
+
+    @property
+    def _tls(self) -> Path:
+        return self.root / "tls"
+
     def settings(self, node: str, ports: Ports) -> dict[str, str]:
-        """The settings of a broker, without its data folder."""
+        """The settings of a broker, without its data folder; with certificates, where there are some."""
+        tls = {}
+        if self._tls.exists():
+            files = {"cert": f"{node}.pem", "key": f"{node}.key", "ca": "ca.pem"}
+            tls = {f"cluster.tls.{name}": str(self._tls / file) for name, file in files.items()}
         listeners = {f"listeners.{name}.bind": _at(ports.of_node(node, name)) for name in ("mqtt", "flight", "admin")}
         return {
             **listeners,
@@ -88,6 +103,7 @@ class Layout:
             "cluster.listen": _at(ports.of_node(node, "mesh")),
             "cluster.secret_file": str(self.secret),
             "cluster.etcd.endpoints": f"[http://{_at(ports.of_etcd('client'))}]",
+            **tls,
         }
 
 

@@ -26,6 +26,15 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
         yield made
 
 
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Its nodes know each other by certificates."""
+    program("etcd", "etcd-server")
+    with LocalCluster(tmp_path / "cluster", command=[headwaterd()], tls=True) as made:
+        made.start()
+        yield made
+
+
 def _leader(cluster: LocalCluster) -> str:
     """The node that leads, once somebody does."""
 
@@ -134,3 +143,11 @@ def test_a_node_that_is_stopped_gives_the_log_away_and_comes_back(cluster: Local
     until("a whole cluster", lambda: cluster.status().is_whole or None)
     publisher.leave()
     assert without_repeats(numbers_in_log(cluster.nodes[_leader(cluster)])) == list(range(20))
+
+
+def test_nodes_with_certificates_make_a_cluster(secured: LocalCluster) -> None:
+    until("a whole cluster", lambda: secured.status().is_whole or None)
+    publisher = Publisher(list(secured.nodes.values()))
+    publisher.publish(10)
+    publisher.leave()
+    assert without_repeats(numbers_in_log(secured.nodes[_leader(secured)])) == list(range(10))
