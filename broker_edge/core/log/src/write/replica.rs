@@ -144,6 +144,8 @@ impl Writer {
         }
         self.with_turn(|active| {
             self.context.begin_epoch(epoch);
+            // Records that were queued are dropped, and their offsets given to others.
+            self.keys.lock().forget_from(active.next);
             // Nobody waits for these in the new term.
             self.uncommitted.lock().release_all();
             let last = self.last_epoch();

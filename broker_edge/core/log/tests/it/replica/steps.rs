@@ -97,3 +97,18 @@ fn a_replica_that_has_lost_what_its_epoch_was_goes_on_in_that_of_its_newest_batc
     let older = again.follow(Epoch(6));
     assert!(older.is_err(), "{older:?}");
 }
+
+/// A repeat would otherwise be answered with an offset that another record gets.
+#[test]
+fn keys_of_records_that_a_leader_drops_unwritten_are_new_again() {
+    let files = SimFiles::new(35);
+    let (_log, partition) = stepped(&files, SyncMode::Always);
+    partition.lead(Epoch(2)).expect("it leads");
+    let unwritten = partition.append_unique(keyed("k", b"1")).expect("queued")[0];
+    assert!(!unwritten.duplicate);
+    partition.follow(Epoch(3)).expect("it follows");
+    partition.lead(Epoch(4)).expect("it leads");
+    append(&partition, "other");
+    let again = partition.append_unique(keyed("k", b"2")).expect("queued")[0];
+    assert_eq!((again.offset, again.duplicate), (Offset(1), false));
+}
