@@ -130,7 +130,7 @@ impl Lifecycle<'_> {
         over.is_none()
     }
 
-    /// Appends a stored will, unless this was done before a restart. Returns false if the log accepts nothing now.
+    /// Appends a stored will, unless an earlier start did that. Returns false if the log accepts nothing now.
     fn publish_once(
         &mut self,
         client_id: Rc<str>,
@@ -169,12 +169,19 @@ impl Lifecycle<'_> {
             );
             return true;
         }
-        match partition.append_unique(records) {
-            Ok(placed) => {
-                if let Some(placed) = placed.first() {
+        let appended = if will.is_restored {
+            let placed = partition.append_unique(records);
+            placed.map(|placed| placed.first().map(|placed| placed.offset))
+        } else {
+            // Nobody else has its key, and to look for that may read the disk.
+            partition.append(records).map(|range| Some(range.start))
+        };
+        match appended {
+            Ok(offset) => {
+                if let Some(offset) = offset {
                     self.store.note_settled(SettledWill {
                         client_id,
-                        record: Some((index, placed.offset)),
+                        record: Some((index, offset)),
                     });
                 }
                 true

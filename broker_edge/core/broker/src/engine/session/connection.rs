@@ -45,6 +45,8 @@ pub struct Will {
     /// Set while the will waits, which is stored: when it is due in Unix microseconds, and the idempotency key of its
     /// record.
     pub waits: Option<(i64, Box<str>)>,
+    /// It comes from the state store: an earlier start may have published it.
+    pub is_restored: bool,
     /// Set while the will waits: whether the files alone decide if a later start publishes it.
     pub is_by_files: bool,
 }
@@ -61,6 +63,7 @@ impl Will {
             retain: will.retain,
             delay_s: will.properties.will_delay_interval().unwrap_or(0),
             waits: None,
+            is_restored: false,
             is_by_files: false,
         }
     }

@@ -136,6 +136,7 @@ fn read_will(value: &[u8], client_id: &str) -> Option<(i64, Will)> {
             retain: stored.retain,
             delay_s: 0,
             waits: Some((stored.due_us, stored.token.into())),
+            is_restored: true,
             is_by_files: stored.is_by_files,
         })
     });
