@@ -21,6 +21,7 @@ pub fn log_config(config: &Config) -> LogConfig {
         },
         segment_bytes: settings.segment_bytes.0,
         tail_bytes: settings.tail_bytes.as_usize(),
+        key_filter_bytes: settings.key_filter_bytes.as_usize(),
         queue_bytes: settings.queue_bytes.as_usize(),
         maintain_every: Some(std::time::Duration::from_secs(1)),
         disk: disk_config(&settings.disk),

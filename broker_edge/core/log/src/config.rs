@@ -30,6 +30,9 @@ pub struct LogConfig {
     pub segment_bytes: u64,
     /// Bound of the newest batches kept in memory, over all partitions together.
     pub tail_bytes: usize,
+    /// Bound of the filters of idempotency keys kept in memory, over all partitions together. Keys of segments without
+    /// one are looked up in the index files alone.
+    pub key_filter_bytes: usize,
     /// Bound of the queue of a partition's writer; an append beyond it is refused with `QueueFull`.
     pub queue_bytes: usize,
     /// How often the maintenance thread runs (retention, checkpoints, index files, spare segments); None leaves that to
@@ -59,6 +62,7 @@ impl LogConfig {
             sync: SyncMode::Always,
             segment_bytes: 64 << 20,
             tail_bytes: 32 << 20,
+            key_filter_bytes: 32 << 20,
             queue_bytes: 8 << 20,
             maintain_every: Some(Duration::from_secs(1)),
             disk: DiskConfig::default(),

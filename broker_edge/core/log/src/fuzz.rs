@@ -11,7 +11,8 @@ use crate::batch::buffers::Chunk;
 use crate::batch::layout::{Header, Identity, u32_at};
 use crate::batch::record_batch::Batch;
 use crate::ids::{LogId, PartitionId, Secret};
-use crate::index::format::{FIXED_BYTES, Head};
+use crate::index::format::{FIXED_BYTES, Head, Section, StoredKeys};
+use crate::index::key_pages::entries;
 use crate::index::model::Index;
 use crate::recovery::checkpoint::Checkpoint;
 use crate::recovery::meta::Meta;
@@ -65,36 +66,51 @@ fn batch(input: &[u8]) {
     );
 }
 
-/// Makes the checksums of the head, of the tables and of the pages right.
+/// Makes the checksums of the head, of the tables and of the pages right, and the keys sorted.
 fn with_checksums(input: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = input.to_vec();
     let head_bytes = Head::bytes(input)?;
     bytes.get(..head_bytes)?;
     bytes[16..32].copy_from_slice(IDENTITY.log_id.as_bytes());
     put(&mut bytes, 32, IDENTITY.partition.0);
-    let mut at = head_bytes;
-    let mut page_table = 0..0;
-    for (count_at, row_bytes, checksum_at) in [(88, 24, 116), (104, 16, 120), (112, 20, 124)] {
-        let table = at..at.checked_add(u32_at(&bytes, count_at) as usize * row_bytes)?;
-        let checksum = crc32c::crc32c(bytes.get(table.clone())?);
-        put(&mut bytes, checksum_at, checksum);
-        at = table.end;
-        page_table = table;
-    }
-    let mut page_at = at;
-    for row in page_table.step_by(20) {
+    let head = seal_head(&mut bytes, head_bytes)?;
+    let range = |section: Section| {
+        let at = usize::try_from(section.position).ok()?;
+        Some(at..at.checked_add(section.bytes)?)
+    };
+    let page_table = range(head.page_table)?;
+    let mut page_at = page_table.end;
+    bytes.get(page_table.clone())?;
+    for row in page_table.clone().step_by(20) {
         let end = page_at.checked_add(u32_at(&bytes, row + 12) as usize)?;
         let checksum = crc32c::crc32c(bytes.get(page_at..end)?);
         put(&mut bytes, row + 16, checksum);
         page_at = end;
     }
     // The pages' checksums are in their table, which has its own.
-    let table_bytes = u32_at(&bytes, 112) as usize * 20;
-    let checksum = crc32c::crc32c(&bytes[at - table_bytes..at]);
-    put(&mut bytes, 124, checksum);
-    let checksum = crc32c::crc32c(&bytes[16..head_bytes]);
-    put(&mut bytes, 12, checksum);
+    let mut tables = vec![(range(head.blocks)?, 116), (page_table, 124)];
+    if let StoredKeys::Flat(keys) = head.keys {
+        tables.push((range(keys)?, 120));
+    }
+    for (table, checksum_at) in tables {
+        let checksum = crc32c::crc32c(bytes.get(table)?);
+        put(&mut bytes, checksum_at, checksum);
+    }
+    if let StoredKeys::Pages(table) = seal_head(&mut bytes, head_bytes)?.keys {
+        let range = usize::try_from(table.position).ok()?..usize::try_from(table.end()).ok()?;
+        let mut keys: Vec<_> = entries(bytes.get(range.clone())?)
+            .take(table.count)
+            .collect();
+        keys.sort_unstable();
+        bytes[range].copy_from_slice(&table.write(&keys));
+    }
     Some(bytes)
+}
+
+fn seal_head(bytes: &mut [u8], head_bytes: usize) -> Option<Head> {
+    let checksum = crc32c::crc32c(&bytes[16..head_bytes]);
+    put(bytes, 12, checksum);
+    Head::parse(&bytes[..head_bytes], &IDENTITY)
 }
 
 fn index(input: &[u8]) {

@@ -53,4 +53,4 @@ pub use state::status::{PartitionState, Watcher};
 pub use vfs::clock::{Clock, Seams, SystemClock};
 pub use vfs::files::{File, Files, LockError, LockGuard, OpenMode, Padded};
 pub use vfs::system::SystemFiles;
-pub use write::append::UniqueAppend;
+pub use write::append_unique::UniqueAppend;

@@ -74,13 +74,19 @@ struct Upkeep {
     partitions: Vec<Partition>,
     budget: Arc<DiskBudget>,
     files: Arc<dyn Files>,
+    key_filter_bytes: usize,
 }
 
 impl Upkeep {
     fn once(&self) {
         let owners = self.partitions.iter().map(Partition::owners);
         let retentions: Vec<&Retention> = owners.map(|owners| &owners.retention).collect();
-        maintain(&retentions, &self.budget, &*self.files);
+        maintain(
+            &retentions,
+            &self.budget,
+            &*self.files,
+            self.key_filter_bytes,
+        );
     }
 
     fn stop(&self) {
@@ -168,6 +174,7 @@ impl Log {
             partitions: partitions.clone(),
             budget,
             files: Arc::clone(&seams.files),
+            key_filter_bytes: config.key_filter_bytes,
         });
         let threads = start_threads(&upkeep, &config)?;
         failpoint!("start-threads");

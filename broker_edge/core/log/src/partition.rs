@@ -25,7 +25,7 @@ use crate::state::disk_budget::DiskBudget;
 use crate::state::stats::Stats;
 use crate::state::status::{PartitionState, Watcher};
 use crate::write::active::Active;
-use crate::write::append::UniqueAppend;
+use crate::write::append_unique::UniqueAppend;
 use crate::write::uncommitted::Uncommitted;
 use crate::write::writer::Writer;
 

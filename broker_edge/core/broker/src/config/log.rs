@@ -22,6 +22,8 @@ settings! {
         segment_bytes: ByteSize = mib(64), bytes(kib(64), gib(4));
         /// Memory for the newest records, all partitions together.
         tail_bytes: ByteSize = mib(32), bytes(mib(1), gib(64));
+        /// Memory for the filters of idempotency keys, 1.5 bytes a key, all partitions together.
+        key_filter_bytes: ByteSize = mib(32), bytes(kib(64), gib(64));
         /// Memory for the headers of large batches.
         #[retired = "the broker does not cache the headers of batches"]
         heads_bytes: Option<ByteSize> = None, bytes(ByteSize(0), gib(64));

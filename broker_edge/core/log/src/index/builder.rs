@@ -8,9 +8,10 @@ use ahash::RandomState;
 use crate::batch::layout::{FLAG_EXTENSION, FLAG_RETAIN};
 use crate::batch::record_batch::Batch;
 use crate::ids::Offset;
+use crate::index::keys::{KeyEntry, KeyHashing};
 use crate::index::model::{
     Block, BlockLookup, BlockSet, Blocks, EachTopic, Hole, Index, IndexDamaged, IndexTopic,
-    KeyEntry, RetainedOffset, TopicExtent, key_hash, push_number, topic_hash,
+    RetainedOffset, TopicExtent, push_number, topic_hash,
 };
 
 /// Batches are grouped into blocks of at least this size.
@@ -32,9 +33,9 @@ struct TopicState {
 pub(crate) fn key_entries(batch: &Batch) -> Vec<KeyEntry> {
     let key = |index: usize| {
         let is_keyed = batch.entry(index).flags & FLAG_EXTENSION != 0;
-        let key = batch.record(index).idempotency_key.filter(|_| is_keyed)?;
+        let record = is_keyed.then(|| batch.record(index))?;
         Some(KeyEntry {
-            hash: key_hash(key),
+            hash: KeyHashing::TopicAndKey.hash(record.topic, record.idempotency_key?),
             offset: batch.base_offset().plus(index as u64),
         })
     };
@@ -212,12 +213,11 @@ impl IndexBuilder {
                 if entry.flags & FLAG_RETAIN != 0 {
                     span.retained = Some((record, entry.payload_end == payload_start));
                 }
-                if let Some(key) = batch.record(index).idempotency_key {
+                let read = batch.record(index);
+                if let Some(key) = read.idempotency_key {
+                    let hash = KeyHashing::TopicAndKey.hash(read.topic, key);
                     let offset = batch.base_offset().plus(index as u64);
-                    self.index.keys.push(KeyEntry {
-                        hash: key_hash(key),
-                        offset,
-                    });
+                    self.index.keys.push(KeyEntry { hash, offset });
                 }
             }
             last_delta = last_delta.max(entry.time_delta_us);
@@ -288,6 +288,7 @@ impl IndexBuilder {
         let empty = Index::empty(self.index.base);
         Index {
             topics,
+            key_count: self.index.keys.len(),
             ..std::mem::replace(&mut self.index, empty)
         }
     }

@@ -6,9 +6,12 @@ use std::sync::Arc;
 
 use crate::batch::layout::u32_at;
 use crate::ids::Offset;
-use crate::index::format::{FIXED_BYTES, Head, Page, Section, blocks_of, for_each_topic, keys_of};
+use crate::index::format::{
+    FIXED_BYTES, Head, Page, Section, StoredKeys, blocks_of, for_each_topic,
+};
+use crate::index::keys::{KeyFilter, PassedKeys, WantedKeys};
 use crate::index::model::{
-    Block, BlockLookup, BlockSet, Blocks, EachTopic, IndexDamaged, KeyEntry, topic_hash,
+    Block, BlockLookup, BlockSet, Blocks, EachTopic, Index, IndexDamaged, topic_hash,
 };
 use crate::segment::header::file_name;
 use crate::state::context::Context;
@@ -71,9 +74,40 @@ impl IndexFile {
         }
     }
 
-    /// Idempotency keys of the segment.
-    pub fn keys(&self) -> Result<Vec<KeyEntry>, IndexDamaged> {
-        Ok(keys_of(&self.section(self.head.keys)?))
+    /// Of an index of the format before that has keys: the whole of it. Its keys cannot be searched where they are.
+    pub fn read_older(&self, context: &Context) -> Result<Option<Index>, IndexDamaged> {
+        if self.head.index.key_count == 0 || matches!(self.head.keys, StoredKeys::Pages(_)) {
+            return Ok(None);
+        }
+        let length = self.file.len().map_err(|_| IndexDamaged)?;
+        let bytes = self.read(0, usize::try_from(length).map_err(|_| IndexDamaged)?)?;
+        let index = Index::from_bytes(&bytes, &context.identity);
+        index.map(Some).ok_or(IndexDamaged)
+    }
+
+    pub fn key_filter(&self) -> Result<KeyFilter, IndexDamaged> {
+        match self.head.keys {
+            StoredKeys::Pages(table) => table.read_filter(&*self.file),
+            StoredKeys::Flat(_) => Err(IndexDamaged),
+        }
+    }
+
+    /// Gives the offsets of records that may have the wanted keys, with the numbers of those. `passed` is what the
+    /// filter in memory says, if it is there; else the one in the file is asked.
+    pub fn find_keys(
+        &self,
+        wanted: &WantedKeys,
+        passed: Option<PassedKeys>,
+        found: &mut dyn FnMut(u32, Offset),
+    ) -> Result<(), IndexDamaged> {
+        let StoredKeys::Pages(table) = self.head.keys else {
+            return Err(IndexDamaged);
+        };
+        let passed = match passed.filter(|passed| passed.hashing == table.hashing) {
+            Some(passed) => passed.keys,
+            None => table.filtered(&*self.file, wanted.hashed(table.hashing))?,
+        };
+        table.find(&*self.file, &passed, found)
     }
 
     fn pages(&self) -> Result<Vec<Page>, IndexDamaged> {

@@ -1,21 +1,24 @@
 //! The bytes of an index file, written and read. Reading checks everything and returns None when anything is wrong: the
 //! index is then built again from its segment.
 //!
-//! A start reads only the head, a lookup the head and one page of topics (`file.rs`).
+//! A start reads only the head, a lookup the head and one page of topics (`file.rs`) or of keys (`key_pages.rs`).
 
 use crate::batch::layout::{Identity, u16_at, u32_at, u64_at};
 use crate::ids::{Epoch, Offset};
+use crate::index::key_pages::{KEY_BYTES, KeyTable, entries};
+use crate::index::keys::KeyHashing;
 use crate::index::model::{
-    Block, EachTopic, Hole, Index, IndexTopic, KeyEntry, RetainedOffset, TopicExtent,
-    block_numbers, topic_hash,
+    Block, EachTopic, Hole, Index, IndexTopic, RetainedOffset, TopicExtent, block_numbers,
+    topic_hash,
 };
 
 const MAGIC: &[u8; 8] = b"hwatridx";
-/// Indexes of another format are built again.
-pub(crate) const INDEX_FORMAT: u32 = 2;
+pub(crate) const INDEX_FORMAT: u32 = 3;
+/// Its keys lie in the order of their records, without a filter, in one piece, and are hashed without their topics. An
+/// index of it that has keys is written anew when it is found; those of other formats are built again.
+pub(crate) const INDEX_FORMAT_BEFORE: u32 = 2;
 pub(crate) const FIXED_BYTES: usize = 128;
 const BLOCK_BYTES: usize = 24;
-const KEY_BYTES: usize = 16;
 const PAGE_ENTRY_BYTES: usize = 20;
 /// Topics are grouped into pages of about this size.
 const PAGE_BYTES: usize = 4 << 10;
@@ -28,12 +31,20 @@ pub(crate) struct Head {
     /// Without blocks, keys and topics.
     pub index: Index,
     pub blocks: Section,
-    pub keys: Section,
+    pub keys: StoredKeys,
     pub page_table: Section,
     /// Where the pages begin; they fill the rest of the file.
     pages_at: u64,
     /// Topics that have a record with the retain flag.
     pub retained: u32,
+}
+
+/// The keys in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoredKeys {
+    /// Of [`INDEX_FORMAT_BEFORE`].
+    Flat(Section),
+    Pages(KeyTable),
 }
 
 /// A table of the file.
@@ -60,10 +71,6 @@ impl Index {
                 [block.offset.0, block.position, block.max_time_us as u64],
             );
         }
-        let mut keys = Vec::with_capacity(self.keys.len() * KEY_BYTES);
-        for key in &self.keys {
-            push_numbers(&mut keys, [key.hash, key.offset.0]);
-        }
         let (page_table, pages) = pages_of(&self.topics);
         let retained = self
             .topics
@@ -78,7 +85,7 @@ impl Index {
             self.topics.len(),
             page_table.len() / PAGE_ENTRY_BYTES,
         ];
-        let mut out = Vec::with_capacity(FIXED_BYTES + blocks.len() + keys.len() + pages.len());
+        let mut out = Vec::with_capacity(FIXED_BYTES + blocks.len() + pages.len());
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&INDEX_FORMAT.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
@@ -96,9 +103,10 @@ impl Index {
         for count in counts {
             out.extend_from_slice(&(count as u32).to_le_bytes());
         }
-        for section in [&blocks, &keys, &page_table] {
-            out.extend_from_slice(&crc32c::crc32c(section).to_le_bytes());
-        }
+        out.extend_from_slice(&crc32c::crc32c(&blocks).to_le_bytes());
+        let is_with_topic = self.key_hashing == KeyHashing::TopicAndKey;
+        out.extend_from_slice(&u32::from(is_with_topic).to_le_bytes());
+        out.extend_from_slice(&crc32c::crc32c(&page_table).to_le_bytes());
         debug_assert_eq!(out.len(), FIXED_BYTES);
         for (offset, epoch) in &self.epochs {
             push_numbers(&mut out, [offset.0, epoch.0]);
@@ -108,9 +116,18 @@ impl Index {
         }
         let checksum = crc32c::crc32c(&out[16..]);
         out[12..16].copy_from_slice(&checksum.to_le_bytes());
-        for section in [blocks, keys, page_table, pages] {
-            out.extend_from_slice(&section);
-        }
+        out.extend_from_slice(&blocks);
+        let table = KeyTable {
+            position: out.len() as u64,
+            count: self.keys.len(),
+            hashing: self.key_hashing,
+            head_checksum: checksum,
+        };
+        let mut keys = self.keys.clone();
+        keys.sort_unstable();
+        out.extend_from_slice(&table.write(&keys));
+        out.extend_from_slice(&page_table);
+        out.extend_from_slice(&pages);
         out
     }
 
@@ -118,12 +135,20 @@ impl Index {
     pub fn from_bytes(bytes: &[u8], identity: &Identity) -> Option<Self> {
         let head_bytes = Head::bytes(bytes)?;
         let head = Head::parse(bytes.get(..head_bytes)?, identity)?;
-        let section = |section: Section| {
-            let at = usize::try_from(section.position).ok()?;
-            section.check(bytes.get(at..at.checked_add(section.bytes)?)?)
+        let range = |position: u64, end: u64| {
+            let start = usize::try_from(position).ok()?;
+            bytes.get(start..usize::try_from(end).ok()?)
         };
+        let section = |section: Section| section.check(range(section.position, section.end())?);
         let blocks = blocks_of(section(head.blocks)?);
-        let keys = keys_of(section(head.keys)?);
+        let keys = match head.keys {
+            StoredKeys::Flat(keys) => {
+                let mut keys: Vec<_> = entries(section(keys)?).collect();
+                keys.sort_unstable();
+                keys
+            }
+            StoredKeys::Pages(table) => table.parse(range(table.position, table.end())?)?,
+        };
         let pages = head.pages(section(head.page_table)?);
         let mut topics = Vec::new();
         let mut end = head.pages_at;
@@ -158,7 +183,8 @@ impl Head {
     /// Size of the head of an index file that begins with `fixed`.
     pub fn bytes(fixed: &[u8]) -> Option<usize> {
         let fixed = fixed.get(..FIXED_BYTES)?;
-        if &fixed[..8] != MAGIC || u32_at(fixed, 8) != INDEX_FORMAT {
+        let is_known = [INDEX_FORMAT_BEFORE, INDEX_FORMAT].contains(&u32_at(fixed, 8));
+        if &fixed[..8] != MAGIC || !is_known {
             return None;
         }
         let (epochs, holes) = (u32_at(fixed, 92) as usize, u32_at(fixed, 96) as usize);
@@ -180,20 +206,17 @@ impl Head {
         }
         let count = |at: usize| u32_at(bytes, 88 + at * 4) as usize;
         let (epoch_rows, hole_rows) = bytes[FIXED_BYTES..].split_at(count(1) * 16);
-        let mut position = bytes.len() as u64;
-        let mut section = |bytes_of: usize, checksum_at: usize| {
-            let section = Section {
-                position,
-                bytes: bytes_of,
-                checksum: u32_at(bytes, checksum_at),
-            };
-            position += bytes_of as u64;
-            section
+        let section = |position: u64, bytes_of: usize, checksum_at: usize| Section {
+            position,
+            bytes: bytes_of,
+            checksum: u32_at(bytes, checksum_at),
         };
-        let blocks = section(count(0) * BLOCK_BYTES, 116);
-        let keys = section(count(4) * KEY_BYTES, 120);
-        let page_table = section(count(6) * PAGE_ENTRY_BYTES, 124);
+        let blocks = section(bytes.len() as u64, count(0) * BLOCK_BYTES, 116);
+        let keys = stored_keys(bytes, blocks.end())?;
+        let page_table = section(keys.end(), count(6) * PAGE_ENTRY_BYTES, 124);
         let index = Index {
+            key_hashing: keys.hashing(),
+            key_count: count(4),
             next: Offset(u64_at(bytes, 48)),
             data_end: u64_at(bytes, 56),
             last_position: u64_at(bytes, 64),
@@ -213,7 +236,7 @@ impl Head {
             blocks,
             keys,
             page_table,
-            pages_at: position,
+            pages_at: page_table.end(),
             retained: count(3) as u32,
         })
     }
@@ -232,7 +255,50 @@ impl Head {
     }
 }
 
+/// Where the keys are that begin at `position`, by a checked head.
+fn stored_keys(head: &[u8], position: u64) -> Option<StoredKeys> {
+    let (count, said) = (u32_at(head, 104) as usize, u32_at(head, 120));
+    if u32_at(head, 8) == INDEX_FORMAT_BEFORE {
+        return Some(StoredKeys::Flat(Section {
+            position,
+            bytes: count * KEY_BYTES,
+            checksum: said,
+        }));
+    }
+    let hashing = match said {
+        0 => KeyHashing::Key,
+        1 => KeyHashing::TopicAndKey,
+        _ => return None,
+    };
+    Some(StoredKeys::Pages(KeyTable {
+        position,
+        count,
+        hashing,
+        head_checksum: u32_at(head, 12),
+    }))
+}
+
+impl StoredKeys {
+    fn end(&self) -> u64 {
+        match self {
+            Self::Flat(section) => section.end(),
+            Self::Pages(table) => table.end(),
+        }
+    }
+
+    fn hashing(&self) -> KeyHashing {
+        match self {
+            Self::Flat(_) => KeyHashing::Key,
+            Self::Pages(table) => table.hashing,
+        }
+    }
+}
+
 impl Section {
+    fn end(self) -> u64 {
+        self.position.saturating_add(self.bytes as u64)
+    }
+
     /// The bytes, when their checksum matches.
     pub fn check(self, bytes: &[u8]) -> Option<&[u8]> {
         (bytes.len() == self.bytes && crc32c::crc32c(bytes) == self.checksum).then_some(bytes)
@@ -316,13 +382,6 @@ pub(crate) fn blocks_of(bytes: &[u8]) -> Vec<Block> {
         offset: Offset(offset),
         position,
         max_time_us: time as i64,
-    })
-}
-
-pub(crate) fn keys_of(bytes: &[u8]) -> Vec<KeyEntry> {
-    rows(bytes, |[hash, offset]| KeyEntry {
-        hash,
-        offset: Offset(offset),
     })
 }
 

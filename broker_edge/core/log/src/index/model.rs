@@ -8,6 +8,7 @@ use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::ids::{Epoch, Offset};
+use crate::index::keys::{KeyEntry, KeyHashing};
 use crate::segment::header::SEGMENT_HEADER_BYTES;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,12 +17,6 @@ pub(crate) struct Block {
     pub position: u64,
     /// Highest time in the segment up to the end of this block.
     pub max_time_us: i64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct KeyEntry {
-    pub hash: u64,
-    pub offset: Offset,
 }
 
 /// The newest record of a topic with the retain flag.
@@ -86,6 +81,11 @@ pub(crate) struct Index {
     /// First offset of each epoch, ascending.
     pub epochs: Vec<(Offset, Epoch)>,
     pub holes: Vec<Hole>,
+    /// How the keys are hashed.
+    pub key_hashing: KeyHashing,
+    /// Also where `keys` are left out.
+    pub key_count: usize,
+    /// In the order of their records while they are gathered; in the order of a file when they come from one.
     pub keys: Vec<KeyEntry>,
     /// Ascending in [`topic_hash`], then in name.
     pub topics: Vec<IndexTopic>,
@@ -105,6 +105,8 @@ impl Index {
             blocks: Vec::new(),
             epochs: Vec::new(),
             holes: Vec::new(),
+            key_hashing: KeyHashing::TopicAndKey,
+            key_count: 0,
             keys: Vec::new(),
             topics: Vec::new(),
         }
@@ -268,8 +270,4 @@ pub(crate) fn push_number(bytes: &mut Vec<u8>, mut value: u64) {
 /// The order of topics in an index: one page of it then answers where a topic is.
 pub(crate) fn topic_hash(topic: &str) -> u64 {
     xxh3_64(topic.as_bytes())
-}
-
-pub(crate) fn key_hash(key: &str) -> u64 {
-    xxh3_64(key.as_bytes())
 }

@@ -1,8 +1,9 @@
-//! Builds the index of a sealed segment from its batches, and decides whether an index file may be used.
+//! Builds the index of a sealed segment from its batches, writes it, and decides whether an index file may be used.
 
 use std::io;
 
 use crate::batch::layout::{HEADER_BYTES, Header, Identity};
+use crate::failpoint;
 use crate::ids::{Epoch, Offset};
 use crate::index::builder::IndexBuilder;
 use crate::index::file::IndexFile;
@@ -11,15 +12,6 @@ use crate::segment::header::{SEGMENT_HEADER_BYTES, file_name};
 use crate::segment::scan::SegmentScan;
 use crate::state::context::Context;
 use crate::vfs::files::{File, OpenMode};
-
-/// The index on disk without its blocks and topics, when it is whole and of this segment: all that a start needs.
-pub(crate) fn load_index(context: &Context, base: Offset, limit: Offset) -> Option<Index> {
-    let reader = open_index(context, base, limit)?;
-    Some(Index {
-        keys: reader.keys().ok()?,
-        ..reader.head.index
-    })
-}
 
 /// The index on disk, when its head is whole and of this segment.
 pub(crate) fn open_index(context: &Context, base: Offset, limit: Offset) -> Option<IndexFile> {
@@ -82,4 +74,16 @@ pub(crate) fn index_of_file(
         builder.add(&batch, position);
     }
     Ok(builder.finish())
+}
+
+/// Saves an index beside its segment. It is never authoritative, so it is not synced.
+pub(crate) fn save_index(context: &Context, index: &Index) -> io::Result<()> {
+    let path = context.dir.join(file_name(index.base, "idx"));
+    let unfinished = path.with_extension("idx.tmp");
+    let file = context.open(&unfinished, OpenMode::Create)?;
+    file.write_all_at(&index.to_bytes(&context.identity), 0)?;
+    failpoint!("index-written");
+    context.seams.files.rename(&unfinished, &path)?;
+    failpoint!("index-named");
+    Ok(())
 }

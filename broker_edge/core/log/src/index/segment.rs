@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use crate::batch::record_batch::Batch;
 use crate::ids::Offset;
 use crate::index::builder::IndexBuilder;
+use crate::index::keys::KeyFilter;
 use crate::index::model::{Index, TopicExtent};
 use crate::segment::header::file_name;
 use crate::state::context::Context;
@@ -25,6 +26,8 @@ pub(crate) struct Segment {
     pub sealed: OnceLock<Index>,
     /// The writer and the event loop wait for it: nothing whose cost others choose runs while it is held.
     pub index: Mutex<IndexState>,
+    /// Of its idempotency keys; None while it is not in memory.
+    key_filter: Mutex<Option<Arc<KeyFilter>>>,
     /// Position after the last batch.
     data_end: AtomicU64,
     /// Length of the file and its index; 0 while nobody has looked.
@@ -59,6 +62,7 @@ impl Segment {
             sealed,
             data_end: AtomicU64::new(data_end),
             index: Mutex::new(index),
+            key_filter: Mutex::default(),
             file_bytes: AtomicU64::new(0),
             first_write: AtomicU64::new(0),
             last_write: AtomicU64::new(0),
@@ -149,6 +153,20 @@ impl Segment {
 
     pub fn is_saved(&self) -> bool {
         matches!(&*self.index.lock(), IndexState::Saved)
+    }
+
+    /// Whether its index is still to be saved.
+    pub fn is_unsaved(&self) -> bool {
+        let state = self.index.lock();
+        matches!(&*state, IndexState::Building(_) | IndexState::Memory(_))
+    }
+
+    pub fn key_filter(&self) -> Option<Arc<KeyFilter>> {
+        self.key_filter.lock().clone()
+    }
+
+    pub fn set_key_filter(&self, filter: Option<KeyFilter>) {
+        *self.key_filter.lock() = filter.map(Arc::new);
     }
 
     /// Notes batches that were written, each with its position. Readers find them when it returns.

@@ -3,6 +3,7 @@
 //! Also keeps the files that are open for readers, because what is cached of a segment goes with it.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,11 +12,10 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use crate::error::ReadError;
-use crate::failpoint;
 use crate::ids::Offset;
 use crate::index::file::IndexFile;
 use crate::index::model::{BlockLookup, Index, IndexDamaged, TopicExtent};
-use crate::index::rebuild::{index_of_file, open_index};
+use crate::index::rebuild::{index_of_file, open_index, save_index};
 use crate::index::segment::{IndexState, Segment};
 use crate::state::context::Context;
 use crate::vfs::files::{File, OpenMode};
@@ -28,7 +28,7 @@ const CACHED_FILES: usize = 8;
 
 /// Counts an index as a full share of the memory at least, so that the descriptors are bounded too.
 #[derive(Clone)]
-struct ByMemory;
+pub(super) struct ByMemory;
 
 impl Weighter<Offset, Arc<IndexFile>> for ByMemory {
     fn weight(&self, _: &Offset, index: &Arc<IndexFile>) -> u64 {
@@ -38,12 +38,12 @@ impl Weighter<Offset, Arc<IndexFile>> for ByMemory {
 }
 
 pub(crate) struct SegmentStore {
-    context: Arc<Context>,
+    pub(super) context: Arc<Context>,
     /// Ascending in base offset; the last is the active one.
     segments: RwLock<Vec<Arc<Segment>>>,
     /// By base offset and generation.
     files: Cache<(Offset, u32), Arc<dyn File>>,
-    indexes: Cache<Offset, Arc<IndexFile>, ByMemory>,
+    pub(super) indexes: Cache<Offset, Arc<IndexFile>, ByMemory>,
     /// Held while index files are written: two writers of one unfinished file would rename each other's half.
     saving: Mutex<()>,
 }
@@ -67,6 +67,19 @@ impl SegmentStore {
         let segments = self.segments.read();
         let sealed = segments.iter().filter(|s| s.sealed.get().is_some());
         sealed.cloned().collect()
+    }
+
+    /// The sealed segments with records in `range`.
+    pub fn within(&self, range: &Range<Offset>) -> Vec<Arc<Segment>> {
+        if range.is_empty() {
+            return Vec::new();
+        }
+        let is_within = |segment: &&Arc<Segment>| {
+            let sealed = segment.sealed.get();
+            segment.base < range.end && sealed.is_some_and(|head| head.next > range.start)
+        };
+        let segments = self.segments.read();
+        segments.iter().filter(is_within).cloned().collect()
     }
 
     pub fn active(&self) -> Arc<Segment> {
@@ -188,11 +201,13 @@ impl SegmentStore {
     }
 
     /// Makes the index of a sealed segment again; the maintenance thread saves it.
-    fn rebuild(&self, segment: &Segment) -> Result<Arc<Index>, ReadError> {
+    pub(super) fn rebuild(&self, segment: &Segment) -> Result<Arc<Index>, ReadError> {
         let index = self.build(segment);
         let index = index.map_err(|error| io_error(&segment.path, error))?;
         let index = Arc::new(index);
         self.indexes.remove(&segment.base);
+        // It may hash the keys otherwise.
+        segment.set_key_filter(None);
         *segment.index.lock() = IndexState::Memory(Arc::clone(&index));
         Ok(index)
     }
@@ -255,7 +270,7 @@ impl SegmentStore {
                 IndexState::Memory(index) => Arc::clone(index),
                 _ => continue,
             };
-            if let Err(error) = self.save(&segment, &index) {
+            if let Err(error) = save_index(&self.context, &index) {
                 tracing::warn!(partition = %self.context.name, %error, "an index could not be saved yet");
                 return;
             }
@@ -273,24 +288,12 @@ impl SegmentStore {
         let _one_at_a_time = self.lock_saving();
         let saved = self
             .build(segment)
-            .and_then(|index| self.save(segment, &index));
+            .and_then(|index| save_index(&self.context, &index));
         if let Err(error) = saved {
             tracing::warn!(partition = %self.context.name, %error, "an index without the damaged batch could not be saved");
         }
         // The cached file may have pieces that the new one does not have.
         self.indexes.remove(&segment.base);
-    }
-
-    /// Saves an index beside its segment. It is never authoritative, so it is not synced.
-    fn save(&self, segment: &Segment, index: &Index) -> io::Result<()> {
-        let path = segment.index_path();
-        let unfinished = path.with_extension("idx.tmp");
-        let file = self.context.open(&unfinished, OpenMode::Create)?;
-        file.write_all_at(&index.to_bytes(&self.context.identity), 0)?;
-        failpoint!("index-written");
-        self.context.seams.files.rename(&unfinished, &path)?;
-        failpoint!("index-named");
-        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::OpenError;
 use crate::failpoint;
 use crate::ids::Offset;
-use crate::index::rebuild::load_index;
+use crate::index::rebuild::open_index;
 use crate::index::segment::Segment;
 use crate::recovery::checkpoint::Checkpoint;
 use crate::recovery::look::{ActiveScan, look};
@@ -109,7 +109,7 @@ fn doubt(scan: &ActiveScan, lost: Option<LostOffsets>) -> String {
 /// and a checkpoint names the segment that was active.
 fn had_a_later_segment(context: &Context, base: Offset, checkpoint: Option<Checkpoint>) -> bool {
     checkpoint.is_some_and(|checkpoint| checkpoint.base > base)
-        || load_index(context, base, Offset::BELIEVABLE_MAX).is_some()
+        || open_index(context, base, Offset::BELIEVABLE_MAX).is_some()
 }
 
 /// For an active segment that cannot even be opened. It stays in place, sealed, for a start that can read it. Until

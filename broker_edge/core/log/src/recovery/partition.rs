@@ -9,7 +9,7 @@ use crate::batch::record_batch::Batch;
 use crate::error::OpenError;
 use crate::failpoint;
 use crate::ids::{Epoch, Offset};
-use crate::index::model::KeyEntry;
+use crate::index::keys::KeyEntry;
 use crate::index::segment::Segment;
 use crate::recovery::active::recover_active;
 use crate::recovery::checkpoint::Checkpoint;
@@ -25,6 +25,7 @@ pub(crate) struct RecoveredPartition {
     pub active: ActiveFile,
     /// Ascending; the last is the active one.
     pub segments: Vec<Arc<Segment>>,
+    /// Of the committed records of the active segment. Those of sealed segments are in their indexes.
     pub keys: Vec<KeyEntry>,
     /// Everything below is committed.
     pub high_watermark: Offset,
@@ -69,9 +70,8 @@ pub(crate) fn recover(
         active_header = check_header(context, *base, &mut findings)?;
     }
     let mut segments = Vec::with_capacity(bases.len());
-    let mut keys = Vec::new();
     for (base, limit) in sealed_bases.iter().zip(&bases[1..]) {
-        let segment = recover_sealed(context, *base, *limit, &mut findings, &mut keys)?;
+        let segment = recover_sealed(context, *base, *limit, &mut findings)?;
         segments.push(Arc::new(segment));
     }
     failpoint!("recovery-sealed-read");
@@ -91,22 +91,15 @@ pub(crate) fn recover(
     )?;
     segments.extend(split_off);
     segments.push(Arc::clone(&active.segment));
-    for segment in &segments[sealed_bases.len()..] {
-        match segment.index_in_memory() {
-            Some(index) => keys.extend_from_slice(&index.keys),
-            None => {
-                segment.with_builder(|builder| keys.extend_from_slice(&builder.head().keys));
-            }
-        }
-    }
     check_epochs(context, &segments, newest)?;
     let (mut high_watermark, mut uncommitted) = (active.next, Vec::new());
     if let Some(committed) = committed {
         let found = uncommitted_of(context, &active, committed);
         (high_watermark, uncommitted) =
             found.map_err(|source| OpenError::io("read", &active.segment.path, source))?;
-        keys.retain(|key| key.offset < high_watermark);
     }
+    // A segment that is split off has its index in memory.
+    let keys = (active.segment).with_builder(|builder| builder.head().keys.clone());
     let mut doubt = findings.doubt.clone();
     if let Some(committed) = committed.filter(|committed| *committed > active.next) {
         let end = active.next;
@@ -117,7 +110,7 @@ pub(crate) fn recover(
     let recovered = RecoveredPartition {
         active,
         segments,
-        keys,
+        keys: keys.unwrap_or_default(),
         high_watermark,
         uncommitted,
         quarantine: quarantine_bytes_of(context),

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use crate::error::OpenError;
 use crate::ids::Offset;
-use crate::index::model::KeyEntry;
-use crate::index::rebuild::{index_of_file, load_index};
+use crate::index::file::IndexFile;
+use crate::index::model::IndexDamaged;
+use crate::index::rebuild::{index_of_file, open_index, save_index};
 use crate::index::segment::{IndexState, Segment};
 use crate::recovery::look::ANY_EPOCH;
 use crate::recovery::quarantine::Findings;
@@ -68,18 +69,17 @@ pub(crate) fn check_header(
     }
 }
 
-/// A segment whose batches end at or before `limit`. Adds its idempotency keys to `keys`.
+/// A segment whose batches end at or before `limit`.
 pub(crate) fn recover_sealed(
     context: &Context,
     base: Offset,
     limit: Offset,
     findings: &mut Findings,
-    keys: &mut Vec<KeyEntry>,
 ) -> Result<Segment, OpenError> {
     let dir = &context.dir;
-    if let Some(index) = load_index(context, base, limit) {
-        keys.extend_from_slice(&index.keys);
-        return Ok(Segment::sealed(dir, index.head(), IndexState::Saved));
+    let found = open_index(context, base, limit).map(|file| with_index_of(context, file));
+    if let Some(Ok(segment)) = found {
+        return Ok(segment);
     }
     findings.rebuilt_indexes += 1;
     let path = dir.join(file_name(base, "seg"));
@@ -97,7 +97,6 @@ pub(crate) fn recover_sealed(
             return Ok(Segment::unreadable(dir, base));
         }
     };
-    keys.extend_from_slice(&index.keys);
     let head = index.head();
     let state = match unreadable {
         None => IndexState::Memory(index),
@@ -111,4 +110,20 @@ pub(crate) fn recover_sealed(
         }
     };
     Ok(Segment::sealed(dir, head, state))
+}
+
+/// The segment of an index file. Of an index of the format before it is written anew, one by one, so that no start has
+/// the keys of all in memory.
+fn with_index_of(context: &Context, file: IndexFile) -> Result<Segment, IndexDamaged> {
+    let Some(index) = file.read_older(context)? else {
+        let head = file.head.index;
+        return Ok(Segment::sealed(&context.dir, head, IndexState::Saved));
+    };
+    let head = index.head();
+    let state = match save_index(context, &index) {
+        Ok(()) => IndexState::Saved,
+        // The maintenance thread tries again.
+        Err(_) => IndexState::Memory(Arc::new(index)),
+    };
+    Ok(Segment::sealed(&context.dir, head, state))
 }

@@ -4,6 +4,7 @@ use std::io;
 
 use crate::config::DiskAction;
 use crate::ids::Class;
+use crate::index::key_lookup::keep_key_filters;
 use crate::retention::rules::Retention;
 use crate::state::disk_budget::{DiskBudget, DiskLevel};
 use crate::vfs::files::{Files, OpenMode};
@@ -12,6 +13,7 @@ impl Retention {
     /// Saves indexes, checks that the files are still there, prepares spares, notes idleness, removes old segments.
     pub fn maintain(&self) {
         self.segments.save_indexes();
+        self.writer.forget_keys_below(self.segments.saved_below());
         self.topics.save();
         if self.reader.quarantine_bytes() > 0 {
             self.reader.count_quarantine();
@@ -46,10 +48,17 @@ impl Retention {
     }
 }
 
-pub(crate) fn maintain(partitions: &[&Retention], budget: &DiskBudget, files: &dyn Files) {
+pub(crate) fn maintain(
+    partitions: &[&Retention],
+    budget: &DiskBudget,
+    files: &dyn Files,
+    key_filter_bytes: usize,
+) {
     for partition in partitions {
         partition.maintain();
     }
+    let stores: Vec<_> = partitions.iter().map(|one| &*one.segments).collect();
+    keep_key_filters(&stores, key_filter_bytes);
     let before = budget.level();
     let mut level = budget.measure(used_bytes(partitions), files);
     if level >= DiskLevel::Acting {

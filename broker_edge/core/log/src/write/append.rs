@@ -1,36 +1,22 @@
 //! Appending: offsets are given under a short lock; the writer thread writes, or the caller when nobody else writes.
+//! Appends that refuse repeated keys are `append_unique.rs`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::batch::by_name::ByName;
-use crate::batch::record_batch::Batch;
 use crate::batch::records::Records;
 use crate::config::SyncMode;
-use crate::error::{AppendError, ReadError};
+use crate::error::AppendError;
 use crate::failpoint;
 use crate::ids::Offset;
 use crate::state::status::PartitionState;
 use crate::write::active::Halt;
+use crate::write::append_unique::keyed_records;
 use crate::write::queue::Queue;
 use crate::write::writer::Writer;
 
 /// MQTT's largest packet, with room for headers and keys.
 const MAX_RECORD_BYTES: usize = (256 << 20) + (64 << 10);
-
-/// Where a record of [`Partition::append_unique`](crate::Partition::append_unique) is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UniqueAppend {
-    pub offset: Offset,
-    /// A record with this idempotency key was there before; nothing was appended for it.
-    pub duplicate: bool,
-}
-
-/// Records with one key that are read to find a repeat; each may have another topic. A client that exceeds this gets
-/// repeats appended, and nobody waits longer.
-const CANDIDATES_MAX: usize = 256;
-/// Memory for batches that one append has read to find repeats. A larger batch is kept alone.
-const READ_BATCHES_BYTES: usize = 16 << 20;
 
 impl Writer {
     pub fn append(&self, records: Records) -> Result<Range<Offset>, AppendError> {
@@ -41,13 +27,14 @@ impl Writer {
         let mut keys = self.keys.lock();
         keys.settle(self.status.high_watermark());
         let range = self.enqueue(records)?;
-        for (index, key) in keyed {
-            keys.add_queued(&key.key, &key.name(), range.start.plus(u64::from(index)));
+        for key in keyed {
+            let offset = range.start.plus(u64::from(key.record));
+            keys.add_queued(&key.name, key.entry(offset));
         }
         Ok(range)
     }
 
-    fn enqueue(&self, records: Records) -> Result<Range<Offset>, AppendError> {
+    pub(super) fn enqueue(&self, records: Records) -> Result<Range<Offset>, AppendError> {
         let time_us = self.context.seams.clock.now_us();
         let mut queue = self.queue.lock();
         let records = self.admit(&queue, records)?;
@@ -133,161 +120,6 @@ impl Writer {
         }
         Ok(records)
     }
-
-    pub fn append_unique(&self, records: Records) -> Result<Vec<UniqueAppend>, AppendError> {
-        let mut keys = self.keys.lock();
-        // Durable records are read and compared below, so that a record that was removed does not count.
-        keys.settle(self.status.high_watermark());
-        let mut found = vec![Found::Nowhere; records.len()];
-        let mut firsts: ByName<u32> = ByName::default();
-        let keyed = keyed_records(&records);
-        let mut read = ReadBatches::default();
-        for (index, key) in &keyed {
-            let name = key.name();
-            found[*index as usize] = if let Some(first) = firsts.get(&name) {
-                Found::Earlier(*first) // A key that these records have twice is appended once.
-            } else {
-                // The oldest record with the key counts, and durable records are older than queued ones.
-                let durable = keys.candidates(&key.key, self.status.high_watermark());
-                let known = self.find_key(key, &durable, &mut read)?;
-                let known = known.or_else(|| keys.queued(&name));
-                if known.is_none() {
-                    firsts.insert(name, *index);
-                }
-                known.map_or(Found::Nowhere, Found::At)
-            };
-        }
-        let is_repeat: Vec<bool> = found.iter().map(|of| *of != Found::Nowhere).collect();
-        let (fresh, given) = if is_repeat.contains(&true) {
-            (records.without(&is_repeat), Some(records))
-        } else {
-            (records, None)
-        };
-        let queued = self.enqueue(fresh).map_err(|mut error| {
-            // The next try must see the repeats again: the records that they repeat may be gone by then.
-            if let (AppendError::QueueFull { records, .. }, Some(given)) = (&mut error, given) {
-                **records = given;
-            }
-            error
-        });
-        let mut next = queued?.start;
-        let mut appended: Vec<UniqueAppend> = Vec::with_capacity(found.len());
-        for of in found {
-            let (offset, duplicate) = match of {
-                Found::At(offset) => (offset, true),
-                Found::Earlier(first) => (appended[first as usize].offset, true),
-                Found::Nowhere => {
-                    next = next.plus(1);
-                    (Offset(next.0 - 1), false)
-                }
-            };
-            appended.push(UniqueAppend { offset, duplicate });
-        }
-        for (index, key) in &keyed {
-            let UniqueAppend { offset, duplicate } = appended[*index as usize];
-            if !duplicate {
-                keys.add_queued(&key.key, &key.name(), offset);
-            }
-        }
-        Ok(appended)
-    }
-
-    /// The first candidate whose record still exists and has this topic and key.
-    fn find_key(
-        &self,
-        key: &TopicKey,
-        candidates: &[Offset],
-        read: &mut ReadBatches,
-    ) -> Result<Option<Offset>, AppendError> {
-        for offset in candidates
-            .iter()
-            .filter(|offset| **offset >= self.status.log_start())
-            .take(CANDIDATES_MAX)
-        {
-            if read.find(*offset).is_none() {
-                match self.reader.read(*offset, 1) {
-                    Ok(batches) => batches.into_iter().for_each(|batch| read.keep(batch)),
-                    // Gone or damaged: not kept any more, so not a repeat.
-                    Err(ReadError::OutOfRange { .. } | ReadError::Damaged { .. }) => {}
-                    Err(ReadError::Io { path, source }) => {
-                        let reason = format!("{}: {source}", path.display());
-                        return Err(AppendError::Unverified {
-                            partition: self.id(),
-                            reason,
-                        });
-                    }
-                }
-            }
-            let batch = read.find(*offset);
-            if batch.is_some_and(|batch| key.is_of(batch, *offset)) {
-                return Ok(Some(*offset));
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// The batches that one append has read. A producer that repeats a large batch has all of its keys in one batch here,
-/// which is then read and checked once instead of once per record.
-#[derive(Default)]
-struct ReadBatches {
-    by_base: BTreeMap<Offset, Batch>,
-    bytes: usize,
-}
-
-impl ReadBatches {
-    /// The batch that holds `offset`.
-    fn find(&self, offset: Offset) -> Option<&Batch> {
-        let (_, batch) = self.by_base.range(..=offset).next_back()?;
-        (offset < batch.next_offset()).then_some(batch)
-    }
-
-    fn keep(&mut self, batch: Batch) {
-        if self.bytes + batch.memory() > READ_BATCHES_BYTES {
-            *self = Self::default();
-        }
-        self.bytes += batch.memory();
-        self.by_base.insert(batch.base_offset(), batch);
-    }
-}
-
-/// Where the idempotency key of a record was found.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
-    Nowhere,
-    At(Offset),
-    /// In an earlier one of the records.
-    Earlier(u32),
-}
-
-/// An idempotency key with its topic: a client without the right to write a topic must not use up the topic's keys.
-struct TopicKey {
-    topic: Box<str>,
-    key: Box<str>,
-}
-
-impl TopicKey {
-    /// Topic and key as one name; a topic has no NUL.
-    fn name(&self) -> Box<str> {
-        format!("{}\0{}", self.topic, self.key).into()
-    }
-
-    /// Whether the record at `offset`, which is in the batch, has this key and topic.
-    fn is_of(&self, batch: &Batch, offset: Offset) -> bool {
-        let record = batch.record((offset.0 - batch.base_offset().0) as usize);
-        record.idempotency_key == Some(&*self.key) && record.topic == &*self.topic
-    }
-}
-
-fn keyed_records(records: &Records) -> Vec<(u32, TopicKey)> {
-    let topics = records.topic_names();
-    let key = |index: &u32| {
-        let key = records.idempotency_key(*index as usize)?;
-        let topic = topics.get(usize::from(records.entry(*index as usize).topic))?;
-        let (topic, key) = ((*topic).into(), key.into());
-        Some((*index, TopicKey { topic, key }))
-    };
-    records.keyed.iter().filter_map(key).collect()
 }
 
 fn check_sizes(records: &Records, limit_bytes: usize) -> Result<(), AppendError> {

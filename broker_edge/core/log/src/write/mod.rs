@@ -2,6 +2,7 @@
 
 pub(crate) mod active;
 pub(crate) mod append;
+pub(crate) mod append_unique;
 pub(crate) mod group_commit;
 pub(crate) mod idempotency;
 pub(crate) mod preallocate;

@@ -16,7 +16,7 @@ use crate::batch::records::Records;
 use crate::config::SyncMode;
 use crate::failpoint;
 use crate::ids::{Offset, PartitionId};
-use crate::index::model::KeyEntry;
+use crate::index::keys::KeyEntry;
 use crate::index::shared::Shared;
 use crate::read::reader::Reader;
 use crate::read::tail::Tail;
@@ -40,7 +40,8 @@ pub(crate) struct Writer {
     pub(super) reader: Arc<Reader>,
     pub(super) tail: Arc<Tail>,
     pub(super) budget: Arc<DiskBudget>,
-    /// Held from giving an offset to noting the key, so that two callers never both append a key. Locks are taken in
+    /// Held from giving an offset to noting the key, so that two callers never both append a key. No file is read under
+    /// it. Locks are taken in
     /// the order of these fields, and none is held while another thread is waited for.
     pub(super) keys: Mutex<IdempotencyKeys>,
     pub(super) queue: Mutex<Queue>,
@@ -96,7 +97,7 @@ impl Writer {
             reader: Arc::clone(reader),
             tail: Arc::clone(tail),
             budget: Arc::clone(budget),
-            keys: Mutex::new(IdempotencyKeys::new(keys)),
+            keys: Mutex::new(IdempotencyKeys::new(active.segment.base, keys)),
             queue: Mutex::new(Queue::starting_at(active.next)),
             queue_changed: Condvar::new(),
             turn_ended: Condvar::new(),
@@ -137,13 +138,10 @@ impl Writer {
         self.queue_changed.notify_all();
     }
 
-    pub fn forget_keys_below(&self, log_start: Offset) {
-        self.keys.lock().forget_below(log_start);
-    }
-
-    #[cfg(test)]
-    pub fn with_keys<T>(&self, f: impl FnOnce(&mut IdempotencyKeys) -> T) -> T {
-        f(&mut self.keys.lock())
+    /// Drops keys of records that are removed, or that the index files can be asked for.
+    pub fn forget_keys_below(&self, offset: Offset) {
+        let taken = self.keys.lock().take_below(offset);
+        drop(taken);
     }
 
     /// The writer thread.

@@ -377,7 +377,8 @@ fn seal_index(bytes: &mut [u8]) {
     let count = |bytes: &[u8], at: usize| read(bytes, 88 + at * 4, 4) as usize;
     let head = INDEX_FIXED + count(bytes, 1) * 16 + count(bytes, 2) * 24;
     let blocks = head..head + count(bytes, 0) * 24;
-    let keys = blocks.end..blocks.end + count(bytes, 4) * 16;
+    let is_paged = read(bytes, 8, 4) == 3;
+    let keys = blocks.end..blocks.end + keys_bytes(count(bytes, 4), is_paged);
     let table = keys.end..keys.end + count(bytes, 6) * 20;
     if table.end <= bytes.len() {
         for row in table.clone().step_by(20) {
@@ -389,8 +390,9 @@ fn seal_index(bytes: &mut [u8]) {
             }
         }
     }
-    for (section, at) in [(blocks, 116), (keys, 120), (table, 124)] {
-        if let Some(section) = bytes.get(section) {
+    for (section, at) in [(blocks, 116), (keys.clone(), 120), (table, 124)] {
+        let section = bytes.get(section).filter(|_| at != 120 || !is_paged);
+        if let Some(section) = section {
             let checksum = crc32c::crc32c(section);
             write(bytes, at, 4, u64::from(checksum));
         }
@@ -398,5 +400,38 @@ fn seal_index(bytes: &mut [u8]) {
     if let Some(section) = bytes.get(16..head) {
         let checksum = crc32c::crc32c(section);
         write(bytes, 12, 4, u64::from(checksum));
+    }
+    if is_paged && keys.end <= bytes.len() {
+        seal_keys(bytes, keys.start);
+    }
+}
+
+/// Bytes of so many keys, and of their filter: 12 bits a key, in blocks of 32 bytes.
+fn key_runs(count: usize) -> [usize; 2] {
+    [count * 16, (count * 12).div_ceil(256) * 32]
+}
+
+/// Length of the keys of an index, with their filter and the checksums where they are in pages.
+fn keys_bytes(count: usize, is_paged: bool) -> usize {
+    let paged = |bytes: usize| bytes + bytes.div_ceil(4096) * 4;
+    match is_paged {
+        true => key_runs(count).map(paged).iter().sum(),
+        false => count * 16,
+    }
+}
+
+/// Recomputes the checksums of the pages of keys and of their filter, which begin at `at`.
+fn seal_keys(bytes: &mut [u8], mut at: usize) {
+    let head = read(bytes, 12, 4) as u32;
+    let mut number = 0_u32;
+    for mut left in key_runs(read(bytes, 104, 4) as usize) {
+        while left > 0 {
+            let end = at + left.min(4096);
+            let seed = crc32c::crc32c_append(head, &number.to_le_bytes());
+            let checksum = crc32c::crc32c_append(seed, &bytes[at..end]);
+            write(bytes, end, 4, u64::from(checksum));
+            left -= end - at;
+            (at, number) = (end + 4, number + 1);
+        }
     }
 }

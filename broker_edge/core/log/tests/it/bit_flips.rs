@@ -57,6 +57,19 @@ fn stopped_log() -> MemoryFiles {
     files
 }
 
+/// The key of the first record that has one.
+fn first_key() -> Records {
+    let mut records = Records::new();
+    let topic = records.topic("plant/speed", 0..11).expect("room");
+    let client = records.client("d1").expect("room");
+    let meta = RecordMeta {
+        idempotency_key: Some("key-0"),
+        ..RecordMeta::new(topic, client, 1)
+    };
+    records.push(meta, b"speed 0").expect("room");
+    records
+}
+
 /// What a start with these files reports and serves.
 struct Seen {
     report: PartitionReport,
@@ -73,6 +86,7 @@ fn look(files: &MemoryFiles) -> Result<Seen, OpenError> {
     // An index is read in pieces, so unrequested pieces are not checked.
     let topics = telemetry(&log).topics();
     assert!(topics.is_ok_and(|topics| topics.len() <= 2));
+    let _ = telemetry(&log).append_unique(first_key());
     log.maintain();
     let index = files
         .with_suffix(".idx")

@@ -5,9 +5,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::support::*;
+use headwater_log::tools::{Access, Work, verify};
 use headwater_log::{Log, LogConfig, LogId, Offset, RecordMeta, RecordView, Records};
 
 const START_US: i64 = 1_800_000_000_000_000;
@@ -149,9 +151,10 @@ fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-1")
 }
 
-/// The indexes of the telemetry partition in the current format.
-fn index_fixture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/index-2")
+/// The indexes of the telemetry partition in a later format of their own.
+fn index_fixture(format: u32) -> PathBuf {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    fixtures.join(format!("index-{format}"))
 }
 
 /// Every file of a log except its lock, by name relative to the folder.
@@ -218,7 +221,7 @@ fn what_is_written_today_has_the_bytes_of_format_1() {
         // Indexes have their own format version; the fixture has the first.
         let is_index = name.extension().is_some_and(|suffix| suffix == "idx");
         let kept = if is_index {
-            fs::read(index_fixture().join(name.file_name().expect("a name")))
+            fs::read(index_fixture(3).join(name.file_name().expect("a name")))
         } else {
             kept
         };
@@ -230,22 +233,60 @@ fn what_is_written_today_has_the_bytes_of_format_1() {
     }
 }
 
-#[test]
-fn an_index_of_format_2_is_used_as_it_is() {
-    let dir = tempfile::tempdir().expect("a folder");
-    copy(&fixture(), dir.path());
-    for entry in fs::read_dir(index_fixture()).expect("a folder") {
+/// Opens the fixture with indexes of this format; none of them is built again.
+fn check_indexes_of(format: u32, dir: &Path) {
+    copy(&fixture(), dir);
+    for entry in fs::read_dir(index_fixture(format)).expect("a folder") {
         let path = entry.expect("an entry").path();
         let name = path.file_name().expect("a name");
-        fs::copy(&path, dir.path().join("telemetry-0").join(name)).expect("copied");
+        fs::copy(&path, dir.join("telemetry-0").join(name)).expect("copied");
     }
-    let (log, report) =
-        Log::open(fixture_config(dir.path()), headwater_log::Seams::system()).expect("it opens");
-    assert!(
-        report
-            .partitions
-            .iter()
-            .all(|found| found.rebuilt_indexes == 0)
-    );
-    check_log(&log);
+    for _ in 0..2 {
+        let opened = Log::open(fixture_config(dir), headwater_log::Seams::system());
+        let (log, report) = opened.expect("it opens");
+        let rebuilt = report.partitions.iter().map(|found| found.rebuilt_indexes);
+        assert_eq!(rebuilt.sum::<usize>(), 0);
+        log.maintain();
+        check_log(&log);
+    }
+}
+
+#[test]
+fn an_index_of_format_3_is_used_as_it_is() {
+    let dir = tempfile::tempdir().expect("a folder");
+    check_indexes_of(3, dir.path());
+    for entry in fs::read_dir(index_fixture(3)).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = Path::new("telemetry-0").join(path.file_name().expect("a name"));
+        assert_eq!(
+            fs::read(path).expect("read"),
+            fs::read(dir.path().join(name)).expect("read")
+        );
+    }
+}
+
+/// Its keys are sorted and written anew, without a look at the segment; what the keys are hashed from stays.
+#[test]
+fn an_index_of_format_2_is_written_anew_and_not_built_again() {
+    let dir = tempfile::tempdir().expect("a folder");
+    check_indexes_of(2, dir.path());
+    for entry in fs::read_dir(index_fixture(2)).expect("a folder") {
+        let name = entry.expect("an entry").file_name();
+        let bytes = fs::read(dir.path().join("telemetry-0").join(name)).expect("read");
+        assert_eq!((bytes[8], bytes[120]), (3, 0));
+    }
+    let (seams, stop) = (headwater_log::Seams::system(), AtomicBool::new(false));
+    let work = Work {
+        seams: &seams,
+        progress: &|_, _| {},
+        stop: &stop,
+    };
+    let report = verify(dir.path(), Access::Alone, work).expect("a report");
+    for partition in report.partitions {
+        assert_eq!(
+            partition.indexes,
+            [] as [String; 0],
+            "none is to be built again"
+        );
+    }
 }

@@ -27,6 +27,7 @@ mod recovery;
 mod replica;
 mod retention;
 mod rooms;
+mod sealed_keys;
 mod sealing;
 mod single_reads;
 mod size;
