@@ -151,3 +151,11 @@ def test_nodes_with_certificates_make_a_cluster(secured: LocalCluster) -> None:
     publisher.publish(10)
     publisher.leave()
     assert without_repeats(numbers_in_log(secured.nodes[_leader(secured)])) == list(range(10))
+
+
+def test_a_reload_says_which_files_want_a_restart(secured: LocalCluster) -> None:
+    certificate = secured.root / "tls" / "n1.pem"
+    certificate.write_bytes(certificate.read_bytes() + b"\n")
+    secured.nodes["n1"].process.send_signal(signal.SIGHUP)
+    told = f"cluster.tls.cert: {certificate} has changed; the broker uses it after a restart"
+    until("a warning", lambda: told in secured.log_file("n1").read_text() or None)

@@ -16,6 +16,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::{ClusterSettings, EtcdSettings, MeshTlsSettings};
 use crate::regular_file;
@@ -23,12 +24,16 @@ use crate::regular_file;
 /// A larger file is none of these.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A file as it was read, for the comparison at a reload.
+/// A file as it was read, for the comparison at a reload. Keys and passwords are not kept for that.
 struct Seen {
     key: &'static str,
     file: PathBuf,
-    bytes: Vec<u8>,
+    sum: u64,
 }
+
+/// The files as they are in use.
+#[derive(Default)]
+pub struct FilesInUse(Vec<Seen>);
 
 /// Everything that a node needs from its files.
 pub struct ClusterFiles {
@@ -36,7 +41,7 @@ pub struct ClusterFiles {
     /// `None`: the nodes do not authenticate each other.
     pub mesh_tls: Option<Tls>,
     pub etcd: Options,
-    seen: Vec<Seen>,
+    pub in_use: FilesInUse,
 }
 
 impl ClusterFiles {
@@ -53,14 +58,19 @@ impl ClusterFiles {
             secret,
             mesh_tls,
             etcd,
-            seen: reader.seen,
+            in_use: reader.seen,
         })
     }
+}
 
+impl FilesInUse {
     /// One sentence for each file whose content is no longer the one in use.
     pub fn changed(&self) -> Vec<String> {
-        let is_changed = |seen: &&Seen| read(&seen.file).ok().as_ref() != Some(&seen.bytes);
-        let changed = self.seen.iter().filter(is_changed);
+        let is_changed = |seen: &&Seen| {
+            let now = read(&seen.file).map(|bytes| xxh3_64(&bytes));
+            now.ok() != Some(seen.sum)
+        };
+        let changed = self.0.iter().filter(is_changed);
         changed
             .map(|Seen { key, file, .. }| {
                 let file = file.display();
@@ -72,7 +82,7 @@ impl ClusterFiles {
 
 #[derive(Default)]
 struct Reader {
-    seen: Vec<Seen>,
+    seen: FilesInUse,
 }
 
 impl Reader {
@@ -83,9 +93,9 @@ impl Reader {
         let seen = Seen {
             key,
             file: file.to_owned(),
-            bytes: bytes.clone(),
+            sum: xxh3_64(&bytes),
         };
-        self.seen.push(seen);
+        self.seen.0.push(seen);
         Ok(bytes)
     }
 

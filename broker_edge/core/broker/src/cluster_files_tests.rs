@@ -144,7 +144,7 @@ fn a_certificate_has_to_be_that_of_the_node() {
 #[test]
 fn a_reload_says_which_files_wait_for_a_restart() {
     let folder = Folder::new().with_certificate("n1");
-    let files = ClusterFiles::load(&folder.settings).unwrap();
+    let files = ClusterFiles::load(&folder.settings).unwrap().in_use;
     assert!(files.changed().is_empty());
     folder.write("cert.pem", "other");
     std::fs::remove_file(folder.dir.path().join("key.pem")).unwrap();

@@ -16,6 +16,7 @@ use crate::config::{Advertised, Config};
 use crate::data_plane::DataPlane;
 use crate::event_loop::CommandSender;
 use crate::log_settings::log_config;
+use crate::reload::Reloads;
 
 /// What a start may be told beside the settings.
 #[derive(Default)]
@@ -33,8 +34,16 @@ pub(super) fn join(
     config: &Config,
     advertised: Advertised,
     start: &StartOptions,
+    reloads: &Reloads,
 ) -> Result<(Joined, RecoveryReport), StartError> {
     let files = ClusterFiles::load(&config.cluster).map_err(StartError::ClusterFiles)?;
+    let in_use = files.in_use;
+    reloads.add(move || {
+        for sentence in in_use.changed() {
+            tracing::warn!("{sentence}");
+        }
+        Ok(())
+    });
     let Advertised {
         mesh,
         mqtt,

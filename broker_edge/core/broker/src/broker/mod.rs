@@ -116,7 +116,7 @@ impl Broker {
                     admin: admin_at,
                 };
                 let advertised = config.cluster.advertised(&config, at);
-                let (joined, report) = join(&config, advertised, &options)?;
+                let (joined, report) = join(&config, advertised, &options, &reloads)?;
                 (joined.log().clone(), report, Some(joined))
             }
         };
