@@ -175,7 +175,7 @@ fn a_term_above_the_starts_of_a_node_is_no_damage() {
     let range = partition.append(records(1, &["x"])).expect("queued");
     await_that("the sync", || partition.synced() == range.end);
     assert_eq!(partition.commit_to(range.end), range.end);
-    log.shutdown();
+    drop(log);
     let work = Work {
         seams: &Seams::system(),
         progress: &|_, _| {},
