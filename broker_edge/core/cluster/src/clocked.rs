@@ -12,7 +12,7 @@ use crate::shard::{Effect, Event, Found, Place, Shard, Timer};
 
 pub const FOLLOW_MS: u64 = 1_000;
 pub const ROUND_MS: u64 = 300;
-pub const RETRY_MS: u64 = 1_000;
+pub const RETRY_MS: u64 = 250;
 pub const LONG_MS: u64 = 30_000;
 pub const HAND_OVER_MS: u64 = 2_000;
 pub const HINTS_MS: u64 = 5_000;

@@ -203,6 +203,32 @@ fn a_silent_member_stops_the_office_and_leaves_the_set() {
 }
 
 #[test]
+fn a_member_whose_process_is_gone_leaves_the_set_at_once_unless_it_is_back() {
+    let mut clocked = leader(10_000);
+    let peer = member(3);
+    let gone = Event::Gone { peer: peer.clone() };
+    let of_earlier_life = clocked.handle(gone.clone(), 10_001, true);
+    assert!(sets(&of_earlier_life).is_empty(), "it is linked");
+    let _ = clocked.handle(Event::Unlinked { peer }, 10_002, true);
+    assert_eq!(sets(&clocked.handle(gone, 10_003, true)), [2]);
+}
+
+#[test]
+fn a_leader_knows_how_far_each_follower_is() {
+    let mut clocked = leader(10_000);
+    let written = Event::Written {
+        partition: 0,
+        end: Offset(5),
+        epochs: vec![(Epoch(1), Offset(0))],
+    };
+    let _ = clocked.handle(written, 10_001, true);
+    synced(&mut clocked, 2, 3, 10_002);
+    let lag = |number| clocked.shard().lag(&member(number));
+    assert_eq!([lag(2), lag(3)], [Some(2), Some(5)]);
+    assert_eq!(started(1).shard().lag(&member(2)), None);
+}
+
+#[test]
 fn a_lagging_member_leaves_and_comes_back_after_a_time_that_doubles() {
     let mut clocked = leader(10_000);
     let keep = |clocked: &mut Clocked, now_ms: u64| {

@@ -1,6 +1,7 @@
 //! What a node asks of etcd when it starts: which log the cluster has, that no other node has its name, and that its
 //! folder is not older than the cluster knows.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use headwater_cluster::member_key::{
 };
 use headwater_etcd::{CasOutcome, Error, KeyValue, LeaseId, MetaStore};
 
-use super::keys::{Keys, Meta, ValueError};
+use super::keys::{Keys, Meta, NodeKey, ValueError};
 
 /// etcd deletes the address of a node that has not been heard for so long.
 pub const LEASE: Duration = Duration::from_secs(10);
@@ -95,13 +96,17 @@ impl<S: MetaStore> Joining<'_, S> {
     ///
     /// # Errors
     /// Another node of this name runs, or the folder was rolled back or copied.
-    pub async fn register(
-        &self,
-        mine: MemberKey,
-        address: &[u8],
-        lease: LeaseId,
-    ) -> Result<(), JoinError> {
-        self.take_name(mine, address, lease).await?;
+    pub async fn register(&self, mine: MemberKey, address: &[u8]) -> Result<LeaseId, JoinError> {
+        let lease = self.take_name(mine, address).await?;
+        let written = self.write_life(mine).await;
+        if written.is_err() {
+            // The name is free for the next start. If this fails, it is when the lease ends.
+            let _ = self.store.revoke(lease).await;
+        }
+        written.map(|()| lease)
+    }
+
+    async fn write_life(&self, mine: MemberKey) -> Result<(), JoinError> {
         let key = self.keys.member(self.node);
         let mut has_tried = false;
         loop {
@@ -131,19 +136,18 @@ impl<S: MetaStore> Joining<'_, S> {
     }
 
     /// Writes `nodes/<node>`, which nobody else may have at the same time.
-    async fn take_name(
-        &self,
-        mine: MemberKey,
-        address: &[u8],
-        lease: LeaseId,
-    ) -> Result<(), JoinError> {
+    async fn take_name(&self, mine: MemberKey, address: &[u8]) -> Result<LeaseId, JoinError> {
         let key = self.keys.node(self.node);
         let mut attempts = 0;
+        let mut own = None;
         loop {
             let found = self.get(&key).await?;
             let expected = match &found {
                 None => Revision(0),
-                Some(found) if found.lease == Some(lease) => return Ok(()),
+                // An attempt whose outcome was unknown.
+                Some(KeyValue {
+                    lease: Some(lease), ..
+                }) if own == Some(*lease) => return Ok(*lease),
                 // An earlier life of this folder: of a copy, `starts` tells.
                 Some(found)
                     if self
@@ -154,7 +158,7 @@ impl<S: MetaStore> Joining<'_, S> {
                     found.revision
                 }
                 Some(found) if attempts >= NAME_ATTEMPTS => {
-                    let at = super::keys::NodeKey::decode(&found.value);
+                    let at = NodeKey::decode(&found.value);
                     let at = at.map_or_else(|_| String::new(), |it| format!(" at {}", it.mesh));
                     let node = self.node.clone();
                     return Err(JoinError::TwoNodes { node, at });
@@ -168,9 +172,12 @@ impl<S: MetaStore> Joining<'_, S> {
                     continue;
                 }
             };
+            // Only now: it might end while another one is waited for.
+            let lease = self.grant().await?;
+            own = Some(lease);
             let value = address.to_vec();
             match self.store.cas(&key, expected, value, Some(lease)).await {
-                CasOutcome::Done(_) => return Ok(()),
+                CasOutcome::Done(_) => return Ok(lease),
                 CasOutcome::Conflict(_) => {}
                 CasOutcome::NotDone(error) | CasOutcome::Unknown(error) => {
                     self.pause(&error).await?;
@@ -183,10 +190,23 @@ impl<S: MetaStore> Joining<'_, S> {
     ///
     /// # Errors
     /// The start was stopped.
-    pub async fn grant(&self) -> Result<LeaseId, JoinError> {
+    async fn grant(&self) -> Result<LeaseId, JoinError> {
         loop {
             match self.store.grant(LEASE).await {
                 Ok(lease) => return Ok(lease),
+                Err(error) => self.pause(&error).await?,
+            }
+        }
+    }
+
+    /// The nodes that run: they are known before the first of them is heard.
+    ///
+    /// # Errors
+    /// The start was stopped.
+    pub async fn nodes(&self) -> Result<BTreeMap<Node, NodeKey>, JoinError> {
+        loop {
+            match self.store.get_all(self.keys.prefix()).await {
+                Ok(listing) => return Ok(self.keys.nodes(&listing.keys)),
                 Err(error) => self.pause(&error).await?,
             }
         }

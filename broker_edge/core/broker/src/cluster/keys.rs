@@ -3,9 +3,10 @@
 //! `docs/cluster-protocol.md` has their fields. The values of `shards/<n>` and `members/<node>` are in
 //! `headwater-cluster`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use headwater_cluster::marks::Node;
+use headwater_etcd::KeyValue;
 use headwater_log::LogId;
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +69,18 @@ impl Keys {
     #[must_use]
     pub fn node_of(&self, key: &str) -> Option<Node> {
         self.named(key, "nodes/")
+    }
+
+    /// The nodes that run, and where.
+    pub fn nodes<'a>(
+        &self,
+        found: impl IntoIterator<Item = &'a KeyValue>,
+    ) -> BTreeMap<Node, NodeKey> {
+        let node = |one: &KeyValue| -> Option<(Node, NodeKey)> {
+            let node = self.node_of(&one.key)?;
+            Some((node, NodeKey::decode(&one.value).ok()?))
+        };
+        found.into_iter().filter_map(node).collect()
     }
 
     fn named(&self, key: &str, folder: &str) -> Option<Node> {

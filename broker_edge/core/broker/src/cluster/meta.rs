@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use headwater_cluster::key::{Revision, ShardKey};
-use headwater_cluster::marks::{Member, Node};
+use headwater_cluster::marks::Member;
 use headwater_cluster::shard;
 use headwater_etcd::{
     CasOutcome, Error, Fault, KeyValue, LeaseId, MetaStore, Renewal, Update, Watch,
@@ -21,7 +21,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use super::inbox::Inbox;
 use super::join::LEASE;
-use super::keys::{Keys, Meta, NodeKey};
+use super::keys::{Keys, Meta};
 use super::replicas::{Step, step};
 
 /// After a request that failed, so that one that is refused at once is not repeated at once.
@@ -283,11 +283,7 @@ impl<S: MetaStore> Work<S> {
         let shard = known
             .get(&keys.shard())
             .and_then(|found| self.shard_key(found));
-        let node = |found: &KeyValue| -> Option<(Node, NodeKey)> {
-            let node = keys.node_of(&found.key)?;
-            Some((node, NodeKey::decode(&found.value).ok()?))
-        };
-        let nodes = known.values().filter_map(node).collect();
+        let nodes = keys.nodes(known.values());
         self.inbox.put(|news| {
             news.nodes = Some(nodes);
             if shard.is_some() {

@@ -86,6 +86,8 @@ impl Node {
             partition.watch(&moved);
         }
         self.settle(now_ms());
+        // What was there before anybody could wake this thread.
+        self.take_news(now_ms());
         while !self.is_over {
             if let Err(error) = self.wait(&waker) {
                 tracing::error!(%error, "the poll of the links failed, so this node stops");

@@ -120,18 +120,19 @@ pub fn join(options: Options, log: LogConfig) -> Result<(Joined, RecoveryReport)
         ..options.address.clone()
     };
     let address = address.encode();
-    let lease = runtime.block_on(async {
-        let lease = joining.grant().await?;
-        joining.register(mine, &address, lease).await?;
-        Ok::<_, JoinError>(lease)
+    let registered = runtime.block_on(async {
+        let lease = joining.register(mine, &address).await?;
+        Ok::<_, JoinError>((lease, joining.nodes().await?))
     });
-    let lease = match lease {
-        Ok(lease) => lease,
+    let (lease, nodes) = match registered {
+        Ok(registered) => registered,
         Err(error) => {
             replica.log().shutdown();
             return Err(error.into());
         }
     };
+    let inbox = Arc::<Inbox>::default();
+    inbox.put(|news| news.nodes = Some(nodes));
     let place = Place {
         keys: keys.clone(),
         meta: meta.clone(),
@@ -147,7 +148,7 @@ pub fn join(options: Options, log: LogConfig) -> Result<(Joined, RecoveryReport)
         store,
         replica,
         place,
-        inbox: Arc::default(),
+        inbox,
     };
     Ok((joined, report))
 }

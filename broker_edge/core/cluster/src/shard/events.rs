@@ -67,7 +67,7 @@ pub enum Timer {
     Follow,
     /// 300 ms: who lives has answered an `Ask`.
     Round,
-    /// 1 s: the election has not ended.
+    /// 250 ms: the election has not ended.
     Retry,
     /// 30 s: an unproven replica no longer waits for the whole set.
     Long,
