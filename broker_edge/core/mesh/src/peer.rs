@@ -32,7 +32,7 @@ pub struct Peer {
 
 /// A process that ends closes its sockets one after the other: at first its listener still takes connections. So it is
 /// tried again, each time after twice as long.
-const PROBES: u8 = 6;
+const PROBES: u8 = 8;
 const PROBE_MS: u64 = 10;
 
 impl Peer {
