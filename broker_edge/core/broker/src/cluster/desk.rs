@@ -155,11 +155,12 @@ impl Shared {
                         Ok(()) => State::Open,
                         Err(_) => State::Closed,
                     };
-                    self.set(state);
                     if let Err(reason) = opened {
                         tracing::error!(reason, "this node leads and cannot serve clients");
                         inbox.put(|news| news.has_failed = true);
                     }
+                    // Last, so that whoever waits for this office finds in the inbox that it failed.
+                    self.set(state);
                 }
                 (Wanted::Leave, State::Open) => {
                     clients.leave(elsewhere);
