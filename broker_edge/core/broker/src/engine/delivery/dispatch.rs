@@ -47,6 +47,9 @@ const DELIVERIES_PER_WORK: u64 = 32;
 const COPIED_BYTES_PER_WORK: u64 = 4 << 10;
 /// A run that would copy more to all its receivers is sent in parts.
 const RUN_BYTES_MAX: usize = 64 << 20;
+/// A record that is encoded for each receiver by itself counts this much beside its payload, if its run is so long.
+const RUN_RECORD_COST: usize = 512;
+const LONG_RUN: usize = 16;
 
 /// What is known of the receivers of a topic in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,7 +219,8 @@ impl Dispatching<'_> {
                     .routing
                     .topic(id)
                     .map_or(0, |topic| topic.ids(receivers));
-                run.limit(RUN_BYTES_MAX / receivers, ids * ID_COST / receivers);
+                let more = self.record_cost(&run, &matches) + ids * ID_COST / receivers;
+                run.limit(RUN_BYTES_MAX / receivers, more);
                 end = run.end;
                 self.deliver_run(run, &matches);
             }
@@ -243,6 +247,20 @@ impl Dispatching<'_> {
             {
                 tracing::warn!(%error, topic = record.topic, "an old retained message cannot be removed from the state store now");
             }
+        }
+    }
+
+    /// What a record of the run costs beside its payload. Runs that are short need no look at their receivers.
+    fn record_cost(&self, run: &TopicRun<'_>, matches: &Matches) -> usize {
+        let is_alone = |target: &Target| {
+            let conn = self.clients.conn(target.conn);
+            target.effective.is_special()
+                || conn.is_some_and(|conn| conn.extras.out_aliases.is_some())
+        };
+        if run.end - run.start > LONG_RUN && matches.targets.iter().any(is_alone) {
+            RUN_RECORD_COST
+        } else {
+            0
         }
     }
 

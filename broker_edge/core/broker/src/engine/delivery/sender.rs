@@ -44,6 +44,8 @@ pub struct Packet<'a> {
 
 /// To encode a subscription identifier takes as long as to copy so many bytes.
 pub const ID_COST: usize = 128;
+/// And so do the look-ups of a delivery that is encoded by itself.
+const DELIVERY_COST: usize = 1 << 10;
 /// What a packet takes beside its topic and payload, if it has few properties.
 const HEAD_BYTES: usize = 32;
 
@@ -147,7 +149,7 @@ impl Sender<'_> {
         }
         conn.traffic.sent_messages += 1;
         let ids = effective.ids.as_ref().map_or(0, |ids| ids.len());
-        let copied = conn.out.len() - base + ids * ID_COST;
+        let copied = conn.out.len() - base + ids * ID_COST + DELIVERY_COST;
         self.clients.send_budget.note_copied(copied);
         self.observe
             .count(Count::PublishSentBytes, record.payload.len() as u64);

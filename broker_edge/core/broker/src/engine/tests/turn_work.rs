@@ -340,3 +340,43 @@ fn a_run_whose_deliveries_carry_many_identifiers_is_sent_over_several_turns() {
     }
     assert!(turns > 1);
 }
+
+#[test]
+fn deliveries_that_are_encoded_one_by_one_are_sent_over_several_turns() {
+    const READERS: usize = 30;
+    const RECORDS: usize = 8000;
+    for topics in [1, 2] {
+        let dir = dir();
+        let mut rig = Rig::open(dir.path(), SyncMode::Never);
+        let mut readers: Vec<Member> = (0..READERS)
+            .map(|number| Member::new(&number.to_string(), V5))
+            .collect();
+        for reader in &mut readers {
+            reader.connect(&mut rig, true, 1000);
+            for (filter, id) in [("l/#", 1), ("l/+", 2)] {
+                let id = [Property::SubscriptionIdentifier(id)];
+                reader.subscribe_with(&mut rig, filter, QoS::AtMostOnce, &id);
+            }
+        }
+        // With two topics that take turns, each run has one record.
+        let batch: Vec<_> = (0..RECORDS)
+            .map(|at| format!("l/{}", at % topics))
+            .collect();
+        append_batch(&rig, &batch);
+        let (mut turns, mut received) = (0, 0);
+        while received < RECORDS * READERS {
+            rig.turn();
+            let sent: usize = readers
+                .iter()
+                .map(|reader| rig.sent(reader.key(), V5).len())
+                .sum();
+            turns += usize::from(sent > 0);
+            received += sent;
+            assert!(sent <= 160_000, "{sent} deliveries in a turn");
+            if sent == 0 {
+                rig.wait_for_disk();
+            }
+        }
+        assert!(turns > 1);
+    }
+}
