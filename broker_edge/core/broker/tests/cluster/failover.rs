@@ -76,6 +76,22 @@ fn what_the_leader_acknowledges_is_on_all_nodes_and_others_say_where_it_is() {
 }
 
 #[test]
+fn a_leader_shows_the_metrics_of_a_cluster() {
+    let site = Site::start();
+    let (_, metrics) = site.nodes[site.leader()].get("/metrics").expect("it runs");
+    for line in [
+        "headwater_cluster_leads 1",
+        "headwater_cluster_epoch ",
+        "headwater_cluster_in_sync_members ",
+        "headwater_cluster_elections_total ",
+        "headwater_cluster_etcd_reachable 1",
+        "headwater_cluster_follower_lag_records{node=\"",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+}
+
+#[test]
 fn a_killed_leader_is_followed_by_another_with_all_that_was_acknowledged() {
     let mut site = Site::start();
     let (mut reader, _) = session(&site, "reader");
