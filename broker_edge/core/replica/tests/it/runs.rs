@@ -108,7 +108,7 @@ fn what_is_done_wrong_is_found() {
     let mut sabotages = vec![Sabotage::NoSync, Sabotage::AckAtLeader];
     sabotages.extend(rules.map(|rule| Sabotage::Rules(vec![rule])));
     for sabotage in sabotages {
-        let found = seeds_until_found(&sabotage, from_env("HEADWATER_SIM_SEEDS", 60));
+        let found = seeds_until_found(&sabotage, from_env("HEADWATER_SIM_SEEDS", 400));
         println!("{sabotage:?}: {found:?}");
         assert!(found.is_some(), "{sabotage:?} is not found");
     }
