@@ -1,18 +1,20 @@
 //! All connections of a node, driven by one thread.
 
+mod dialling;
+
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headwater_cluster::breaker::{Breaker, WrongPeer, dials};
+use headwater_cluster::breaker::{WrongPeer, dials};
 use headwater_cluster::frames::{Frame, Hello};
 use headwater_cluster::link::{Came, Link, LinkError};
 use headwater_cluster::marks::{Member, Node, ShardId, Starts};
-use mio::net::{TcpListener, TcpStream};
+use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use crate::dial::{CONNECT_MS, Found, find};
+use crate::dial::CONNECT_MS;
 use crate::peer::{Attempt, Peer};
 use crate::socket::{Received, Socket, Tls};
 
@@ -125,24 +127,6 @@ impl Mesh {
     #[must_use]
     pub fn waker(&self) -> Arc<Waker> {
         Arc::clone(&self.waker)
-    }
-
-    /// Names another node that has just started, and where it is. One that is linked stays so.
-    pub fn know(&mut self, node: &Node, address: &str) {
-        if *node == self.hello.node {
-            return;
-        }
-        match self.peers.get_mut(node) {
-            Some(peer) => {
-                address.clone_into(&mut peer.address);
-                // What was wrong was wrong in an earlier life, or at the old address.
-                peer.breaker = Breaker::default();
-            }
-            None => {
-                let peer = Peer::new(node.clone(), address.to_owned());
-                self.peers.insert(node.clone(), peer);
-            }
-        }
     }
 
     /// Whether there is a link to this node.
@@ -272,55 +256,6 @@ impl Mesh {
         };
         self.conns.insert(token, conn);
         Ok(token)
-    }
-
-    /// Looks whether a connection that was dialled is made.
-    fn connected(&mut self, token: Token, now_ms: u64) {
-        let Some(conn) = self.conns.get_mut(&token) else {
-            return;
-        };
-        if conn.connect_by_ms.is_none() || !(conn.is_writable || conn.is_readable) {
-            return;
-        }
-        let made = match conn.socket.tcp().take_error() {
-            Ok(Some(error)) | Err(error) => Err(error),
-            Ok(None) => match conn.socket.tcp().peer_addr() {
-                Err(error) if error.kind() == ErrorKind::NotConnected => return,
-                other => other.map(|_| ()),
-            },
-        };
-        if let Err(error) = made.and_then(|()| conn.socket.set_options()) {
-            return self.not_connected(token, &error, now_ms);
-        }
-        conn.connect_by_ms = None;
-        let node = conn.dialled.clone();
-        let is_ours = node
-            .as_ref()
-            .is_some_and(|node| dials(&self.hello.node, node));
-        if !is_ours {
-            // It was made only to see whether the process lives: the peer itself dials.
-            self.forget(token);
-        }
-    }
-
-    /// A connection could not be made.
-    fn not_connected(&mut self, token: Token, error: &io::Error, now_ms: u64) {
-        let Some(node) = self.forget(token) else {
-            return;
-        };
-        let random = self.random();
-        let Some(peer) = self.peers.get_mut(&node) else {
-            return;
-        };
-        peer.breaker.failed(now_ms, random);
-        peer.say(&format!("cannot connect to the peer: {error}"));
-        if error.kind() == ErrorKind::ConnectionRefused
-            && peer.link.is_none()
-            && let Some(member) = peer.last.take()
-        {
-            peer.probes_left = 0;
-            self.events.push(MeshEvent::Gone { peer: member });
-        }
     }
 
     fn read(&mut self, token: Token, now_ms: u64) {
@@ -466,62 +401,6 @@ impl Mesh {
             peer.attempt = None;
         }
         Some(node)
-    }
-
-    fn dial(&mut self, node: &Node, now_ms: u64) {
-        let Some(peer) = self.peers.get_mut(node) else {
-            return;
-        };
-        let found = match &peer.attempt {
-            Some(Attempt::Connecting(_)) => return,
-            Some(Attempt::Looking(lookup, by_ms)) => match lookup.answer() {
-                Some(answer) => answer.map(Found::Address),
-                None if *by_ms <= now_ms => Err(io::Error::new(
-                    ErrorKind::TimedOut,
-                    "the name of its host is not found in time",
-                )),
-                None => return,
-            },
-            None => {
-                let is_due = dials(&self.hello.node, node) && peer.breaker.dial(now_ms);
-                let is_probed = peer.link.is_none() && peer.probe(now_ms);
-                if peer.link.is_some() || !(is_due || is_probed) {
-                    return;
-                }
-                find(&peer.address, &self.waker)
-            }
-        };
-        peer.attempt = None;
-        let result = match found {
-            Ok(Found::Later(lookup)) => {
-                peer.attempt = Some(Attempt::Looking(lookup, now_ms + CONNECT_MS));
-                return;
-            }
-            Ok(Found::Address(address)) => self.connect(node, address, now_ms),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = result {
-            let random = self.random();
-            if let Some(peer) = self.peers.get_mut(node) {
-                peer.breaker.failed(now_ms, random);
-                peer.say(&format!("cannot connect to the peer: {error}"));
-            }
-        }
-    }
-
-    fn connect(
-        &mut self,
-        node: &Node,
-        address: std::net::SocketAddr,
-        now_ms: u64,
-    ) -> io::Result<()> {
-        let tcp = TcpStream::connect(address)?;
-        let socket = Socket::dialled(tcp, self.tls.as_ref(), node)?;
-        let token = self.add(socket, address.to_string(), Some(node.clone()), now_ms)?;
-        if let Some(peer) = self.peers.get_mut(node) {
-            peer.attempt = Some(Attempt::Connecting(token));
-        }
-        Ok(())
     }
 
     /// Queues a frame for a peer, before all batches. Without a link to this life it is dropped.
