@@ -114,10 +114,12 @@ impl MemoryFiles {
 
 impl File for MemoryFile {
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        // The state before the bytes, as everywhere: the maintenance thread reads while the test copies.
+        let unreadable = self.files.state.lock().unreadable.clone();
         let bytes = self.bytes.lock();
         let start = (position as usize).min(bytes.len());
         let end = (start + buffer.len()).min(bytes.len());
-        if let Some((path, range)) = &self.files.state.lock().unreadable
+        if let Some((path, range)) = &unreadable
             && *path == self.path
             && (start as u64) < range.end
             && end as u64 > range.start
