@@ -189,7 +189,8 @@ class Connection:
         leader = error.leader if isinstance(error, NotLeaderError) else None
         if leader is not None and is_tls(leader) == is_tls(self.server):
             self._go(leader)
-        elif isinstance(error, (ConnectError, NotLeaderError)) and len(self._servers) > 1:
+        elif isinstance(error, (ConnectError, NotLeaderError)):
+            # A named leader need not be one of the addresses: from there it goes back to the first of them.
             known = self._servers.index(self.server) if self.server in self._servers else -1
             self._go(self._servers[(known + 1) % len(self._servers)])
 

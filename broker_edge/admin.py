@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from broker_edge.clear_text import warn_in_clear
+from broker_edge.clear_text import is_loopback, warn_in_clear
 from broker_edge.credentials import REFERENCE, Credentials, resolve
 from broker_edge.errors import (
     BrokerError,
@@ -146,21 +146,38 @@ class Admin:
             raise BrokerError(f"{self.address} answers with more than {_ANSWER_BYTES_MAX:,} bytes: is it a broker?")
         return self._read(status, body)
 
+    @property
+    def sends_in_clear(self) -> bool:
+        """Whether a request would carry a password or a token to another machine without TLS. Raises ConfigError."""
+        return not self._is_tls and not is_loopback(self._host) and self._authorization() is not None
+
+    @property
+    def _is_tls(self) -> bool:
+        return self.address.startswith("https://")
+
+    @property
+    def _host(self) -> str:
+        return urlsplit(self.address).hostname or ""
+
     def _headers(self) -> dict[str, str]:
         """The credentials, read for each request."""
+        authorization = self._authorization()
+        if authorization is None:
+            return {}
+        if not self._is_tls:
+            warn_in_clear(self.address, self._host, "https")
+        return {"Authorization": authorization}
+
+    def _authorization(self) -> str | None:
         old = _old_header() if self._credentials is None else None
-        if old is None:
-            header = (self._credentials or Credentials.from_environment()).header()
-            if header is None:
-                return {}
-            old = header.decode()
-        if not self.address.startswith("https://"):
-            warn_in_clear(self.address, urlsplit(self.address).hostname or "", "https")
-        return {"Authorization": old}
+        if old is not None:
+            return old
+        header = (self._credentials or Credentials.from_environment()).header()
+        return None if header is None else header.decode()
 
     def _why(self, error: Exception) -> str:
         """Why there was no answer, in one sentence."""
-        is_tls = self.address.startswith("https://")
+        is_tls = self._is_tls
         reason = tls_reason(error, has_certificate=self._tls.cert is not None) if is_tls else None
         if reason is not None:
             return f"cannot connect to {self.address}: {reason}"

@@ -5,12 +5,12 @@ A node that cannot be asked is part of the answer, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker_edge.admin import Admin
-from broker_edge.errors import BrokerError, ConnectError, HeadwaterError
+from broker_edge.admin import Admin, parse_admin
+from broker_edge.errors import BrokerError, ConfigError, ConnectError, HeadwaterError
 
 PATH = "/api/v1/cluster"
 Report = Mapping[str, Any]
@@ -66,8 +66,9 @@ class ClusterStatus:
 
 def ask_cluster(open_admin: Callable[[str], Admin], addresses: Sequence[str]) -> ClusterStatus:
     """Asks the first of `addresses` that answers, then the nodes that it knows. Raises the error of the last address if
-    none answers."""
+    none answers. A password goes to another machine without TLS only if its address is one of `addresses`."""
     first = _first(open_admin, addresses)
+    given = {parse_admin(address) for address in addresses}
     reports: dict[str, Report] = {first["node"]: first}
     silent: dict[str, str] = {}
     for name in sorted({*first["replicas"], *first["nodes"]} - {first["node"]}):
@@ -78,7 +79,7 @@ def ask_cluster(open_admin: Callable[[str], Admin], addresses: Sequence[str]) ->
             silent[name] = "its settings tell no address: set cluster.advertise.admin"
         else:
             try:
-                reports[name] = _ask(open_admin(known["admin"]))
+                reports[name] = _ask(_trusted(open_admin(known["admin"]), given))
             except HeadwaterError as error:
                 silent[name] = str(error)
     return ClusterStatus(dict(sorted(reports.items())), silent)
@@ -92,6 +93,16 @@ def _first(open_admin: Callable[[str], Admin], addresses: Sequence[str]) -> Repo
         except HeadwaterError as error:
             last = error
     raise last
+
+
+def _trusted(admin: Admin, given: Collection[str]) -> Admin:
+    """Another node has told this address; it does not decide that a password is sent in clear."""
+    if admin.address not in given and admin.sends_in_clear:
+        raise ConfigError(
+            f"it is not asked, because {admin.address} has no TLS and others could read the password or token: set its "
+            "cluster.advertise.admin to an https:// address, or name it with --admin"
+        )
+    return admin
 
 
 def _ask(admin: Admin) -> Report:

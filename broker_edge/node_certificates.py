@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from broker_edge.authority import KeyPair, new_authority, new_certificate
 from broker_edge.errors import ConfigError
+from broker_edge.key_files import is_made, new_pair
 from broker_edge.regular_file import read_regular
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
@@ -37,12 +37,4 @@ def write_certificates(folder: Path, nodes: Sequence[str]) -> list[Path]:
 
 def _write(folder: Path, name: str, make: Callable[[], KeyPair]) -> list[Path]:
     cert, key = folder / f"{name}.pem", folder / f"{name}.key"
-    if cert.exists() and key.exists():
-        return []
-    if cert.exists() or key.exists():
-        raise ConfigError(f"only one of {cert} and {key} exists: put the other back, or remove it")
-    pair = make()
-    for path, content, mode in ((key, pair.key, 0o600), (cert, pair.cert, 0o644)):
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
-            out.write(content)
-    return [cert, key]
+    return [] if is_made(cert, key) else new_pair(make(), cert, key)

@@ -13,10 +13,10 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from broker_edge.authority import KeyPair, new_authority, new_certificate
 from broker_edge.errors import ConfigError
+from broker_edge.key_files import is_made, new_file, new_pair, opened
 from broker_edge.own_python import own_environment, own_python
 from broker_edge.regular_file import read_regular
 
@@ -144,7 +144,7 @@ class SecuredFolder:
             (self.pipelines, self._pipelines_yaml()),
         ):
             if not path.exists():
-                _new(path, text.encode(), mode=0o644)
+                new_file(path, text.encode(), mode=0o644)
                 made.append(path)
         return made
 
@@ -164,11 +164,11 @@ class SecuredFolder:
         made = []
         for name, mode in shared:
             if not (self.root / name).exists():
-                _new(self.root / name, read_regular(first / name), mode=mode)
+                new_file(self.root / name, read_regular(first / name), mode=mode)
                 made.append(self.root / name)
         made += self._certificates(ca_key=first / "tls/ca.key")
         if not self.broker.exists():
-            _new(self.broker, self._broker_yaml().encode(), mode=0o644)
+            new_file(self.broker, self._broker_yaml().encode(), mode=0o644)
             made.append(self.broker)
         return made
 
@@ -180,11 +180,11 @@ class SecuredFolder:
             if ca_key.exists() or cert.exists() or key.exists():
                 raise ConfigError(f"{self.ca} is missing, and other files of it exist: put it back, or remove {tls}")
             authority = new_authority(f"headwater {self.hosts[0]}")
-            made += _new_pair(authority, self.ca, ca_key)
-        if _is_made(cert, key):
+            made += new_pair(authority, self.ca, ca_key)
+        if is_made(cert, key):
             return made
         authority = _authority(self.ca, ca_key, cert, key)
-        return made + _new_pair(new_certificate(authority, self.hosts[0], hosts=self.hosts), cert, key)
+        return made + new_pair(new_certificate(authority, self.hosts[0], hosts=self.hosts), cert, key)
 
     def _device_certificates(self) -> list[Path]:
         if not self.client_certificates and not self.devices_ca.exists():
@@ -192,11 +192,11 @@ class SecuredFolder:
         ca_key = self.devices_ca.with_suffix(".key")
         made: list[Path] = []
         if not self.devices_ca.exists():
-            made += _new_pair(new_authority(f"headwater devices {self.hosts[0]}"), self.devices_ca, ca_key)
+            made += new_pair(new_authority(f"headwater devices {self.hosts[0]}"), self.devices_ca, ca_key)
         for name in self.devices:
             cert, key = self.certificate(name)
-            if not _is_made(cert, key):
-                made += _new_pair(new_certificate(_authority(self.devices_ca, ca_key, cert, key), name), cert, key)
+            if not is_made(cert, key):
+                made += new_pair(new_certificate(_authority(self.devices_ca, ca_key, cert, key), name), cert, key)
         return made
 
     def _users(self) -> list[Path]:
@@ -208,12 +208,12 @@ class SecuredFolder:
         made = [] if users.exists() else [users]
         found = generate_passwords(users, missing)
         for name in missing:
-            _new(self.password(name), f"{found[name]}\n".encode(), mode=0o600)
+            new_file(self.password(name), f"{found[name]}\n".encode(), mode=0o600)
             made.append(self.password(name))
         lines = "".join(f"{name}:{found[name]}\n" for name in missing if name not in (OPERATOR, PIPELINE))
         if lines:
             made += [] if self.device_passwords.exists() else [self.device_passwords]
-            with _opened(self.device_passwords, os.O_APPEND, 0o600) as file:
+            with opened(self.device_passwords, os.O_APPEND, 0o600) as file:
                 file.write(lines.encode())
         return made
 
@@ -288,34 +288,11 @@ def _pairs(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
         yield name, password
 
 
-def _is_made(cert: Path, key: Path) -> bool:
-    """Whether both exist. Raises ConfigError if only one does: neither is ever replaced."""
-    if cert.exists() != key.exists():
-        raise ConfigError(f"only one of {cert} and {key} exists: put the other back, or remove this one too")
-    return cert.exists()
-
-
 def _authority(ca: Path, ca_key: Path, cert: Path, key: Path) -> KeyPair:
     """What signs `cert`."""
     if not ca_key.exists():
         raise ConfigError(f"a certificate needs {ca_key}: put it back to sign one, or place {cert} and {key} there")
     return KeyPair(read_regular(ca), read_regular(ca_key))
-
-
-def _new_pair(pair: KeyPair, cert: Path, key: Path) -> list[Path]:
-    _new(key, pair.key, mode=0o600)
-    _new(cert, pair.cert, mode=0o644)
-    return [cert, key]
-
-
-def _new(path: Path, content: bytes, *, mode: int) -> None:
-    """Writes a file that does not exist yet; the mode holds from its first byte on."""
-    with _opened(path, os.O_EXCL, mode) as file:
-        file.write(content)
-
-
-def _opened(path: Path, flags: int, mode: int) -> IO[bytes]:
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | flags, mode), "wb")
 
 
 def _quoted(value: object) -> str:

@@ -108,7 +108,8 @@ def simulate(
         for name, meaning in FAULTS.items():
             put_fields(name, meaning)
         return
-    at, others = parse_mqtt(mqtt), _others(mqtt, node)
+    at = parse_mqtt(mqtt)
+    others = _others(at, node)
     guards = guards_of(root, product, hardware, floor, other_trust=bool(trust or allow_unsigned))
     policy = _policy(trust, allow_unsigned) if trust or allow_unsigned or guards else None
     user, password = _login() if passwords is None else (None, None)
@@ -146,10 +147,10 @@ def simulate(
             put_fields(what, number)
 
 
-def _others(mqtt: str, nodes: list[str] | None) -> tuple[MqttAddress, ...]:
-    """The further nodes of a cluster, which speak the protocol of the first address."""
+def _others(at: MqttAddress, nodes: list[str] | None) -> tuple[MqttAddress, ...]:
+    """The further nodes of a cluster, which speak the protocol of the first address `at`."""
     found = tuple(parse_mqtt(node) for node in nodes or ())
-    if any(one.scheme != parse_mqtt(mqtt).scheme for one in found):
+    if any(one.scheme != at.scheme for one in found):
         raise typer.BadParameter("--node: write the addresses of all nodes with the protocol of --mqtt")
     return found
 
@@ -239,7 +240,8 @@ def run_(
     from broker_edge.device import UplinkWords
     from broker_edge.device.standalone import StandaloneSettings, run
 
-    at, others = parse_mqtt(mqtt), _others(mqtt, node)
+    at = parse_mqtt(mqtt)
+    others = _others(at, node)
     guards = guards_of(root, product, hardware, floor, other_trust=bool(trust or allow_unsigned))
     if len(guards) > 1:
         raise typer.BadParameter("--hardware: one device has one hardware id")

@@ -16,7 +16,7 @@ from broker_edge.cluster_status import ClusterStatus, ask_cluster
 from broker_edge.errors import StartError
 from broker_edge.local_cluster.etcd import EtcdProcess
 from broker_edge.local_cluster.layout import NODES, Layout, Ports
-from broker_edge.own_python import own_python
+from broker_edge.own_python import own_environment, own_python
 from broker_edge.torture.process import BrokerError, BrokerProcess
 
 _INIT_S = 60.0
@@ -133,11 +133,9 @@ class LocalCluster:
         given = {"data_dir": str(self._layout.data(name)), **self._settings[name]}
         sets = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
         command = [*self._command, "cluster", "init", f"--nodes={','.join(NODES)}", *sets]
-        # The settings are those given here, as for the brokers.
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADWATER")}
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_INIT_S, check=False, env=environment
+                command, capture_output=True, text=True, timeout=_INIT_S, check=False, env=_environment()
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise StartError(f"cannot make the cluster in etcd: {error}") from error
@@ -150,9 +148,15 @@ class LocalCluster:
             settings=self._settings[name],
             log_file=self._layout.log(name),
             command=self._command,
+            environment=own_environment(),
         )
 
 
 def _command() -> list[str]:
     named = os.environ.get("HEADWATERD")
     return [named] if named else own_python("-c", _BROKER, "broker")
+
+
+def _environment() -> dict[str, str]:
+    """The settings are those given as words, as for the brokers, and no variables of this process."""
+    return {name: value for name, value in own_environment().items() if not name.startswith("HEADWATER")}

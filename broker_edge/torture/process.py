@@ -60,15 +60,17 @@ class BrokerProcess:
         log_file: Path,
         program: Path | None = None,
         command: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
         files_max: int | None = None,
     ) -> None:
-        """`program` is `binary()` by default, and `command` that program alone; `files_max` limits the file descriptors
-        of the process."""
+        """`program` is `binary()` by default, `command` that program alone, and `environment` that of this process;
+        `files_max` limits the file descriptors of the process."""
         self.data_dir = data_dir
         # Faults of the next start, in the notation of HEADWATER_FAULTS; only a fault build uses them.
         self.faults = ""
         self._program = program
         self._command = None if command is None else list(command)
+        self._environment = environment
         self._files_max = files_max
         self._settings = {"data_dir": str(data_dir), **_ANY_PORT, **(settings or {})}
         self._log_file = log_file
@@ -121,8 +123,9 @@ class BrokerProcess:
         command = list(self._command or [str(self._program or binary())])
         for key, value in self._settings.items():
             command += ["--set", f"{key}={value}"]
+        given = os.environ if self._environment is None else self._environment
         # The tests' own variables must not become settings of the broker.
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADWATER")}
+        environment = {k: v for k, v in given.items() if not k.startswith("HEADWATER")}
         if self.faults:
             environment["HEADWATER_FAULTS"] = self.faults
         with self._log_file.open("ab") as log:

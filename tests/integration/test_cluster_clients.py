@@ -7,30 +7,35 @@ import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.following import TOPIC, WAIT_S, Publisher, numbers_in_log, until, without_repeats
+from support.programs import headwaterd, program, start_headwater
 
+import broker_edge
 from broker_edge import Client
 from broker_edge.device.link import Link
 from broker_edge.local_cluster import LocalCluster, Node
 from broker_edge.mqtt_address import parse_mqtt
-from tests.support.following import TOPIC, WAIT_S, Publisher, numbers_in_log, until, without_repeats
-from tests.support.programs import headwaterd, program, start_headwater
+
+_PACKAGES = Path(broker_edge.__file__).resolve().parents[1]
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    program("etcd", "etcd-server")
-    with LocalCluster(tmp_path / "cluster", command=[headwaterd()]) as made:
-        made.start()
-        yield made
+    yield from _started(tmp_path, command=[headwaterd()])
 
 
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[LocalCluster]:
     """Its nodes know each other by certificates."""
+    yield from _started(tmp_path, command=[headwaterd()], tls=True)
+
+
+def _started(tmp_path: Path, **how: Any) -> Iterator[LocalCluster]:
     program("etcd", "etcd-server")
-    with LocalCluster(tmp_path / "cluster", command=[headwaterd()], tls=True) as made:
+    with LocalCluster(tmp_path / "cluster", **how) as made:
         made.start()
         yield made
 
@@ -143,6 +148,21 @@ def test_a_node_that_is_stopped_gives_the_log_away_and_comes_back(cluster: Local
     until("a whole cluster", lambda: cluster.status().is_whole or None)
     publisher.leave()
     assert without_repeats(numbers_in_log(cluster.nodes[_leader(cluster)])) == list(range(20))
+
+
+def test_without_a_program_this_python_starts_the_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEADWATERD", "PYTHONPATH"):
+        monkeypatch.delenv(name, raising=False)
+    # A variable that would be a setting of each broker.
+    monkeypatch.setenv("HEADWATER_CLUSTER__NAME", "other")
+    for cluster in _started(tmp_path):
+        publisher = Publisher(list(cluster.nodes.values()))
+        publisher.publish(10)
+        publisher.leave()
+        assert without_repeats(numbers_in_log(cluster.nodes[_leader(cluster)])) == list(range(10))
+        for node in cluster.nodes.values():
+            given = Path(f"/proc/{node.process.pid}/environ").read_text().split("\0")
+            assert f"PYTHONPATH={_PACKAGES}" in given, "it finds our packages, wherever this Python has them from"
 
 
 def test_nodes_with_certificates_make_a_cluster(secured: LocalCluster) -> None:

@@ -6,15 +6,18 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+from support.following import Publisher, numbers_in_log, until, without_repeats
+from support.programs import headwater, headwaterd, program, run, start_headwater
 
 from broker_edge.local_cluster import LocalCluster, Node
-from tests.support.following import Publisher, numbers_in_log, until, without_repeats
-from tests.support.programs import headwater, headwaterd, program, run, start_headwater
 
 END_S = 120.0
 _PID = re.compile(r"^(n\d)(?:: | starts again: )pid (\d+)")
@@ -27,7 +30,6 @@ class Dev:
         self.process = start_headwater(
             "cluster", "dev", str(folder), "--json", environment={"HEADWATERD": headwaterd()}
         )
-        self._err = folder.with_suffix(".stderr.txt")
 
     def state(self) -> dict[str, Any]:
         """The next change of who leads and who is in sync."""
@@ -92,6 +94,12 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
+def _is_taken(port: int | None) -> bool:
+    """Whether a process listens there."""
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_nothing_acknowledged_is_missing_after_the_leader_was_killed_and_after_a_second_run(tmp_path: Path) -> None:
     program("etcd", "etcd-server")
     folder = tmp_path / "cluster"
@@ -127,8 +135,12 @@ def test_nothing_acknowledged_is_missing_after_the_leader_was_killed_and_after_a
 
 def test_the_processes_end_with_the_command(tmp_path: Path) -> None:
     program("etcd", "etcd-server")
-    with running(tmp_path / "cluster") as dev:
+    folder = tmp_path / "cluster"
+    with running(folder) as dev:
         dev.whole()
         pids = [dev.pid(node) for node in ("n1", "n2", "n3")]
         assert all(map(_is_alive, pids))
+        etcd = urlsplit(LocalCluster(folder).etcd.endpoint)
+        assert _is_taken(etcd.port)
     assert not any(map(_is_alive, pids))
+    assert not _is_taken(etcd.port), "etcd has ended"

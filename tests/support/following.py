@@ -10,7 +10,7 @@ from typing import TypeVar
 from broker_edge import Client
 from broker_edge.errors import HeadwaterError
 from broker_edge.local_cluster import Node
-from tests.support.raw_mqtt import RawMqtt
+from support.raw_mqtt import RawMqtt
 
 T = TypeVar("T")
 

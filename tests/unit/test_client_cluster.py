@@ -8,7 +8,7 @@ import pytest
 from support.flight_server import FlightServer, refusal
 from support.memory_log import MemoryLog
 
-from broker_edge import Client, ConfigError, ConnectError, NotLeaderError, Row
+from broker_edge import Client, ConfigError, ConnectError, NotLeaderError, Row, _connection
 from broker_edge.errors import HeadwaterError
 
 
@@ -69,11 +69,12 @@ def test_a_read_asks_all_nodes_where_none_knows_the_leader(nodes: Nodes) -> None
 
 
 def test_a_stream_goes_on_at_the_new_leader_without_a_gap(nodes: Nodes) -> None:
-    _fill(nodes, 10)
+    _fill(nodes, 5)
     with Client(nodes.locations, timeout_s=60) as client, client.tail(3, 0, batch_rows=5) as stream:
         seen = [*next(stream).column("offset").to_pylist()]
         nodes.leader = 1
         nodes.all[0].down()
+        _fill(nodes, 5)
         while len(seen) < 10:
             seen += next(stream).column("offset").to_pylist()
         assert seen == list(range(10))
@@ -100,6 +101,35 @@ def test_a_change_is_sent_once_and_the_next_call_goes_to_the_leader(nodes: Nodes
 def test_one_address_whose_node_is_gone_is_not_left(nodes: Nodes) -> None:
     nodes.all[0].down()
     with Client(nodes.locations[0], timeout_s=5, retries=1) as client, pytest.raises(ConnectError):
+        client.offsets(partitions=[3])
+
+
+def test_one_address_that_named_a_leader_is_asked_again_when_that_leader_is_gone(nodes: Nodes) -> None:
+    nodes.leader = 1
+    with Client(nodes.locations[0], timeout_s=60) as client:
+        client.offsets(partitions=[3])
+        assert client.server == nodes.locations[1]
+        nodes.all[1].down()
+        nodes.leader = 2
+        client.offsets(partitions=[3])
+        assert client.server == nodes.locations[2]
+
+
+def test_a_read_of_several_nodes_outlasts_an_election(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    nodes.leader = None
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        # Five to six seconds is how long a leader that is cut off is waited for.
+        nodes.leader = 1 if sum(waits) > 6 else None
+
+    monkeypatch.setattr(_connection.time, "sleep", wait)
+    with Client(nodes.locations, timeout_s=60) as client:
+        client.offsets(partitions=[3])
+    nodes.leader = None
+    waits.clear()
+    with Client(nodes.locations[0], timeout_s=60) as client, pytest.raises(NotLeaderError):
         client.offsets(partitions=[3])
 
 

@@ -156,3 +156,32 @@ def test_an_answer_of_something_else_is_refused(site: Site, capsys: pytest.Captu
     code, _, err = _status(site, capsys)
     assert code == 1
     assert "does not say what a node of a cluster says" in err
+
+
+@pytest.fixture
+def password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWATER_USER", "operator")
+    monkeypatch.setenv("HEADWATER_PASSWORD_FROM", "env:SECRET_OF_TEST")
+    monkeypatch.setenv("SECRET_OF_TEST", "x")
+
+
+def test_a_password_does_not_go_in_clear_to_an_address_that_a_node_tells(
+    site: Site, password: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # An address for documentation (RFC 5737): nothing is there.
+    site.at["n3"] = "http://192.0.2.3:8080"
+    code, out, err = _status(site, capsys)
+    assert code == 1
+    assert out.splitlines()[2].startswith("n3\tsilent")
+    assert "n3: it is not asked, because http://192.0.2.3:8080 has no TLS" in err
+    # This machine is no network, and the user may say that the way is safe.
+    assert "n1:" not in err
+    _, _, err = _status(site, capsys, "--admin", "http://192.0.2.3:8080", "--timeout", "0.2")
+    assert "it is not asked" not in err
+
+
+def test_without_a_password_every_address_is_asked(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.at["n3"] = "http://192.0.2.3:8080"
+    _, _, err = _status(site, capsys, "--timeout", "0.2")
+    assert "n3:" in err
+    assert "it is not asked" not in err
