@@ -17,7 +17,7 @@ use super::report::Report;
 const ASKED_MAX: usize = 16;
 
 /// How far the end of a node has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ending {
     #[default]
     None,

@@ -4,6 +4,7 @@
 //! The service's threads give way to everything else, so etcd has its own. When it is away, records are acknowledged
 //! on; what waits is said once.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -15,7 +16,6 @@ use headwater_cluster::shard;
 use headwater_etcd::{
     CasOutcome, Error, Fault, KeyValue, LeaseId, MetaStore, Renewal, Update, Watch,
 };
-use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -89,8 +89,8 @@ impl MetaThread {
         };
         let work = Work {
             store,
-            lease: Mutex::new(place.lease),
-            is_away: Mutex::new(false),
+            lease: Cell::new(place.lease),
+            is_away: Cell::new(false),
             place,
             inbox,
         };
@@ -124,8 +124,8 @@ struct Work<S> {
     store: S,
     place: Place,
     inbox: Arc<Inbox>,
-    lease: Mutex<LeaseId>,
-    is_away: Mutex<bool>,
+    lease: Cell<LeaseId>,
+    is_away: Cell<bool>,
 }
 
 impl<S: MetaStore> Work<S> {
@@ -147,16 +147,15 @@ impl<S: MetaStore> Work<S> {
             _ = all => {}
             _ = stopping.wait_for(|stop| *stop) => {}
         }
-        let lease = *self.lease.lock();
-        let revoked = tokio::time::timeout(REVOKE_WITHIN, self.store.revoke(lease)).await;
+        let revoked = self.store.revoke(self.lease.get());
+        let revoked = tokio::time::timeout(REVOKE_WITHIN, revoked).await;
         if !matches!(revoked, Ok(Ok(()))) {
             tracing::debug!("the lease of this node ends by itself");
         }
     }
 
     fn heard(&self, error: Option<&Error>) {
-        let mut is_away = self.is_away.lock();
-        let was_away = std::mem::replace(&mut *is_away, error.is_some());
+        let was_away = self.is_away.replace(error.is_some());
         match error {
             Some(error) if !was_away => tracing::warn!(
                 "{error}; records are acknowledged as before, but a change of the leader or of the in-sync set and the \
@@ -305,14 +304,12 @@ impl<S: MetaStore> Work<S> {
                 }
             }
             Step::Write { expected, key } => {
-                let value = key.encode().into_bytes();
-                let name = place.keys.shard();
-                match self.store.cas(&name, expected, value, None).await {
-                    CasOutcome::Done(_) | CasOutcome::Conflict(_) => {}
-                    CasOutcome::NotDone(error) | CasOutcome::Unknown(error) => {
-                        self.failed(&error).await;
-                        return Box::pin(self.join(known, said)).await;
-                    }
+                let (name, value) = (place.keys.shard(), key.encode().into_bytes());
+                // After an attempt whose outcome is unknown this is refused, or written once.
+                while let CasOutcome::NotDone(error) | CasOutcome::Unknown(error) =
+                    self.store.cas(&name, expected, value.clone(), None).await
+                {
+                    self.failed(&error).await;
                 }
             }
         }
@@ -322,11 +319,10 @@ impl<S: MetaStore> Work<S> {
     async fn leasing(&self) {
         loop {
             tokio::time::sleep(RENEW_EVERY).await;
-            let lease = *self.lease.lock();
-            match self.store.renew(lease).await {
+            match self.store.renew(self.lease.get()).await {
                 Ok(Renewal::Alive(_)) => self.heard(None),
-                Ok(Renewal::Expired) => self.lease_again().await,
-                Err(Error {
+                Ok(Renewal::Expired)
+                | Err(Error {
                     fault: Fault::NoLease,
                     ..
                 }) => self.lease_again().await,
@@ -355,7 +351,7 @@ impl<S: MetaStore> Work<S> {
         let address = self.place.address.clone();
         let written = self.store.cas(&name, expected, address, Some(lease)).await;
         if matches!(written, CasOutcome::Done(_)) {
-            *self.lease.lock() = lease;
+            self.lease.set(lease);
             self.heard(None);
         }
     }
