@@ -9,7 +9,7 @@ use headwater_mqtt::Version;
 
 use crate::common::Client;
 use crate::etcd;
-use crate::site::{NAMES, Site, name, until};
+use crate::site::{NAMES, Site, name};
 
 /// What a node says that does not start with these settings.
 fn refusal(site: &Site, at: usize, more: &[&str]) -> String {
@@ -19,10 +19,10 @@ fn refusal(site: &Site, at: usize, more: &[&str]) -> String {
     let mut line = String::new();
     stdout.read_to_string(&mut line).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{line}");
-    until("its last line", || {
-        let said = site.nodes[at].said()[before..].to_owned();
-        let last = said.lines().find(|line| line.starts_with("headwaterd: "))?;
-        Some(last.to_owned())
+    site.nodes[at].until_said("its last line", |said| {
+        let mut lines = said[before..].split_inclusive('\n');
+        let last = lines.find(|line| line.starts_with("headwaterd: "))?;
+        last.strip_suffix('\n').map(str::to_owned)
     })
 }
 
@@ -118,11 +118,7 @@ fn records_are_acknowledged_while_etcd_is_away_and_a_line_says_what_waits() {
     let mut publisher = Client::connect(site.nodes[leader].mqtt(), Version::V5, "publisher");
     publisher.publish("devices/d1/telemetry", "before");
     site.etcd.members[0].kill();
-    until("the line", || {
-        let said = site.nodes[leader].said();
-        said.contains("records are acknowledged as before, but a change of the leader")
-            .then_some(())
-    });
+    site.nodes[leader].until_says("records are acknowledged as before, but a change of the leader");
     for text in 0..20 {
         publisher.publish("devices/d1/telemetry", text.to_string());
     }
@@ -135,12 +131,7 @@ fn records_are_acknowledged_while_etcd_is_away_and_a_line_says_what_waits() {
         "{said}"
     );
     site.etcd.members[0].start_again();
-    until("the line", || {
-        site.nodes[leader]
-            .said()
-            .contains("etcd is back")
-            .then_some(())
-    });
+    site.nodes[leader].until_says("etcd is back");
     assert_eq!(site.leader(), leader);
     // Elections work again.
     site.nodes[leader].kill();
@@ -152,19 +143,9 @@ fn a_start_that_waits_for_etcd_ends_by_a_signal() {
     let mut site = Site::made();
     site.etcd.members[0].kill();
     let (mut child, _stdout) = site.spawn(0, &[]);
-    until("the line", || {
-        site.nodes[0]
-            .said()
-            .contains("so this one waits")
-            .then_some(())
-    });
+    site.nodes[0].until_says("so this one waits");
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1));
-    until("the reason", || {
-        site.nodes[0]
-            .said()
-            .contains("it was stopped before etcd answered")
-            .then_some(())
-    });
+    site.nodes[0].until_says("it was stopped before etcd answered");
 }

@@ -13,7 +13,7 @@ use headwater_etcd::{CasOutcome, MetaStore};
 use headwater_log::LogId;
 use headwater_mqtt::encode::{self, ConnectFields};
 use headwater_mqtt::{ReasonCode, Version};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -36,8 +36,14 @@ pub struct Site {
 pub struct Node {
     pub name: &'static str,
     running: Option<Running>,
-    /// All that it has said, in all its lives.
-    said: Arc<Mutex<String>>,
+    said: Arc<Said>,
+}
+
+/// All that a node has said on stderr, in all its lives.
+#[derive(Default)]
+struct Said {
+    text: Mutex<String>,
+    grew: Condvar,
 }
 
 struct Running {
@@ -124,9 +130,8 @@ impl Site {
         let said = Arc::clone(&self.nodes[at].said);
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                let mut said = said.lock();
-                said.push_str(&line);
-                said.push('\n');
+                said.text.lock().extend([line.as_str(), "\n"]);
+                said.grew.notify_all();
             }
         });
         let stdout = BufReader::new(child.stdout.take().unwrap());
@@ -140,7 +145,7 @@ impl Site {
         let address = |key: &str| -> SocketAddr {
             let mut words = line.split_whitespace();
             let word = words.find_map(|word| word.strip_prefix(key));
-            let word = word.unwrap_or_else(|| panic!("{line:?}: {}", self.nodes[at].said.lock()));
+            let word = word.unwrap_or_else(|| panic!("{line:?}: {}", self.nodes[at].said()));
             word.parse().unwrap()
         };
         let running = Running {
@@ -191,7 +196,25 @@ impl Node {
     }
 
     pub fn said(&self) -> String {
-        self.said.lock().clone()
+        self.said.text.lock().clone()
+    }
+
+    /// Waits until it has said what `look` finds.
+    pub fn until_said<T>(&self, what: &str, mut look: impl FnMut(&str) -> Option<T>) -> T {
+        let by = Instant::now() + DEADLINE;
+        let mut text = self.said.text.lock();
+        loop {
+            if let Some(found) = look(&text) {
+                return found;
+            }
+            let waited = self.said.grew.wait_until(&mut text, by);
+            assert!(!waited.timed_out(), "{} did not say {what}", self.name);
+        }
+    }
+
+    /// Waits until it has said this.
+    pub fn until_says(&self, text: &str) {
+        self.until_said(text, |said| said.contains(text).then_some(()));
     }
 
     pub fn serves(&self) -> bool {
@@ -254,7 +277,7 @@ impl Drop for Node {
             let _ = running.child.wait();
         }
         if std::thread::panicking() {
-            eprintln!("--- {}:\n{}", self.name, self.said.lock());
+            eprintln!("--- {}:\n{}", self.name, self.said());
         }
     }
 }
