@@ -91,6 +91,7 @@ impl MetaThread {
             store,
             lease: Cell::new(place.lease),
             is_away: Cell::new(false),
+            has_shard: Cell::new(false),
             place,
             inbox,
         };
@@ -126,6 +127,8 @@ struct Work<S> {
     inbox: Arc<Inbox>,
     lease: Cell<LeaseId>,
     is_away: Cell<bool>,
+    /// Whether the newest look at all keys has shown that of the shard.
+    has_shard: Cell<bool>,
 }
 
 impl<S: MetaStore> Work<S> {
@@ -186,11 +189,8 @@ impl<S: MetaStore> Work<S> {
                     self.heard(None);
                     match found.and_then(|found| self.shard_key(&found)) {
                         Some((revision, key)) => shard::CasOutcome::Conflict(revision, key),
+                        // What is wrong with the key is said where all keys are seen.
                         None => {
-                            tracing::error!(
-                                key = name,
-                                "the key of the shard is gone or not to be read"
-                            );
                             tokio::time::sleep(PAUSE).await;
                             shard::CasOutcome::Unknown
                         }
@@ -213,6 +213,7 @@ impl<S: MetaStore> Work<S> {
                     Ok(read) => {
                         self.heard(None);
                         let key = read.found.and_then(|found| self.shard_key(&found));
+                        // Without one the replica waits; the watch says that it is gone, and shows when it is back.
                         if let Some(key) = key {
                             self.inbox.put(|news| news.read = Some(key));
                         }
@@ -279,9 +280,9 @@ impl<S: MetaStore> Work<S> {
 
     fn tell(&self, known: &BTreeMap<String, KeyValue>) {
         let keys = &self.place.keys;
-        let shard = known
-            .get(&keys.shard())
-            .and_then(|found| self.shard_key(found));
+        let found = known.get(&keys.shard());
+        self.note_shard(found.is_some());
+        let shard = found.and_then(|found| self.shard_key(found));
         let nodes = keys.nodes(known.values());
         self.inbox.put(|news| {
             news.nodes = Some(nodes);
@@ -289,6 +290,18 @@ impl<S: MetaStore> Work<S> {
                 news.watched = shard;
             }
         });
+    }
+
+    /// Says once that the key of the shard is gone. A new cluster has none yet.
+    fn note_shard(&self, is_there: bool) {
+        let was_there = self.has_shard.replace(is_there);
+        if was_there && !is_there {
+            tracing::error!(
+                key = self.place.keys.shard(),
+                "etcd no longer has this key: records are acknowledged as before, but the leader and the in-sync set \
+                 cannot change; was etcd emptied? Restore it from its backup"
+            );
+        }
     }
 
     /// Whether this node is one of the replicas. What it writes here comes back by the watch.
