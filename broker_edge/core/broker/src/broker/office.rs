@@ -66,8 +66,8 @@ impl Office {
     /// Begins to serve clients, on a loop that sends them elsewhere until then. Does nothing if it serves them.
     ///
     /// # Errors
-    /// Those of [`Self::restore`], or the loop cannot read sessions or retained messages. Then clients are still sent
-    /// elsewhere.
+    /// Those of [`Self::restore`], or the loop cannot read sessions or retained messages. Then clients are refused until
+    /// [`Self::leave`] says where they are sent.
     pub fn open(&mut self, log: &Log, commands: &CommandSender) -> Result<(), StartError> {
         if self.open.is_some() {
             return Ok(());

@@ -14,7 +14,7 @@ use crate::broker::Elsewhere;
 /// What the thread works with. All calls come from it.
 pub trait Clients: Send + 'static {
     /// # Errors
-    /// Why clients cannot be served; then they are sent elsewhere as before.
+    /// Why clients cannot be served; then [`leave`](Self::leave) says where they are sent.
     fn open(&mut self) -> Result<(), String>;
     /// Sends clients elsewhere; what waits for an acknowledgement never gets one.
     fn leave(&mut self, elsewhere: Elsewhere);
@@ -157,6 +157,8 @@ impl Shared {
                     };
                     if let Err(reason) = opened {
                         tracing::error!(reason, "this node leads and cannot serve clients");
+                        let newest = self.now.lock().elsewhere.clone();
+                        clients.leave(newest);
                         inbox.put(|news| news.has_failed = true);
                     }
                     // Last, so that whoever waits for this office finds in the inbox that it failed.
@@ -286,6 +288,7 @@ mod tests {
         go.send(Err("no".to_owned())).expect("it waits");
         desk.open();
         assert_eq!(calls.recv(), Ok("open"));
+        assert_eq!(calls.recv(), Ok("leave"), "where clients go is told again");
         desk.leave(Elsewhere::default());
         assert!(inbox.take().has_failed);
         go.send(Ok(())).expect("it waits");

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use headwater_cluster::marks::Member;
 use headwater_replica::Input;
 
-use super::node::Node;
+use super::node::{Node, Parts};
 
 /// A successor that is not ready within this time is given up by the state machine; then another is asked.
 const SUCCESSOR_MS: u64 = 2_100;
@@ -66,12 +66,7 @@ impl Node {
         if self.parts.desk.is_busy() || is_waiting {
             return false;
         }
-        let shard = self.parts.replica.shard();
-        let me = self.parts.replica.me();
-        let in_sync = shard.key().map(|key| key.in_sync_without(me));
-        let next = in_sync.into_iter().flatten().find(|member| {
-            !leaving.asked.contains(member) && self.parts.mesh.is_linked(&member.node)
-        });
+        let next = successors(&self.parts).find(|member| !leaving.asked.contains(member));
         let Some(to) = next else {
             tracing::warn!("no other node could take over the log");
             return true;
@@ -108,15 +103,12 @@ impl Node {
             }
         }
     }
+}
 
-    /// The office could not be opened: another node may do better.
-    pub(super) fn office_failed(&mut self, now: u64) {
-        let shard = self.parts.replica.shard();
-        let me = self.parts.replica.me();
-        let in_sync = shard.key().map(|key| key.in_sync_without(me));
-        let linked = |member: &Member| self.parts.mesh.is_linked(&member.node);
-        if let Some(to) = in_sync.into_iter().flatten().find(linked) {
-            self.give(Input::HandOver { to }, now);
-        }
-    }
+/// Who may lead next: the members of the in-sync set that are linked.
+pub(super) fn successors(parts: &Parts) -> impl Iterator<Item = Member> + '_ {
+    let (key, me) = (parts.replica.shard().key(), parts.replica.me());
+    let in_sync = key.map(|key| key.in_sync_without(me));
+    let members = in_sync.into_iter().flatten();
+    members.filter(|member| parts.mesh.is_linked(&member.node))
 }

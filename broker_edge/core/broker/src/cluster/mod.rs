@@ -12,6 +12,7 @@ pub mod keys;
 mod leaving;
 mod meta;
 mod node;
+mod reopening;
 mod replicas;
 pub mod report;
 mod start;

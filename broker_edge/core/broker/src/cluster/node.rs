@@ -18,6 +18,7 @@ use super::inbox::{Ending, Inbox};
 use super::keys::NodeKey;
 use super::leaving::Leaving;
 use super::meta::Asker;
+use super::reopening::Reopening;
 use super::wake::LogWaker;
 use crate::broker::Elsewhere;
 
@@ -54,9 +55,10 @@ pub struct Node {
     pub(super) nodes: BTreeMap<Name, NodeKey>,
     pub(super) leader: Option<Member>,
     pub(super) reaches_etcd: bool,
-    /// Times that an office was to be opened in this life.
+    /// Offices that were to be opened in this life, after an election or a pause. Each has its line in the log.
     pub(super) elections: u64,
     pub(super) leaving: Option<Leaving>,
+    pub(super) reopening: Reopening,
     /// A socket may take more at once.
     has_more: bool,
     is_over: bool,
@@ -71,6 +73,7 @@ impl Node {
             reaches_etcd: true,
             elections: 0,
             leaving: None,
+            reopening: Reopening::default(),
             has_more: false,
             is_over: false,
         }
@@ -103,7 +106,8 @@ impl Node {
         let now = now_ms();
         let replica = self.parts.replica.deadline_ms(now);
         let leaving = self.leaving.as_ref().map(|_| now + LEAVING_EVERY_MS);
-        let due = [replica, self.parts.mesh.deadline_ms(), leaving];
+        let mesh = self.parts.mesh.deadline_ms();
+        let due = [replica, mesh, leaving, self.reopening.due_ms()];
         let due = due.into_iter().flatten().min();
         let mut timeout = due.map(|due| Duration::from_millis(due.saturating_sub(now)));
         if !waker.begin_sleep() || self.has_more {
@@ -126,6 +130,7 @@ impl Node {
         self.parts.replica.tick(now);
         self.settle(now);
         self.leave_step(now);
+        self.reopen_step(now);
         let Parts { replica, mesh, .. } = &mut self.parts;
         self.has_more = mesh.flush(now, |to| Some((SHARD, replica.next_batches(to)?)));
         self.settle(now);
@@ -267,7 +272,8 @@ impl Node {
         match office {
             Office::Open { epoch } => {
                 self.elections += 1;
-                tracing::info!(epoch = epoch.0, "this node serves clients");
+                tracing::info!(epoch = epoch.0, "this node begins to serve clients");
+                self.reopening.cancel();
                 // One that is about to stop has stored what clients left, and opens no more.
                 if self.leaving.is_none() {
                     self.parts.desk.open();
@@ -281,6 +287,7 @@ impl Node {
                 );
             }
             Office::Close => {
+                self.reopening.cancel();
                 let leader = next.cloned().flatten();
                 self.parts.desk.leave(self.elsewhere(leader.as_ref()));
             }

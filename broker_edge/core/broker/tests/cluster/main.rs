@@ -10,4 +10,5 @@ mod common;
 #[allow(dead_code)]
 mod etcd;
 mod failover;
+mod office;
 mod site;
