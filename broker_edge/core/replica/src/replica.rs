@@ -186,8 +186,7 @@ impl Replica {
             Input::HandOver { to } => Event::HandOver { to },
             Input::TakesNoMore => {
                 self.takes_no_more = true;
-                self.has_room = false;
-                Event::Room(false)
+                return self.look(now_ms);
             }
         };
         self.events.push_back(event);
@@ -209,9 +208,12 @@ impl Replica {
         self.run(now_ms);
     }
 
-    /// When to call [`tick`](Self::tick) at the latest.
+    /// When to call [`tick`](Self::tick) at the latest. Nothing is due of a replica that has stopped.
     #[must_use]
     pub fn deadline_ms(&self, now_ms: u64) -> Option<u64> {
+        if self.is_over {
+            return None;
+        }
         let timers = self.clocked.deadline_ms(now_ms).into_iter();
         timers.chain(self.follow_again_at_ms).min()
     }

@@ -11,4 +11,5 @@ mod runs;
 #[path = "../../../log/tests/it/support/sim/mod.rs"]
 #[allow(dead_code, reason = "the tests of the log use the rest")]
 mod sim;
+mod stopped;
 mod support;
