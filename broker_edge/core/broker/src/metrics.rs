@@ -54,9 +54,9 @@ mod listeners;
 mod log;
 mod transport;
 
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
+use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -94,8 +94,8 @@ pub struct Metrics {
     pub listeners: ListenerMetrics,
     partitions: PartitionMetrics,
     pub log: LogMetrics,
-    /// Of a node of a cluster.
-    pub cluster: OnceLock<ClusterMetrics>,
+    /// Of a node of a cluster, as it has answered last; None if it did not.
+    pub cluster: Mutex<Option<ClusterMetrics>>,
 }
 
 metrics! {
@@ -248,7 +248,7 @@ impl Metrics {
         self.listeners.register(&mut registry);
         self.log.register(&mut registry);
         self.transport.register(&mut registry);
-        if let Some(cluster) = self.cluster.get() {
+        if let Some(cluster) = &*self.cluster.lock() {
             cluster.register(&mut registry);
         }
         registry

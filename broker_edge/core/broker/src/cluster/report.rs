@@ -39,7 +39,8 @@ pub struct Report {
     pub nodes: BTreeMap<String, Address>,
     /// Of a leader, by follower: records that it has not synced.
     pub lag: BTreeMap<String, u64>,
-    /// Times that this process began to serve clients.
+    /// Times that the office of this node was to be opened, after an election or a pause. A copy that is fetched anew
+    /// begins at 0, as a start does.
     pub elections: u64,
 }
 

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use crate::VERSION;
 use crate::audit::Refusals;
-use crate::metrics::PartitionStats;
+use crate::metrics::{ClusterMetrics, PartitionStats};
 use crate::service::connections::incoming::Incoming;
 use crate::service::office::Office;
 use crate::service::records::offsets::gap_rows;
@@ -114,13 +114,9 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    if let Some(report) = shared.cluster_report().await {
-        shared
-            .metrics
-            .cluster
-            .get_or_init(Default::default)
-            .set(&report);
-    }
+    // Without an answer there are none: the last ones would say of a node that hangs that it leads.
+    let cluster = shared.cluster_report().await;
+    *shared.metrics.cluster.lock() = cluster.as_ref().map(ClusterMetrics::of);
     for partition in shared.log.partitions() {
         shared.metrics.set_partition(&PartitionStats {
             name: partition.name(),
