@@ -148,15 +148,8 @@ impl Mesh {
             .conns
             .values()
             .filter_map(|conn| conn.connect_by_ms.or_else(|| conn.link.deadline_ms()));
-        let of_peers = self.peers.values().filter_map(|peer| match &peer.attempt {
-            Some(Attempt::Looking(_, by_ms)) => Some(*by_ms),
-            Some(Attempt::Connecting(_)) => None,
-            None if peer.link.is_none() && peer.probes_left > 0 => Some(peer.probe_ms),
-            None if peer.link.is_none() && dials(&self.hello.node, &peer.node) => {
-                peer.breaker.next_ms()
-            }
-            None => None,
-        });
+        let peers = self.peers.values();
+        let of_peers = peers.filter_map(|peer| peer.due_ms(dials(&self.hello.node, &peer.node)));
         of_conns.chain(of_peers).min()
     }
 
@@ -387,7 +380,7 @@ impl Mesh {
             peer.begin_probes(now_ms);
             self.events.push(MeshEvent::Unlinked { peer: member });
         } else if peer.link.is_none() {
-            peer.breaker.failed(now_ms, random);
+            peer.failed(now_ms, random);
         }
     }
 

@@ -18,6 +18,8 @@ pub struct Peer {
     pub address: String,
     pub breaker: Breaker,
     pub attempt: Option<Attempt>,
+    /// The attempt was not due by the breaker: it only shows whether a process lives.
+    pub is_probe: bool,
     /// The connection whose `Hello` was accepted last.
     pub link: Option<(Token, Member)>,
     /// The life that was linked last, as long as nothing says that it has ended.
@@ -51,12 +53,34 @@ impl Peer {
         is_due
     }
 
+    /// When an attempt is due, or one takes too long. `dials`: this node is the one of the two that dials.
+    pub fn due_ms(&self, dials: bool) -> Option<u64> {
+        match &self.attempt {
+            Some(Attempt::Looking(_, by_ms)) => Some(*by_ms),
+            Some(Attempt::Connecting(_)) => None,
+            None if self.link.is_some() => None,
+            None => {
+                let probe = (self.probes_left > 0).then_some(self.probe_ms);
+                let dial = dials.then(|| self.breaker.next_ms());
+                probe.into_iter().chain(dial.flatten()).min()
+            }
+        }
+    }
+
+    /// The attempt that was made last has failed.
+    pub fn failed(&mut self, now_ms: u64, random: u64) {
+        if !self.is_probe {
+            self.breaker.failed(now_ms, random);
+        }
+    }
+
     pub fn new(node: Node, address: String) -> Self {
         Self {
             node,
             address,
             breaker: Breaker::default(),
             attempt: None,
+            is_probe: false,
             link: None,
             last: None,
             probes_left: 0,
@@ -71,5 +95,49 @@ impl Peer {
             tracing::warn!(peer = %self.node, address = self.address, "{sentence}");
             sentence.clone_into(&mut self.said);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headwater_cluster::marks::DiskId;
+
+    use super::*;
+
+    fn lost() -> Peer {
+        let node = Node::new("b").expect("a name");
+        let mut peer = Peer::new(node.clone(), "127.0.0.1:1".to_owned());
+        let disk = DiskId(1);
+        peer.last = Some(Member { node, disk });
+        peer.begin_probes(10_000);
+        peer
+    }
+
+    #[test]
+    fn what_comes_first_of_a_probe_and_a_dialling_is_due() {
+        let mut peer = lost();
+        while peer.probe(peer.probe_ms) && peer.probe_ms < 10_300 {}
+        assert_eq!(peer.probe_ms, 10_310);
+        peer.breaker.failed(10_100, 0);
+        let dial_ms = peer.breaker.next_ms().expect("closed");
+        assert!(dial_ms < 10_310);
+        assert_eq!(peer.due_ms(true), Some(dial_ms));
+        assert_eq!(peer.due_ms(false), Some(10_310));
+        peer.breaker.failed(10_300, u64::MAX);
+        assert_eq!(peer.due_ms(true), Some(10_310));
+    }
+
+    #[test]
+    fn probes_do_not_open_the_breaker() {
+        let mut peer = lost();
+        let is_closed = |peer: &mut Peer, is_probe| {
+            for _ in 0..Breaker::FAILURES_MAX {
+                peer.is_probe = is_probe;
+                peer.failed(10_000, 0);
+            }
+            !peer.breaker.is_open()
+        };
+        assert!(is_closed(&mut peer, true));
+        assert!(!is_closed(&mut peer, false));
     }
 }

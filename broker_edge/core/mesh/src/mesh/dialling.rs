@@ -53,6 +53,7 @@ impl Mesh {
                 if peer.link.is_some() || !(is_due || is_probed) {
                     return;
                 }
+                peer.is_probe = !is_due;
                 find(&peer.address, &self.waker)
             }
         };
@@ -68,7 +69,7 @@ impl Mesh {
         if let Err(error) = result {
             let random = self.random();
             if let Some(peer) = self.peers.get_mut(node) {
-                peer.breaker.failed(now_ms, random);
+                peer.failed(now_ms, random);
                 peer.say(&format!("cannot connect to the peer: {error}"));
             }
         }
@@ -122,7 +123,7 @@ impl Mesh {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        peer.breaker.failed(now_ms, random);
+        peer.failed(now_ms, random);
         peer.say(&format!("cannot connect to the peer: {error}"));
         if error.kind() == ErrorKind::ConnectionRefused
             && peer.link.is_none()
