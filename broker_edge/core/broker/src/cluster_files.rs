@@ -1,7 +1,6 @@
 //! What the files of a cluster's settings hold. They are read once, at the start; a reload only says which of them have
 //! changed since then.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::config::{ClusterSettings, EtcdSettings, MeshTlsSettings};
 use crate::regular_file;
 
-/// A larger file is none of these.
+/// Of each file: a larger one is no secret, certificate, key or password.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A file as it was read, for the comparison at a reload. Keys and passwords are not kept for that.
@@ -67,7 +66,7 @@ impl FilesInUse {
     /// One sentence for each file whose content is no longer the one in use.
     pub fn changed(&self) -> Vec<String> {
         let is_changed = |seen: &&Seen| {
-            let now = read(&seen.file).map(|bytes| xxh3_64(&bytes));
+            let now = regular_file::read(&seen.file, FILE_BYTES_MAX).map(|bytes| xxh3_64(&bytes));
             now.ok() != Some(seen.sum)
         };
         let changed = self.0.iter().filter(is_changed);
@@ -88,7 +87,7 @@ struct Reader {
 impl Reader {
     fn bytes(&mut self, key: &'static str, file: Option<&Path>) -> Result<Vec<u8>, String> {
         let file = file.unwrap_or(Path::new(""));
-        let bytes = read(file)
+        let bytes = regular_file::read(file, FILE_BYTES_MAX)
             .map_err(|error| format!("{key}: cannot read {}: {error}", file.display()))?;
         let seen = Seen {
             key,
@@ -114,16 +113,6 @@ impl Reader {
             )
         })
     }
-}
-
-fn read(file: &Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let opened = regular_file::open(file)?;
-    opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(std::io::Error::other("it is larger than 1 MiB"));
-    }
-    Ok(bytes)
 }
 
 fn shown(file: Option<&Path>) -> String {

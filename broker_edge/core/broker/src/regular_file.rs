@@ -1,7 +1,7 @@
-//! Opens the files that people name to the broker and its tools.
+//! Opens and reads the files that people name to the broker and its tools, and makes the names of new ones durable.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -19,6 +19,33 @@ pub fn open(file: &Path) -> io::Result<File> {
         return Err(io::Error::other("it is no regular file"));
     }
     Ok(opened)
+}
+
+/// The bytes of a file, as [`open`] opens it.
+///
+/// # Errors
+/// The file cannot be opened or read, or has more than `bytes_max` bytes; of these no more are read.
+pub fn read(file: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let opened = open(file)?;
+    opened.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        let limit = match bytes_max.is_multiple_of(1 << 20) {
+            true => format!("{} MiB", bytes_max >> 20),
+            false => format!("{bytes_max} bytes"),
+        };
+        return Err(io::Error::other(format!("it is larger than {limit}")));
+    }
+    Ok(bytes)
+}
+
+/// Syncs the folder of a file, so that a name that the file was just given is there after a power cut.
+///
+/// # Errors
+/// The folder cannot be opened or synced.
+pub fn sync_name(file: &Path) -> io::Result<()> {
+    let folder = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// A named pipe, for tests.
@@ -45,5 +72,23 @@ mod tests {
         std::fs::write(&plain, "text").expect("it is written");
         let text = io::read_to_string(open(&plain).expect("a file"));
         assert_eq!(text.expect("it is read"), "text");
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_is_refused_and_not_cut() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let file = dir.path().join("file");
+        std::fs::write(&file, "text").expect("it is written");
+        assert_eq!(read(&file, 4).expect("it fits"), b"text");
+        let refused = read(&file, 3).expect_err("too large").to_string();
+        assert_eq!(refused, "it is larger than 3 bytes");
+    }
+
+    #[test]
+    fn a_name_is_synced_in_its_folder() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        sync_name(&dir.path().join("file")).expect("a folder");
+        sync_name(Path::new("file")).expect("the folder of the process");
+        sync_name(&dir.path().join("missing/file")).expect_err("no folder");
     }
 }

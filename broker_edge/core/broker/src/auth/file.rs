@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::regular_file;
 
 /// Larger files are refused, because these files are written by people or small programs.
-const BYTES_MAX: u64 = 64 << 20;
+pub const BYTES_MAX: u64 = 64 << 20;
 
 /// What is wrong with a file, in one sentence for the operator.
 #[derive(Debug, thiserror::Error)]

@@ -18,6 +18,7 @@ use super::output::{EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE, print, s
 use crate::cluster::keys::{Keys, Meta, NODES_MAX};
 use crate::cluster_files::{ClusterFiles, etcd_options};
 use crate::config::{ClusterSettings, Config, ConfigError, Source};
+use crate::regular_file;
 
 pub const USAGE: &str = "\
 usage: headwaterd cluster init --nodes NAME,NAME,NAME [--config FILE] [--set KEY=VALUE]...
@@ -237,7 +238,8 @@ fn make_secret(file: &Path) -> Result<(), Exit> {
             .open(file)?;
         let number = u64::from_be_bytes(random().map_err(std::io::Error::other)?);
         out.write_all(format!("{number:016x}\n").as_bytes())?;
-        out.sync_all()
+        out.sync_all()?;
+        regular_file::sync_name(file)
     };
     match write() {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(failed(format!(

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::output::{EXIT_FAILED, EXIT_OK, EXIT_REFUSED, EXIT_USAGE, print, say};
+use crate::auth::file::BYTES_MAX;
 use crate::auth::users::{self, Users, check_name, new_lines};
 use crate::regular_file;
 
@@ -91,9 +92,8 @@ fn read_or_begin(file: &Path) -> Result<String, Exit> {
 }
 
 fn read_text(file: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    regular_file::open(file)?.read_to_string(&mut text)?;
-    Ok(text)
+    let bytes = regular_file::read(file, BYTES_MAX)?;
+    String::from_utf8(bytes).map_err(std::io::Error::other)
 }
 
 fn generate(file: &Path) -> Result<(), Exit> {
@@ -230,8 +230,7 @@ fn replace(file: &Path, text: &str) -> Result<(), Exit> {
         out.write_all(text.as_bytes())?;
         out.sync_all()?;
         std::fs::rename(&fresh, file)?;
-        let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
-        std::fs::File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
+        regular_file::sync_name(file)
     };
     write().map_err(|error| {
         // Remove the useless partial file. A failure here needs no report: the first error says enough.

@@ -107,15 +107,8 @@ fn look<'a>(dir: &'a Path, work: Work<'_>) -> Result<Copied<'a>, ToolError> {
             path.display()
         ))
     };
-    let read = regular_file::open(&path).and_then(|file| {
-        let mut bytes = Vec::new();
-        std::io::Read::read_to_end(
-            &mut std::io::Read::take(file, BYTES_MAX as u64 + 1),
-            &mut bytes,
-        )?;
-        Ok(bytes)
-    });
-    let bytes = read.map_err(|error| refused(error.to_string()))?;
+    let bytes = regular_file::read(&path, BYTES_MAX as u64);
+    let bytes = bytes.map_err(|error| refused(error.to_string()))?;
     let file = ReplicaFile::decode(&bytes).map_err(|error| refused(error.to_string()))?;
     let hints = file.hints.iter();
     Ok(Copied {
