@@ -7,6 +7,8 @@ const MAGIC: &[u8; 8] = b"hwatrrpl";
 pub const FORMAT: u32 = 1;
 const FIXED_BYTES: usize = 68;
 const HINT_BYTES: usize = 12;
+/// In the folder of the log, for the only shard that a cluster has.
+pub const FILE_NAME: &str = "shard-0.replica";
 /// A shard has no more partitions than this: four classes of 1,024.
 pub const PARTITIONS_MAX: usize = 4096;
 /// A longer file is not read.

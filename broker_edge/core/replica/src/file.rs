@@ -3,11 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use headwater_cluster::replica_file::{BYTES_MAX, ReplicaFile};
+use headwater_cluster::replica_file::{BYTES_MAX, FILE_NAME, ReplicaFile};
 use headwater_log::{Files, OpenMode};
 
 pub(crate) fn path_in(dir: &Path) -> PathBuf {
-    dir.join("shard-0.replica")
+    dir.join(FILE_NAME)
 }
 
 /// `None` when it is missing or refused: the replica is suspect then.

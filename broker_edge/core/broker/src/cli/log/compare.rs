@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use headwater_cluster::replica_file::{BYTES_MAX, ReplicaFile};
+use headwater_cluster::replica_file::{BYTES_MAX, FILE_NAME, ReplicaFile};
 use headwater_log::Offset;
 use headwater_log::tools::{self, Access, DumpWish, ToolError, VerifyReport, Work};
 use serde::Serialize;
@@ -100,7 +100,7 @@ pub fn compare(dirs: &[&Path], work: Work<'_>) -> Result<Comparison, ToolError> 
 
 fn look<'a>(dir: &'a Path, work: Work<'_>) -> Result<Copied<'a>, ToolError> {
     let report = tools::verify(dir, Access::Alone, work)?;
-    let path = dir.join("shard-0.replica");
+    let path = dir.join(FILE_NAME);
     let refused = |reason: String| {
         ToolError::Refused(format!(
             "{}: {reason}; name the data folder of a node that is stopped",

@@ -58,7 +58,7 @@ impl Site {
             stopped_cleanly: true,
             hints: vec![(PartitionId(0), Place(below))],
         };
-        std::fs::write(self.at(name).join("shard-0.replica"), file.encode()).unwrap();
+        std::fs::write(self.at(name).join(FILE_NAME), file.encode()).unwrap();
     }
 
     fn compare(&self, names: &[&str]) -> Result<Comparison, ToolError> {
@@ -198,6 +198,6 @@ fn folders_that_are_no_copies_are_refused() {
         site.refusal(&["a", "other"])
             .contains("name copies of one log")
     );
-    std::fs::write(site.at("b").join("shard-0.replica"), "x").unwrap();
+    std::fs::write(site.at("b").join(FILE_NAME), "x").unwrap();
     assert!(site.refusal(&["a", "b"]).contains("it has 1 bytes"));
 }
