@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::marks::{Epoch, Life, Member, Starts};
 
-/// Three, and a fourth while one is replaced.
+/// Replicas of a shard: three, and a fourth while one is replaced.
 pub const REPLICAS_MAX: usize = 4;
+/// Bytes of the value of a shard's key.
 pub const BYTES_MAX: usize = 1024;
 
 /// etcd's `mod_revision` of the key.

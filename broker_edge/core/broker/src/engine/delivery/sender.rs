@@ -42,11 +42,11 @@ pub struct Packet<'a> {
     pub retain: bool,
 }
 
-/// To encode a subscription identifier takes as long as to copy so many bytes.
+/// To encode one subscription identifier takes as long as to copy so many bytes.
 pub const ID_COST: usize = 128;
-/// And so do the look-ups of a delivery that is encoded by itself.
+/// The look-ups for one delivery that is encoded by itself take as long as to copy so many bytes.
 const DELIVERY_COST: usize = 1 << 10;
-/// What a packet takes beside its topic and payload, if it has few properties.
+/// Bytes of a packet beside its topic and payload, if it has few properties.
 const HEAD_BYTES: usize = 32;
 
 impl Packet<'_> {

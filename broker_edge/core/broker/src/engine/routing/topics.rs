@@ -270,8 +270,9 @@ pub struct OptionsCache {
     ids: usize,
 }
 
-/// Limit on entries; above it the cache is cleared.
+/// Pairs of a session and a topic; with more the cache is cleared.
 const OPTIONS_CACHE_MAX: usize = 50_000;
+/// Subscription identifiers of all pairs together; with more the cache is cleared.
 const OPTIONS_CACHE_IDS_MAX: usize = 1 << 20;
 
 impl OptionsCache {

@@ -6,15 +6,16 @@ use std::cell::Cell;
 use super::Routing;
 use super::topics::{Topic, TopicId};
 
-/// So many deliveries of a record count as much as a visited node, and so many subscription identifiers in them.
+/// Deliveries of a record that count as much as one visited node.
 const RECEIVERS_PER_WORK: u64 = 4;
+/// Subscription identifiers in deliveries that count as much as one visited node.
 const IDS_PER_WORK: u64 = 8;
-/// So much more a visited node counts as a part of what a turn may do.
+/// As a part of what a turn may do, a visited node counts so many times as much as a unit of deliveries or packets.
 const VISIT_TURN_WORK: u64 = 8;
 /// With more work in one read, the other packets of a connection wait for the next turn. The unit is a visited node of
 /// the subscription index: usual publishes take a few, and one for which clients have chosen filters may take thousands.
 const READ_WORK_MAX: u64 = 1 << 14;
-/// The same for its packets: about a millisecond.
+/// The same for the packets of one read, in the unit of [`PacketCost`]: about a millisecond.
 pub const READ_PACKETS_MAX: u64 = 1 << 14;
 
 /// The work since it was last taken.

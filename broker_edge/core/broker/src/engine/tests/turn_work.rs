@@ -55,6 +55,21 @@ fn subscribe_branching(rig: &mut Rig) {
     }
 }
 
+/// Filters that all match [`levels_topic`], each with an identifier of its own: one for each choice of `l` or `+` at
+/// these levels.
+fn subscribe_levels(rig: &mut Rig, reader: &mut Member, levels: usize) {
+    for number in 0..1 << levels {
+        let level = |at: usize| if number >> at & 1 == 0 { "l" } else { "+" };
+        let filter = (0..levels).map(level).collect::<Vec<_>>().join("/");
+        let id = [Property::SubscriptionIdentifier(number + 1)];
+        reader.subscribe_with(rig, &filter, QoS::AtMostOnce, &id);
+    }
+}
+
+fn levels_topic(levels: usize) -> String {
+    vec!["l"; levels].join("/")
+}
+
 fn all(count: usize) -> Vec<String> {
     (0..count).map(|number| number.to_string()).collect()
 }
@@ -267,13 +282,8 @@ fn publishes_that_are_delivered_with_many_identifiers_wait_for_the_turns_of_othe
     let mut rig = Rig::open(dir.path(), SyncMode::Never);
     let mut reader = Member::new("reader", V5);
     reader.connect(&mut rig, true, 1000);
-    for number in 0..1 << LEVELS {
-        let level = |at: usize| if number >> at & 1 == 0 { "l" } else { "+" };
-        let filter = (0..LEVELS).map(level).collect::<Vec<_>>().join("/");
-        let id = [Property::SubscriptionIdentifier(number + 1)];
-        reader.subscribe_with(&mut rig, &filter, QoS::AtMostOnce, &id);
-    }
-    let topic = ["l"; LEVELS].join("/");
+    subscribe_levels(&mut rig, &mut reader, LEVELS);
+    let topic = levels_topic(LEVELS);
     let key = rig.connect(ConnectFields::new(V5, "flood"));
     // From now on its receivers are known.
     rig.publish_to(&topic, false, key, V5, 1, "x");
@@ -314,14 +324,9 @@ fn a_run_whose_deliveries_carry_many_identifiers_is_sent_over_several_turns() {
         .into();
     for reader in &mut readers {
         reader.connect(&mut rig, true, 1000);
-        for number in 0..1 << LEVELS {
-            let level = |at: usize| if number >> at & 1 == 0 { "l" } else { "+" };
-            let filter = (0..LEVELS).map(level).collect::<Vec<_>>().join("/");
-            let id = [Property::SubscriptionIdentifier(number + 1)];
-            reader.subscribe_with(&mut rig, &filter, QoS::AtMostOnce, &id);
-        }
+        subscribe_levels(&mut rig, reader, LEVELS);
     }
-    append_batch(&rig, &vec![["l"; LEVELS].join("/"); RECORDS]);
+    append_batch(&rig, &vec![levels_topic(LEVELS); RECORDS]);
     let mut turns = 0;
     let mut received = 0;
     while received < RECORDS {
