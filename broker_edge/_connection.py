@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ from broker_edge.tls import Tls, TlsFiles, tls_reason
 T = TypeVar("T")
 
 DEFAULT_PORT = 8815
+_PORT = re.compile(r":[0-9]+$")
 _ANSWER_BYTES_MAX = 256 << 20
 """Of the results of one action: room for the topics of a large broker. Whoever answers in its place must not fill the
 memory of a job that reads other brokers too."""
@@ -63,8 +65,9 @@ _CHANNEL_OPTIONS = [
 def parse_server(text: str) -> str:
     """`host`, `host:port`, `grpc://host:port` or `grpc+tls://…` as a Flight location; raises ConfigError.
 
-    Two spellings of one address give one location. Credentials do not belong into an address, and errors do not repeat
-    what stands before an `@`.
+    The nodes of a cluster stand in one address: `grpc://host:port/host:port/host:port` (`nodes_of`). Two spellings of
+    one address give one location. Credentials do not belong into an address, and errors do not repeat what stands
+    before an `@`.
     """
     if "@" in text:
         # Before it is parsed: a password may hold a character that ends the host.
@@ -72,17 +75,38 @@ def parse_server(text: str) -> str:
             "a server address has a user or a password in it: write grpc://HOST:PORT, and give the credentials apart "
             "(settings user and password, or HEADWATER_USER and HEADWATER_PASSWORD_FROM)"
         )
-    parts = urlsplit(text if "://" in text else f"grpc://{text}")
+    scheme, _, places = text.rpartition("://")
+    scheme = scheme.lower() or "grpc"
+    first, *others = places.rstrip("/").split("/")
+    nodes = [_place(scheme, first), *(_place(scheme, other) for other in others)]
+    # A further node without a port would rather be a path, which a broker does not have.
+    if scheme not in ("grpc", "grpc+tcp", "grpc+tls") or None in nodes or not all(_PORT.search(one) for one in others):
+        raise ConfigError(
+            f"`{text}` is not a server address: write grpc://HOST:PORT, for example grpc://127.0.0.1:8815, and the "
+            "nodes of a cluster as grpc://HOST:PORT/HOST:PORT/HOST:PORT"
+        )
+    if len(set(nodes)) < len(nodes):
+        raise ConfigError(f"`{text}` names a node twice: write each node of the cluster once")
+    return f"{scheme}://{'/'.join(map(str, nodes))}"
+
+
+def _place(scheme: str, text: str) -> str | None:
+    """`host:port`; None for anything else."""
+    parts = urlsplit(f"{scheme}://{text}")
     try:
         port = parts.port
     except ValueError:
-        port = 0
-    if parts.scheme not in ("grpc", "grpc+tcp", "grpc+tls") or not parts.hostname or port == 0 or parts.path.strip("/"):
-        raise ConfigError(
-            f"`{text}` is not a server address: write grpc://HOST:PORT, for example grpc://127.0.0.1:8815"
-        )
+        return None
+    if not parts.hostname or port == 0 or parts.query or parts.fragment:
+        return None
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}:{port or DEFAULT_PORT}"
+    return f"{host}:{port or DEFAULT_PORT}"
+
+
+def nodes_of(server: str) -> tuple[str, ...]:
+    """The address of each node that a location names; of a broker alone, its own."""
+    scheme, _, places = server.partition("://")
+    return tuple(f"{scheme}://{place}" for place in places.split("/"))
 
 
 def is_tls(server: str) -> bool:
@@ -108,12 +132,17 @@ class Connection:
         credentials: Credentials | None = None,
         tls: Tls | None = None,
     ) -> None:
-        self._servers = [parse_server(one) for one in ([server] if isinstance(server, str) else server)]
+        given = [server] if isinstance(server, str) else server
+        self._servers = [node for one in given for node in nodes_of(parse_server(one))]
         if not self._servers:
             raise ConfigError("no server address is given: write grpc://HOST:PORT")
         if len({is_tls(one) for one in self._servers}) > 1:
             raise ConfigError("some of the server addresses use TLS and some do not: write grpc+tls:// for all")
         self.server = self._servers[0]
+        self.asked = self.server
+        """Where the last call went to; after an error, `server` may be another address."""
+        # The place of the address that was used last: a named leader need not be one of the addresses.
+        self._turn = 0
         self._credentials = credentials or Credentials()
         self._tls: Tls = tls or TlsFiles()
         if tls is not None and tls.is_given and not is_tls(self.server):
@@ -132,6 +161,7 @@ class Connection:
     def _channel(self) -> flight.FlightClient:
         if self._closed:
             raise ConnectError(f"this client of {self.server} is closed: create a new one", server=self.server)
+        self.asked = self.server
         if self._client is None:
             files = self._tls.read() if is_tls(self.server) else {}
             self._client = flight.FlightClient(self.server, generic_options=_CHANNEL_OPTIONS, **files)
@@ -165,14 +195,17 @@ class Connection:
                 failures += 1
                 if not self.pause(error, failures, deadline=deadline):
                     raise
+            except DeadlineError as error:
+                self.follow(error)
+                raise
 
     def pause(self, error: HeadwaterError, failures: int, *, deadline: float | None = None) -> bool:
         """Waits before the next attempt; returns False if there must not be one."""
+        self.follow(error)
         is_final = self._closed or (isinstance(error, UnavailableError) and error.stopped)
         wait_s = min(_BACKOFF_FIRST_S * 2 ** (failures - 1), _BACKOFF_MAX_S) * random.uniform(0.75, 1.25)
         if is_final or failures > self.retries or (deadline is not None and time.monotonic() + wait_s >= deadline):
             return False
-        self._follow(error)
         time.sleep(wait_s)
         return True
 
@@ -181,23 +214,33 @@ class Connection:
         """A call that is not tried again: its error moves the next one to where the leader may be."""
         try:
             yield
-        except (ConnectError, NotLeaderError) as error:
-            self._follow(error)
+        except HeadwaterError as error:
+            self.follow(error)
             raise
 
-    def _follow(self, error: HeadwaterError) -> None:
+    def follow(self, error: HeadwaterError) -> None:
+        """Goes to where the leader may be. A node that does not answer in time may be cut off from the others."""
         leader = error.leader if isinstance(error, NotLeaderError) else None
-        if leader is not None and is_tls(leader) == is_tls(self.server):
+        if leader is not None and leader != self.server and is_tls(leader) == is_tls(self.server):
             self._go(leader)
-        elif isinstance(error, (ConnectError, NotLeaderError)):
-            # A named leader need not be one of the addresses: from there it goes back to the first of them.
-            known = self._servers.index(self.server) if self.server in self._servers else -1
-            self._go(self._servers[(known + 1) % len(self._servers)])
+        elif isinstance(error, (ConnectError, NotLeaderError, DeadlineError)):
+            self.go_on()
+
+    def go_on(self) -> None:
+        """The next call goes to the next of the addresses."""
+        self._turn = (self._turn + 1) % len(self._servers)
+        self._go(self._servers[self._turn])
+
+    def reset(self) -> None:
+        """The next call opens a new channel."""
+        self._client = None
 
     def _go(self, server: str) -> None:
         """The old channel is left to those who still use it, and closes with the last of them."""
         if server != self.server:
             self.server, self._client = server, None
+        if server in self._servers:
+            self._turn = self._servers.index(server)
 
     def _action(self, name: str, body: Mapping[str, Any], timeout_s: float) -> list[dict[str, Any]]:
         options = self._options(timeout_s)
@@ -354,7 +397,7 @@ def _from_detail(detail: Mapping[str, Any], server: str) -> HeadwaterError:
             return FullError(message, partition=detail.get("partition"))
         case "not_leader":
             leader = detail.get("leader")
-            return NotLeaderError(message, leader=None if leader is None else parse_server(str(leader)))
+            return NotLeaderError(message, leader=None if leader is None else nodes_of(parse_server(str(leader)))[0])
         case "stopped" | "unavailable":
             stopped = detail["error"] == "stopped"
             return UnavailableError(message, partition=detail.get("partition"), stopped=stopped)

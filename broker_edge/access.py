@@ -18,7 +18,8 @@ from broker_edge.tls import TlsReferences
 
 @dataclass(frozen=True, slots=True)
 class BrokerAccess:
-    """`server` is `grpc://host:port` or, with TLS, `grpc+tls://host:port`. `name` is what people call the broker.
+    """`server` is `grpc://host:port` or, with TLS, `grpc+tls://host:port`; the nodes of a cluster are one address,
+    `grpc://host:port/host:port`. `name` is what people call the broker.
     With `log_id`, it counts as away for jobs while it says that it holds another log.
 
     Raises ConfigError for another address, and if `tls` is given for a server without TLS.

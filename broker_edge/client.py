@@ -58,9 +58,9 @@ _PRODUCE_SCHEMA = pa.schema(
 
 class Client:
     """A client of the broker at `server` (`grpc://host:port`; default: HEADWATER_SERVER, otherwise port 8815 on this
-    host). Several addresses are the nodes of one cluster: calls that change nothing go on at its leader, also after
-    another node has taken over, and a stream goes on at its next offset. A call that changes something raises
-    NotLeaderError or ConnectError, and the next call goes to another node.
+    host). Several addresses, or one such as `grpc://host:port/host:port`, are the nodes of one cluster: calls that
+    change nothing go on at its leader, also after another node has taken over, and a stream goes on at its next offset.
+    A call that changes something raises NotLeaderError or ConnectError, and the next call goes to another node.
 
     `timeout_s` limits each call including its retries. Streams are limited only if `fetch` or `tail` say so, but a dead
     peer is detected after 30 s. The first call opens the connection. Every method raises `HeadwaterError`. Without

@@ -15,12 +15,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from broker_edge._connection import DEFAULT_PORT, Connection, from_flight, is_tls, parse_server
+from broker_edge._connection import DEFAULT_PORT, Connection, from_flight, is_tls, nodes_of, parse_server
 from broker_edge.credentials import Credentials
 from broker_edge.errors import BrokerError, HeadwaterError
 from broker_edge.tls import Tls
 
-__all__ = ["DEFAULT_PORT", "FlightClient", "JsonObject", "RecordReader", "from_flight", "is_tls", "parse_server"]
+__all__ = [
+    "DEFAULT_PORT",
+    "FlightClient",
+    "JsonObject",
+    "RecordReader",
+    "from_flight",
+    "is_tls",
+    "nodes_of",
+    "parse_server",
+]
 
 JsonObject = dict[str, Any]
 
@@ -84,6 +93,11 @@ class FlightClient:
         """The complete address; of several, the one in use."""
         return self._connection.server
 
+    @property
+    def asked(self) -> str:
+        """The address that the last call went to."""
+        return self._connection.asked
+
     def close(self) -> None:
         """Closes the connection. A closed client cannot be reopened."""
         self._connection.close()
@@ -91,6 +105,19 @@ class FlightClient:
     def pause(self, error: HeadwaterError, failures: int) -> bool:
         """Waits before the next attempt to read a stream; returns False if there must not be one."""
         return self._connection.pause(error, failures)
+
+    def follow(self, error: HeadwaterError) -> None:
+        """After an error of a stream, the next call goes to where the leader may be; after one of a call it does so by
+        itself."""
+        self._connection.follow(error)
+
+    def go_on(self) -> None:
+        """The next call goes to the next of several addresses."""
+        self._connection.go_on()
+
+    def reset(self) -> None:
+        """The next call opens a new connection."""
+        self._connection.reset()
 
     def decoding(self) -> AbstractContextManager[None]:
         """`with client.decoding():` turns a missing or wrong field of an answer into a BrokerError."""

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from broker_edge._connection import nodes_of
 from broker_edge.errors import ConfigError
 
 LOGS_MAX = 32
@@ -33,8 +34,9 @@ class LogEntry:
         return self.name or self.server
 
     def is_called(self, key: str) -> bool:
-        """Whether the stored text means this entry; one that has got a name later was stored by its address."""
-        return key in (self.name, self.server)
+        """Whether the stored text means this entry; one that has got a name later was stored by its address, and one
+        that has got more nodes by one of them."""
+        return key == self.name or not set(nodes_of(key)).isdisjoint(nodes_of(self.server))
 
 
 class LogOwners:
@@ -90,7 +92,8 @@ class LogOwners:
             if other != entry:
                 raise ConfigError(
                     f"{other.key} and {entry.key} say that they hold the same log {log_id:.100}, and a log belongs to "
-                    "one entry of `brokers`: remove one of the two, or set log_id in the entry that has this log"
+                    "one entry of `brokers`: remove one of the two, or set log_id in the entry that has this log; the "
+                    "nodes of a cluster are one entry, grpc://HOST:PORT/HOST:PORT/HOST:PORT"
                 )
 
     def _refusal(self, entry: LogEntry, log_id: str) -> str | None:

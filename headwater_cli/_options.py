@@ -48,7 +48,11 @@ def _mqtts(texts: list[str] | None) -> list[str] | None:
 ServerOption = Annotated[
     str,
     typer.Option(
-        "--server", envvar="HEADWATER_SERVER", callback=_server, metavar="ADDRESS", help="Flight: grpc://host:port."
+        "--server",
+        envvar="HEADWATER_SERVER",
+        callback=_server,
+        metavar="ADDRESS",
+        help="Flight: grpc://host:port; nodes of a cluster: grpc://host:port/host:port.",
     ),
 ]
 ServersOption = Annotated[

@@ -35,7 +35,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> Sequence[InputPartition]:
         if self._reading is None:
             return []
-        servers = Servers(self._options)
+        servers = Servers(self._options, is_patient=True)
         try:
             logs = servers.all()
             # Ask for the ends first, so that a start resolved at the same moment is never past them.

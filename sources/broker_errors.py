@@ -5,7 +5,7 @@ The classes are those of `broker_edge.errors`; these functions write the sentenc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from broker_edge.errors import FencedError, RefusedError, UnavailableError
@@ -15,6 +15,17 @@ def unreachable(server: str, reason: str) -> UnavailableError:
     """The broker at `server` does not answer, or cannot serve now; trying again may help."""
     error = UnavailableError(
         f"cannot reach the broker at {server}: {reason}; check that it runs and that `servers` names its Flight port"
+    )
+    error.server, error.reason = server, reason
+    return error
+
+
+def leaderless(nodes: Sequence[str], reasons: Mapping[str, str]) -> UnavailableError:
+    """No node of a cluster serves; `reasons` says why, for those that were asked. Trying again may help."""
+    server, reason = ", ".join(nodes), "; ".join(f"{node}: {why}" for node, why in sorted(reasons.items()))
+    error = UnavailableError(
+        f"no node of the cluster {server} serves as its leader ({reason}): look at `headwater cluster status`, two "
+        "nodes that are in sync have to run"
     )
     error.server, error.reason = server, reason
     return error

@@ -67,7 +67,7 @@ class _Fetch:
                 if time.monotonic() >= deadline:
                     raise
                 _LOGGER.warning("retrying: %s", error)
-                self._server.close()
+                self._server.let_go()
                 time.sleep(_RETRY_SECONDS)
             except RefusedError as error:
                 self._lose(error)

@@ -40,7 +40,8 @@ class Loss:
 
 
 def find_loss(log_id: str, partition: int, place: Place, state: Mapping[str, Any], server: LogServer) -> Loss | None:
-    """Compares a position with the `offsets` answer for its partition (requested with `epoch_before` that position)."""
+    """Compares a position with the `offsets` answer for its partition (requested with `epoch_before` that position).
+    Raises `UnavailableError` if the answer is that of a deposed leader."""
     log_start, high_watermark = int(state["log_start"]), int(state["high_watermark"])
     if place.next < log_start:
         return Loss(
@@ -57,6 +58,8 @@ def find_loss(log_id: str, partition: int, place: Place, state: Mapping[str, Any
     is_other = place.epoch is not None and found is not None and found != place.epoch
     if not (is_cut or is_other):
         return None
+    if is_cut:
+        server.require_led(high_watermark, place.next, epoch=int(state["epoch"]), known_epoch=place.epoch)
     reason = f"the log ends at {high_watermark}" if is_cut else f"found epoch {found} instead of {place.epoch}"
     resume_at = _end_of_epoch(partition, place.epoch, log_start, min(place.next, high_watermark), server)
     return Loss(

@@ -30,15 +30,24 @@ def servers_value(value: str | None) -> tuple[str, ...]:
         )
     if "@" in "".join(servers):
         raise OptionError("option servers has a user or a password in it: write grpc://host:port, see docs/security.md")
-    for server in servers:
-        scheme, _, place = server.partition("://")
+    nodes = [node for server in servers for node in _nodes(server)]
+    if len(set(nodes)) != len(nodes):
+        raise OptionError(f"option servers names a broker twice: {value}")
+    return servers
+
+
+def _nodes(server: str) -> list[str]:
+    """The nodes of a cluster, `grpc://host:port/host:port`, or a broker alone."""
+    scheme, _, places = server.partition("://")
+    for place in places.split("/"):
         host, _, port = place.rpartition(":")
         is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65_536
         if scheme not in ("grpc", "grpc+tls") or not host or not is_port:
-            raise OptionError(f"server {server} is not an address of the form grpc://host:port or grpc+tls://host:port")
-    if len(set(servers)) != len(servers):
-        raise OptionError(f"option servers names a broker twice: {value}")
-    return servers
+            raise OptionError(
+                f"server {server} is not an address of the form grpc://host:port or grpc+tls://host:port, or for the "
+                "nodes of a cluster grpc://host:port/host:port/host:port"
+            )
+    return [f"{scheme}://{place}" for place in places.split("/")]
 
 
 def _lower_scheme(server: str) -> str:

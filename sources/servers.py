@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 from broker_edge.errors import ConfigError, OptionError, UnavailableError
@@ -36,9 +37,14 @@ _LEAVE_ALONE_FACTOR = 4
 class Servers:
     """Connections of one reader, opened on first use. Not shared between threads."""
 
-    def __init__(self, options: SourceOptions, *, fleet: Iterable[LogEntry] | None = None) -> None:
-        """`fleet` are all brokers of the settings, if the options have only some of them."""
-        self._servers = [LogServer(address, access=options.access_of(address)) for address in options.servers]
+    def __init__(
+        self, options: SourceOptions, *, fleet: Iterable[LogEntry] | None = None, is_patient: bool = False
+    ) -> None:
+        """`fleet` are all brokers of the settings, if the options have only some of them. With `is_patient` requests
+        wait while a cluster elects its leader, up to `requestTimeoutMs`."""
+        self._servers = [
+            LogServer(address, access=options.access_of(address), is_patient=is_patient) for address in options.servers
+        ]
         try:
             self._owners = LogOwners((server.entry for server in self._servers) if fleet is None else fleet)
         except ConfigError as error:
@@ -47,6 +53,18 @@ class Servers:
         self._log_ids: dict[str, str] = {}
         self._left_alone: dict[str, tuple[float, UnavailableError]] = {}
         self._threads: ThreadPoolExecutor | None = None
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """Within it, requests wait while a cluster elects its leader."""
+        before = [server.is_patient for server in self._servers]
+        for server in self._servers:
+            server.is_patient = True
+        try:
+            yield
+        finally:
+            for server, was in zip(self._servers, before, strict=True):
+                server.is_patient = was
 
     @property
     def owners(self) -> Mapping[str, str]:
@@ -149,9 +167,9 @@ class Servers:
         try:
             return call(server)
         except UnavailableError as error:
-            server.close()
+            server.let_go()
             took = time.monotonic() - began
-            if took >= _SLOW_FAILURE_SECONDS:
+            if took >= _SLOW_FAILURE_SECONDS and not server.has_other_nodes:
                 self._left_alone[server.address] = (time.monotonic() + _LEAVE_ALONE_FACTOR * took, error)
             return error
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

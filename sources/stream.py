@@ -99,9 +99,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         session = self._open()
         if session.initial is None:
             starting = self._options.starting
-            servers = self._reachable(session) if starting.kind == "earliest" else session.servers.all()
-            is_complete = starting.kind != "earliest" or session.is_complete
-            initial = resolve(starting, self._options, servers, session.group, is_complete=is_complete)
+            with session.servers.patient():
+                servers = self._reachable(session) if starting.kind == "earliest" else session.servers.all()
+                is_complete = starting.kind != "earliest" or session.is_complete
+                initial = resolve(starting, self._options, servers, session.group, is_complete=is_complete)
             session.initial = replace(initial, owners=session.servers.owners)
             session.has_reached_a_broker = True
         return session.initial.to_json()

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from broker_edge.admin import parse_admin
 from broker_edge.clear_text import is_loopback
-from broker_edge.flight import is_tls, parse_server
+from broker_edge.flight import is_tls, nodes_of, parse_server
 from broker_edge.mqtt_address import parse_mqtt
 
 _TLS = frozenset({"mqtts", "wss"})
@@ -40,7 +40,7 @@ class Door:
 def doors_of_addresses(mqtt: str, server: str, admin: str) -> list[Door]:
     """The doors at the addresses that a client uses. Raises ConfigError."""
     at = parse_mqtt(mqtt)
-    flight, http = urlsplit(parse_server(server)), urlsplit(parse_admin(admin))
+    flight, http = urlsplit(nodes_of(parse_server(server))[0]), urlsplit(parse_admin(admin))
     named = (
         (at.scheme, at.host, at.port, at.is_tls),
         ("flight", flight.hostname or "", flight.port or 0, is_tls(server)),

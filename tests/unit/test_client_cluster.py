@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from support.flight_server import FlightServer, refusal
-from support.memory_log import MemoryLog
+from support.flight_server import refusal
+from support.memory_nodes import Nodes
 
 from broker_edge import Client, ConfigError, ConnectError, NotLeaderError, Row, _connection
 from broker_edge.errors import HeadwaterError
-
-
-class Nodes:
-    """Three servers of one log; one of them leads, or nobody."""
-
-    def __init__(self) -> None:
-        log = MemoryLog()
-        self.all = [FlightServer(log).up() for _ in range(3)]
-        self.is_named = True
-        self.leader: int | None = 0
-        for number, server in enumerate(self.all):
-            server.before = self._gate(number)
-
-    @property
-    def locations(self) -> list[str]:
-        return [server.location for server in self.all]
-
-    def calls(self, name: str) -> int:
-        return sum(server.calls.get(name, 0) for server in self.all)
-
-    def _gate(self, number: int) -> Callable[[str], None]:
-        def before(name: str) -> None:
-            if number != self.leader:
-                known = self.leader is not None and self.is_named
-                leader = self.all[self.leader or 0].location if known else None
-                raise refusal("not_leader", "another node leads", leader=leader)
-
-        return before
 
 
 @pytest.fixture

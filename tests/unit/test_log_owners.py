@@ -82,7 +82,8 @@ def test_two_that_say_one_log_are_refused_whoever_is_first() -> None:
             owners.require_apart([(first, "a"), (PLAIN, "b"), (second, "a")])
         assert str(told.value) == (
             f"{first.key} and {second.key} say that they hold the same log a, and a log belongs to one entry of "
-            "`brokers`: remove one of the two, or set log_id in the entry that has this log"
+            "`brokers`: remove one of the two, or set log_id in the entry that has this log; the "
+            "nodes of a cluster are one entry, grpc://HOST:PORT/HOST:PORT/HOST:PORT"
         )
     owners.require_apart([(NORTH, "a"), (SOUTH, "b")])
     owners.learn({"a": "north"})

@@ -159,7 +159,8 @@ def test_two_addresses_of_one_broker_are_refused_by_name(flight_server: FlightSe
         query.batch()
     assert str(told.value) == (
         f"{flight_server.location} and {other} say that they hold the same log {flight_server.log.log_id}, and a log "
-        "belongs to one entry of `brokers`: remove one of the two, or set log_id in the entry that has this log"
+        "belongs to one entry of `brokers`: remove one of the two, or set log_id in the entry that has this log; the "
+        "nodes of a cluster are one entry, grpc://HOST:PORT/HOST:PORT/HOST:PORT"
     )
 
 
