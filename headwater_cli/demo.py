@@ -31,6 +31,9 @@ def demo(
     brokers: Annotated[
         int, typer.Option(min=1, max=4, help="Brokers; with more than one, the last restarts in the middle.")
     ] = 1,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Three brokers as one (needs etcd); the leader is killed in the middle.")
+    ] = False,
     data: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Keep log, tables and checkpoints here (default: delete them at the end)."),
@@ -44,7 +47,7 @@ def demo(
             f"the demo needs {', '.join(missing)}: install headwater with the extras `spark`, `device` and `notebooks`"
         )
     run = import_module("pipelines.demo").run
-    given = {"devices": devices, "brokers": brokers, "data": data, "secure": secure}
+    given = {"devices": devices, "brokers": brokers, "cluster": cluster, "data": data, "secure": secure}
     raise typer.Exit(int(run(seconds=seconds, headless=headless, as_json=json, **given)))
 
 

@@ -20,13 +20,14 @@ from pipelines.settings import Settings, load_settings
 @dataclass(frozen=True, slots=True)
 class DemoBroker:
     """A running broker. `settings` reach it as the jobs do, `operator` as a person who may publish anything; `mqtt` is
-    for devices, `admin` is `host:port`."""
+    for devices, `admin` is `host:port`, `others` are for devices too, at the further nodes of a cluster."""
 
     settings: Settings
     operator: BrokerAccess
     mqtt: MqttAddress
     admin: str
     secured: SecuredFolder | None = None
+    others: tuple[MqttAddress, ...] = ()
 
     @property
     def options(self) -> str:

@@ -1,4 +1,5 @@
-"""The brokers of the demo: one, or several of which the last one can be restarted at the same addresses."""
+"""The brokers of the demo: one, or several of which the last one can be restarted at the same addresses, or a cluster
+whose leader can be killed."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from broker_edge.access import BrokerAccess
 from broker_edge.errors import SettingsError
 from broker_edge.mqtt_address import parse_mqtt
 from pipelines.demo.broker import DemoBroker, open_broker
+from pipelines.demo.cluster import DemoCluster, open_cluster
 from pipelines.demo.layout import Layout
 from pipelines.settings import Settings
 
@@ -17,7 +19,9 @@ from pipelines.settings import Settings
 class DemoBrokers:
     """Running brokers in the order of their names. `settings` reach all of them as the jobs do."""
 
-    def __init__(self, brokers: Sequence[DemoBroker], settings: Settings, last: _Last | None = None) -> None:
+    def __init__(
+        self, brokers: Sequence[DemoBroker], settings: Settings, last: _Last | DemoCluster | None = None
+    ) -> None:
         self.all, self.settings, self._last = tuple(brokers), settings, last
 
     @property
@@ -25,8 +29,15 @@ class DemoBrokers:
         """What `devices.log` calls them."""
         return tuple(_name(number) for number in range(len(self.all)))
 
-    def restart_last(self) -> bool:
-        """Restarts the last of several brokers; returns whether there are several."""
+    @property
+    def restart_step(self) -> str | None:
+        """What `restart` does; None if it does nothing."""
+        if self._last is None:
+            return None
+        return "killing the leader" if isinstance(self._last, DemoCluster) else f"restarting {self.names[-1]}"
+
+    def restart(self) -> bool:
+        """Restarts the last of several brokers, or kills the leader of a cluster; returns whether it did."""
         if self._last is None:
             return False
         self._last.restart()
@@ -34,8 +45,21 @@ class DemoBrokers:
 
 
 @contextmanager
-def open_brokers(layout: Layout, count: int, *, devices: Sequence[str], secure: bool) -> Iterator[DemoBrokers]:
-    """Starts `count` brokers. Raises SettingsError if the folder or the other options do not go with that number."""
+def open_brokers(
+    layout: Layout, count: int, *, devices: Sequence[str], secure: bool, cluster: bool = False
+) -> Iterator[DemoBrokers]:
+    """Starts `count` brokers, or a cluster. Raises SettingsError if the folder or the other options do not go with
+    that."""
+    if cluster:
+        if count > 1 or secure:
+            raise SettingsError("the demo has a cluster without users and TLS: give --cluster, --brokers or --secure")
+        if any(layout.broker.iterdir()):
+            raise SettingsError(f"{layout.root} has records of a broker alone: name another folder with --data")
+        with open_cluster(layout) as made:
+            yield DemoBrokers([made.broker], _named(made.broker.settings), made)
+        return
+    if layout.cluster.is_dir():
+        raise SettingsError(f"{layout.root} has records of a cluster: give --cluster, or another folder with --data")
     if layout.broker_of(count).is_dir():
         more = f"name another folder with --data, or give --brokers {count + 1} or more"
         raise SettingsError(f"{layout.root} has records of more than {count} brokers: {more}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import sys
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from typing import Any
 
 from broker_edge.device import Fleet, FleetSettings
 from broker_edge.errors import HeadwaterError
+from broker_edge.mqtt_address import parse_mqtt
 from broker_edge.tls import NO_TLS, TlsReferences
 from pipelines.demo.series import samples
 
@@ -68,11 +70,14 @@ def _tell(event: str, fields: dict[str, Any]) -> None:
 def main() -> int:
     # Ctrl-C reaches the whole foreground process group; the demo decides when its devices stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # gmqtt warns about each connection that breaks, and the demo breaks some on purpose.
+    logging.getLogger("gmqtt").setLevel(logging.ERROR)
     given = json.loads(sys.argv[1])
     ca = given.pop("ca", None)
     paths = {name: Path(given[name]) for name in ("acked_path", "passwords_path") if name in given}
     tls = NO_TLS if ca is None else TlsReferences(ca=f"file:{ca}")
-    return asyncio.run(serve(FleetSettings(**{**given, **paths, "tls": tls})))
+    others = tuple(parse_mqtt(one) for one in given.pop("others", ()))
+    return asyncio.run(serve(FleetSettings(**{**given, **paths, "tls": tls, "others": others})))
 
 
 if __name__ == "__main__":

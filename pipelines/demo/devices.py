@@ -42,6 +42,8 @@ class DeviceProcess:
         self._acked_path = acked_path
         settings = {"count": count, "first": first, "interval_s": interval_s, "acked_path": str(acked_path)}
         settings |= {"host": broker.mqtt.host, "port": broker.mqtt.port, "scheme": broker.mqtt.scheme}
+        if broker.others:
+            settings["others"] = [str(one) for one in broker.others]
         if broker.secured is not None:
             # Every process of this machine can read the arguments, so they hold paths only.
             settings |= {"passwords_path": str(broker.secured.device_passwords), "ca": str(broker.secured.ca)}

@@ -30,6 +30,11 @@ class Layout:
         return self.root / ("broker" if number == 0 else f"broker-{number + 1}")
 
     @property
+    def cluster(self) -> Path:
+        """The folder of a cluster."""
+        return self.root / "cluster"
+
+    @property
     def tables(self) -> Path:
         return self.root / "tables"
 

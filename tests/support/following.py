@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ class Publisher:
     nodes: list[Node]
     acknowledged: int = 0
     """Each number below it was acknowledged."""
+    topic: str = TOPIC
     refusals: set[int] = field(default_factory=set)
     """Reason codes of CONNACK other than 0."""
     _connection: RawMqtt | None = None
@@ -50,7 +52,7 @@ class Publisher:
             connection = self._connection or until("a node that serves clients", self._connected)
             self._connection = connection
             try:
-                if connection.published(TOPIC, str(self.acknowledged).encode()) == 0:
+                if connection.published(self.topic, str(self.acknowledged).encode()) == 0:
                     self.acknowledged += 1
             except (OSError, AssertionError):
                 self.leave()
@@ -62,15 +64,75 @@ class Publisher:
 
     def _connected(self) -> RawMqtt | None:
         for node in self.nodes:
-            host, _, port = node.mqtt.rpartition(":")
+            found = connected(node, f"publisher of {self.topic.replace('/', ' ')}", clean=True)
+            if found is not None and found.code == 0:
+                return found
+            if found is not None:
+                self.refusals.add(found.code)
+                found.cut()
+        return None
+
+
+@dataclass
+class Subscriber:
+    """A session that goes on at whichever node leads, on a thread of its own. `numbers` holds what it got by topic, in
+    the order in which it came; repeats (QoS 1) included."""
+
+    nodes: list[Node]
+    topics: str
+    numbers: dict[str, list[int]] = field(default_factory=dict)
+    _end: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Subscriber:
+        subscribed = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(subscribed,), name="subscriber")
+        self._thread.start()
+        assert subscribed.wait(WAIT_S), "the subscriber is not subscribed"
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end.set()
+        assert self._thread is not None
+        self._thread.join(WAIT_S)
+
+    def _run(self, subscribed: threading.Event) -> None:
+        connection: RawMqtt | None = None
+        while not self._end.is_set():
             try:
-                connection = RawMqtt((host, int(port)), "publisher", clean=True)
-            except OSError:
-                continue
-            if connection.code == 0:
-                return connection
-            self.refusals.add(connection.code)
+                connection = connection or self._connected()
+                if connection is None:
+                    time.sleep(_BETWEEN_S)
+                    continue
+                if not subscribed.is_set():
+                    assert connection.subscribe((self.topics, 1)) == (1,)
+                    subscribed.set()
+                for packet in connection.arrived():
+                    self.numbers.setdefault(packet.topic, []).append(int(packet.payload))
+                    connection.acknowledge(packet)
+            except (OSError, AssertionError):
+                if connection is not None:
+                    connection.cut()
+                connection = None
+        if connection is not None:
             connection.cut()
+
+    def _connected(self) -> RawMqtt | None:
+        for node in self.nodes:
+            found = connected(node, "subscriber", clean=False)
+            if found is not None and found.code == 0:
+                return found
+            if found is not None:
+                found.cut()
+        return None
+
+
+def connected(node: Node, client_id: str, *, clean: bool) -> RawMqtt | None:
+    """A connection, whatever its CONNACK says; None if there is none."""
+    host, _, port = node.mqtt.rpartition(":")
+    try:
+        return RawMqtt((host, int(port)), client_id, clean=clean)
+    except OSError:
         return None
 
 

@@ -15,6 +15,7 @@ from types import TracebackType
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, PINGRESP, DISCONNECT = 2, 3, 4, 5, 6, 7, 9, 13, 14
 NEVER = 0xFFFFFFFF
 WAIT_S = 60.0
+MOMENT_S = 0.2
 
 _FOUR_BYTES = {0x02, 0x11, 0x18, 0x27}
 _TWO_BYTES = {0x13, 0x21, 0x22, 0x23}
@@ -137,6 +138,21 @@ class RawMqtt:
             taken.append(packet)
             self.acknowledge(packet)
         return taken
+
+    def arrived(self) -> list[Packet]:
+        """The PUBLISHes that came, after a wait of a moment for the first one."""
+        if not any(packet.kind in (PUBLISH, DISCONNECT) for packet in self._waiting):
+            self._socket.settimeout(MOMENT_S)
+            try:
+                self._receive()
+            except TimeoutError:
+                return []
+            finally:
+                self._socket.settimeout(WAIT_S)
+        assert all(packet.kind != DISCONNECT for packet in self._waiting), "the broker ended the connection"
+        found = [packet for packet in self._waiting if packet.kind == PUBLISH]
+        self._waiting = [packet for packet in self._waiting if packet.kind != PUBLISH]
+        return found
 
     def acknowledge(self, packet: Packet) -> None:
         """Completes the handshake of a delivery."""
