@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.following import TOPIC, WAIT_S, Publisher, numbers_in_log, until, without_repeats
+from support.following import (
+    FILTER,
+    TOPIC,
+    WAIT_S,
+    Publisher,
+    Subscriber,
+    address_of,
+    in_log,
+    numbers_in_log,
+    publishing,
+    until,
+    without_repeats,
+)
 from support.programs import headwaterd, program, start_headwater
 
 import broker_edge
@@ -136,6 +148,35 @@ def _published(node: Node) -> set[tuple[str, ...]]:
                 for topic, value in zip(topics, values, strict=True):
                     found.add((topic.split("/")[1], str(json.loads(value)["seq"])))
     return found
+
+
+def test_sessions_see_no_hole_and_nothing_twice_at_qos_2(cluster: LocalCluster) -> None:
+    nodes = list(cluster.nodes.values())
+    publishers = [Publisher(nodes, topic=f"devices/d{at}/telemetry", qos=qos) for at, qos in enumerate((1, 2))]
+
+    def acknowledged() -> int:
+        return sum(one.acknowledged for one in publishers)
+
+    def wait_for_more(count: int) -> None:
+        end = acknowledged() + count
+        until("acknowledgements", lambda: acknowledged() > end or None)
+
+    with Subscriber(nodes, FILTER) as subscriber:
+        with publishing(publishers):
+            for _ in range(2):
+                wait_for_more(200)
+                until("a whole cluster", lambda: cluster.status().is_whole or None)
+                killed = _leader(cluster)
+                cluster.nodes[killed].process.kill()
+                wait_for_more(50)
+                cluster.nodes[killed].process.start()
+        wanted = {one.topic: list(range(one.acknowledged)) for one in publishers}
+        until("all", lambda: all(set(subscriber.numbers[of]) >= set(of_it) for of, of_it in wanted.items()) or None)
+    once = next(one.topic for one in publishers if one.qos == 2)
+    logged = [number for topic, number in in_log(address_of(nodes)).values() if topic == once]
+    assert {topic: without_repeats(numbers) for topic, numbers in subscriber.numbers.items()} == wanted
+    assert subscriber.numbers[once] == sorted(logged) == wanted[once]
+    assert not subscriber.has_lost_session
 
 
 def test_a_node_that_is_stopped_gives_the_log_away_and_comes_back(cluster: LocalCluster) -> None:

@@ -4,57 +4,17 @@ also after a restart of the query. Nothing acknowledged is missing, nothing is t
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from support.following import Publisher, Subscriber, until, without_repeats
+from support.following import FILTER, Publisher, Subscriber, address_of, in_log, publishing, until, without_repeats
 from support.programs import headwaterd, program
 
-from broker_edge import Client
 from broker_edge.local_cluster import LocalCluster
 from pipelines.settings import Settings, TelemetrySettings
 from pipelines.telemetry import start_telemetry
 from sinks import Table
-
-FILTER = "devices/+/telemetry"
-Place = tuple[int, int]
-
-
-@contextmanager
-def publishing(publishers: list[Publisher]) -> Iterator[None]:
-    """Each publishes without a pause on a thread of its own."""
-    end = threading.Event()
-
-    def run(publisher: Publisher) -> None:
-        while not end.is_set():
-            publisher.publish(5)
-        publisher.leave()
-
-    threads = [threading.Thread(target=run, args=(one,)) for one in publishers]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        for thread in threads:
-            thread.join()
-
-
-def in_log(address: str) -> dict[Place, tuple[str, int]]:
-    """Topic and number of each record of the publishers, by its place."""
-    found = {}
-    with Client(address, timeout_s=60) as client:
-        for partition, at in client.offsets(filters=FILTER).partitions.items():
-            table = client.fetch(partition, at.log_start, at.high_watermark, filters=FILTER).to_table()
-            columns = (table.column(name).to_pylist() for name in ("offset", "topic", "value"))
-            for offset, topic, value in zip(*columns, strict=True):
-                found[partition, offset] = (topic, int(value))
-    return found
 
 
 @pytest.mark.timeout(900)
@@ -64,12 +24,13 @@ def test_a_query_goes_on_with_its_checkpoint_at_the_next_leader(spark: SparkSess
     with LocalCluster(tmp_path / "cluster", command=[headwaterd()]) as cluster:
         cluster.start()
         nodes = list(cluster.nodes.values())
-        address = "grpc://" + "/".join(node.server.removeprefix("grpc://") for node in nodes)
+        address = address_of(nodes)
         telemetry = TelemetrySettings(
             table_path=str(bronze), checkpoint=str(tmp_path / "checkpoint"), trigger="200 milliseconds"
         )
         settings = Settings(servers=[address], telemetry=telemetry)
-        publishers = [Publisher(nodes, topic=f"devices/d{number}/telemetry") for number in range(3)]
+        publishers = [Publisher(nodes, topic=f"devices/d{at}/telemetry", qos=qos) for at, qos in enumerate((1, 1, 2))]
+        (once,) = (one.topic for one in publishers if one.qos == 2)
 
         def acknowledged() -> int:
             return sum(one.acknowledged for one in publishers)
@@ -102,6 +63,9 @@ def test_a_query_goes_on_with_its_checkpoint_at_the_next_leader(spark: SparkSess
         for topic, numbers in wanted.items():
             assert without_repeats(subscriber.numbers[topic]) == numbers, "no hole, and in order"
             assert {number for of, number in logged.values() if of == topic} == set(numbers)
+        assert not subscriber.has_lost_session
+        assert subscriber.numbers[once] == wanted[once], "at QoS 2 none twice"
+        assert sorted(number for of, number in logged.values() if of == once) == wanted[once]
         rows = Table.at(bronze).read(spark).select("partition", "offset", "topic", "value").collect()
         assert {(row.partition, row.offset): (row.topic, int(row.value)) for row in rows} == logged, "missing 0"
         assert len(rows) == len(logged), "duplicates 0"

@@ -140,8 +140,9 @@ class RawMqtt:
         return taken
 
     def arrived(self) -> list[Packet]:
-        """The PUBLISHes that came, after a wait of a moment for the first one."""
-        if not any(packet.kind in (PUBLISH, DISCONNECT) for packet in self._waiting):
+        """The PUBLISHes and PUBRELs that came, in their order, after a wait of a moment for the first one."""
+        kinds = (PUBLISH, PUBREL)
+        if not any(packet.kind in (*kinds, DISCONNECT) for packet in self._waiting):
             self._socket.settimeout(MOMENT_S)
             try:
                 self._receive()
@@ -150,8 +151,8 @@ class RawMqtt:
             finally:
                 self._socket.settimeout(WAIT_S)
         assert all(packet.kind != DISCONNECT for packet in self._waiting), "the broker ended the connection"
-        found = [packet for packet in self._waiting if packet.kind == PUBLISH]
-        self._waiting = [packet for packet in self._waiting if packet.kind != PUBLISH]
+        found = [packet for packet in self._waiting if packet.kind in kinds]
+        self._waiting = [packet for packet in self._waiting if packet.kind not in kinds]
         return found
 
     def acknowledge(self, packet: Packet) -> None:
