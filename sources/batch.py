@@ -47,7 +47,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             found = self._narrowed(_bounded(start, ends), logs)
         finally:
             servers.close()
-        addresses = {log_id: server.address for log_id, server in logs.items()}
+        addresses = {log_id: server.place for log_id, server in logs.items()}
         # Spark turns an empty list into one task without a range; `read` returns no rows for it.
         return plan_tasks(found, addresses, self._options)
 

@@ -81,6 +81,17 @@ class LogServer:
         return len(self._nodes) > 1
 
     @property
+    def place(self) -> str:
+        """The address for tasks: the node that answered last stands first, because one before it may be frozen, and
+        each task would wait for it."""
+        used = None if self._client is None else self._client.server
+        if used not in self._nodes:
+            return self.address
+        at = self._nodes.index(used)
+        scheme, places = used.partition("://")[0], [one.partition("://")[2] for one in self._nodes]
+        return f"{scheme}://{'/'.join(places[at:] + places[:at])}"
+
+    @property
     def has_other_nodes(self) -> bool:
         """Whether a node has not been asked yet since the last answer."""
         return self.is_cluster and not self._reasons.keys() >= set(self._nodes)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from broker_edge.errors import OptionError
+from broker_edge.flight import nodes_of
 from sources.access import CREDENTIAL_NAMES, TLS_NAMES, Access, access_by_server, common_access
 from sources.offsets import Place
 from sources.option_values import (
@@ -125,8 +126,12 @@ class SourceOptions:
     given: frozenset[str] = frozenset()
 
     def access_of(self, server: str) -> Access:
-        """How this server is reached."""
-        return self.access_by_server.get(server, self.access)
+        """How this server is reached. The nodes of a cluster may be in another order than in the option."""
+        if not self.access_by_server:
+            return self.access
+        nodes = set(nodes_of(server))
+        given = next((one for one in self.servers if set(nodes_of(one)) == nodes), server)
+        return self.access_by_server.get(given, self.access)
 
     @property
     def what(self) -> str:

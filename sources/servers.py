@@ -129,15 +129,15 @@ class Servers:
     def wait_for(
         self, log_ids: Iterable[str], *, timeout_seconds: float, owners: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """Log id to address, for each requested log; waits for brokers that cannot be reached. `owners` are those of
-        the checkpoint."""
+        """Log id to the address for tasks, for each requested log; waits for brokers that cannot be reached. `owners`
+        are those of the checkpoint."""
         wanted = set(log_ids)
         deadline = time.monotonic() + timeout_seconds
         while True:
             found, away = self.reachable(owners)
             missing = sorted(wanted - set(found))
             if not missing:
-                return {log_id: found[log_id].address for log_id in wanted}
+                return {log_id: found[log_id].place for log_id in wanted}
             if not away:
                 raise unknown_log(missing[0], found)
             if time.monotonic() >= deadline:

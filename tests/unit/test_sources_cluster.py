@@ -68,6 +68,20 @@ def test_a_batch_that_was_planned_at_the_old_leader_is_read_at_the_new_one(nodes
     assert sorted(int(row["value"]) for row in rows) == list(range(20))
 
 
+def test_tasks_begin_at_the_node_that_led_when_they_were_planned(nodes: Nodes) -> None:
+    """With the access of that server."""
+    nodes.leader = 2
+    fill(nodes.all[0], 5)
+    reader = open_reader(_address(nodes), access=json.dumps({_address(nodes): {"name": "plant"}}))
+    start = reader.initialOffset()
+    (first, *_) = tasks = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+    assert first.address == "grpc://" + "/".join(nodes.locations[at].partition("://")[2] for at in (2, 0, 1))
+    assert reader._options.access_of(first.address).name == "plant"
+    before = [server.calls.get("version", 0) for server in nodes.all]
+    assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 5
+    assert [server.calls.get("version", 0) for server in nodes.all[:2]] == before[:2]
+
+
 def test_without_a_leader_a_running_query_waits_and_a_new_one_says_what_is_missing(nodes: Nodes) -> None:
     query = Query(_address(nodes))
     fill(nodes.all[0], 5)
