@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
-use headwater_log::{Log, Watcher};
+use headwater_log::Log;
 use mio::{Poll, Waker};
 
 use crate::auth::AuthService;
@@ -78,17 +78,12 @@ pub(crate) fn start(
     context: DataPlaneContext,
     state: Option<Arc<StateStore>>,
 ) -> io::Result<DataPlane> {
-    let own = Arc::clone(&loop_parts.waker);
-    let wake: Watcher = Arc::new(move || own.wake());
-    for partition in context.log.partitions() {
-        partition.watch(&wake);
-    }
     let sender = loop_parts.commands();
     let (ready, started) = sync_channel(1);
     // The engine is built on the thread that owns it, because it is not `Send`.
     let thread = std::thread::Builder::new()
         .name("loop-0".to_owned())
-        .spawn(move || match seat(loop_parts, context, state, wake) {
+        .spawn(move || match seat(loop_parts, context, state) {
             Ok((seat, parts)) => {
                 // An error means that the starter is gone; then the command channel is closed as well.
                 let _ = ready.send(Ok(()));
@@ -116,7 +111,6 @@ fn seat(
     loop_parts: LoopParts,
     context: DataPlaneContext,
     state: Option<Arc<StateStore>>,
-    wake: Watcher,
 ) -> io::Result<(Seat, EngineParts)> {
     let DataPlaneContext {
         config,
@@ -130,7 +124,7 @@ fn seat(
         log,
         metrics: Arc::clone(&metrics),
         auth,
-        wake,
+        waker: Arc::clone(&loop_parts.waker),
     };
     // Before the listeners: nobody is accepted while the state is restored.
     let engine = state

@@ -7,7 +7,7 @@ use headwater_log::{Log, Watcher};
 
 use super::doors::Doors;
 use super::standby::{self, Standby};
-use super::{Drain, Ended, EventLoop, OpenOffice};
+use super::{Drain, Ended, EventLoop, LoopWaker, OpenOffice};
 use crate::auth::AuthService;
 use crate::engine::{Engine, Now, Settings};
 use crate::metrics::Metrics;
@@ -19,8 +19,7 @@ pub struct EngineParts {
     pub log: Log,
     pub metrics: Arc<Metrics>,
     pub auth: Arc<AuthService>,
-    /// Makes the loop take a turn.
-    pub wake: Watcher,
+    pub waker: Arc<LoopWaker>,
 }
 
 impl EngineParts {
@@ -29,9 +28,15 @@ impl EngineParts {
     pub fn build(&self, state: Arc<StateStore>, now: Now) -> io::Result<Engine> {
         let (settings, log) = (self.settings.clone(), self.log.clone());
         let metrics = Arc::clone(&self.metrics);
+        let own = Arc::clone(&self.waker);
+        let wake: Watcher = Arc::new(move || own.wake());
+        // The engine keeps it: a loop without one has nothing to do when the log moves.
+        for partition in log.partitions() {
+            partition.watch(&wake);
+        }
         let mut engine =
             Engine::new(settings, log, state, metrics, now).map_err(io::Error::other)?;
-        engine.set_auth(Arc::clone(&self.auth), Arc::clone(&self.wake));
+        engine.set_auth(Arc::clone(&self.auth), wake);
         Ok(engine)
     }
 }
