@@ -64,6 +64,8 @@ pub(crate) struct Queue {
     pub drops: u64,
     /// The active segment is to be sealed, because of its age.
     pub seal: bool,
+    /// The writer sleeps until what it has written is committed.
+    pub awaits_commit: bool,
     /// No more appends; what is queued is still written.
     pub closing: bool,
     spares: Vec<Records>,

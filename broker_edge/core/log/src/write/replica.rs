@@ -76,8 +76,9 @@ impl Writer {
             // Before the watchers run: a caller that was refused for a full queue tries again.
             let mut queue = self.queue.lock();
             queue.release(held);
-            // The writer may wait for this to begin a segment.
-            self.queue_changed.notify_one();
+            if queue.awaits_commit {
+                self.queue_changed.notify_one();
+            }
         }
         drop(uncommitted);
         self.status.tell_watchers();

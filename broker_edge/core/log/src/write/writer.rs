@@ -231,7 +231,9 @@ impl Writer {
             let mut queue = self.queue.lock();
             let is_over = |queue: &Queue| queue.closing || queue.drops != drops;
             if !is_over(&queue) && !self.can_go_on(&halt) {
+                queue.awaits_commit = matches!(halt, Halt::Uncommitted);
                 self.queue_changed.wait_for(&mut queue, FULL_RETRY);
+                queue.awaits_commit = false;
             }
             if queue.closing {
                 // Never acknowledged: their offsets are given again by the next start, under a higher epoch.
