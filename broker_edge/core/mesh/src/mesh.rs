@@ -80,6 +80,8 @@ pub struct Mesh {
     poll: Poll,
     waker: Arc<Waker>,
     listener: TcpListener,
+    /// The poll has said that somebody connects.
+    has_callers: bool,
     peers: BTreeMap<Node, Peer>,
     conns: BTreeMap<Token, Conn>,
     next_token: usize,
@@ -115,6 +117,7 @@ impl Mesh {
             poll,
             waker,
             listener,
+            has_callers: false,
             peers: peers.collect(),
             conns: BTreeMap::new(),
             next_token: LISTENER.0 + 1,
@@ -170,6 +173,7 @@ impl Mesh {
             _ => {}
         }
         for event in &events {
+            self.has_callers |= event.token() == LISTENER;
             if let Some(conn) = self.conns.get_mut(&event.token()) {
                 conn.is_readable |=
                     event.is_readable() || event.is_read_closed() || event.is_error();
@@ -198,10 +202,14 @@ impl Mesh {
     }
 
     fn accept(&mut self, now_ms: u64) {
-        loop {
+        while self.has_callers {
             let (tcp, address) = match self.listener.accept() {
                 Ok(accepted) => accepted,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.has_callers = false;
+                    return;
+                }
+                // Such as no descriptor: the next turn tries again.
                 Err(error) => return tracing::debug!(%error, "could not accept a peer"),
             };
             let unnamed =
