@@ -21,6 +21,9 @@ use crate::transport::{ListenerProtocol, ReceiveResult, Stream, certificates, pr
 /// certificates is a third of it.
 const COST_MAX: usize = 1 << 20;
 
+/// The longest record of TLS that is not encrypted.
+const TLS_RECORD_MAX: usize = 1 << 14;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HandshakeStage {
     Proxy,
@@ -214,12 +217,15 @@ impl Arrival {
         }
     }
 
-    /// Begins TLS with its first bytes.
+    /// Begins TLS with its first record: what is less holds its bytes alone, and no state of a handshake.
     fn take_hello(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
         match detect_protocol(bytes) {
             None => return Ok(0),
             Some(DetectedProtocol::Tls) => {}
             Some(other) => return Err(self.refuse(Expected::Tls, other, bytes)),
+        }
+        if !is_whole_record(bytes) {
+            return Ok(0);
         }
         let Some(context) = &self.speaks.tls else {
             return Err(Failure::new(
@@ -316,4 +322,13 @@ impl Arrival {
         failure.is_answered = matches!(self.stream.send(answer), Ok(count) if count > 0);
         failure
     }
+}
+
+/// Whether the first record of TLS is complete, or longer than one may be, which TLS refuses.
+fn is_whole_record(bytes: &[u8]) -> bool {
+    let Some((head, rest)) = bytes.split_first_chunk::<5>() else {
+        return false;
+    };
+    let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
+    length > TLS_RECORD_MAX || rest.len() >= length
 }

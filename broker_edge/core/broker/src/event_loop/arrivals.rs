@@ -67,9 +67,8 @@ pub struct Arrivals {
     ready: VecDeque<ArrivalKey>,
     /// Arrivals whose next step may be part of a TLS handshake.
     ready_costly: VecDeque<ArrivalKey>,
-    /// Arrivals in a TLS handshake, in order of its start; some may be done or gone.
-    handshaking: VecDeque<ArrivalKey>,
-    handshaking_count: usize,
+    /// Arrivals in a TLS handshake, each of which holds the same.
+    handshakes: HeldBytes,
     held: HeldBytes,
     /// Sockets that ended with an answer, kept open until it arrives.
     answered: Vec<Stream>,
@@ -87,8 +86,7 @@ impl Arrivals {
             by_age: VecDeque::new(),
             ready: VecDeque::new(),
             ready_costly: VecDeque::new(),
-            handshaking: VecDeque::new(),
-            handshaking_count: 0,
+            handshakes: HeldBytes::default(),
             held: HeldBytes::default(),
             answered: Vec::new(),
             pending: GaugePart::of(&metrics.transport.pending),
@@ -235,11 +233,6 @@ impl Arrivals {
             let arrivals = &self.arrivals;
             self.by_age.retain(|key| arrivals.get(*key).is_some());
         }
-        if self.handshaking.len() > 2 * self.handshaking_count + 1024 {
-            let arrivals = &self.arrivals;
-            self.handshaking
-                .retain(|key| arrivals.get(*key).is_some_and(Arrival::is_handshaking));
-        }
         self.pending.set(self.arrivals.len());
         self.failure_log.tell_left_out(now_ms);
     }
@@ -280,10 +273,10 @@ impl Arrivals {
             let arrival = self.arrivals.get(key)?;
             turn.spend(arrival.cost - cost);
             self.held.hold(holder(key, arrival), arrival.held_bytes());
-            self.handshaking_count -= usize::from(was_handshaking);
-            self.handshaking_count += usize::from(arrival.is_handshaking());
-            if arrival.is_handshaking() && !was_handshaking {
-                self.handshaking.push_back(key);
+            match (was_handshaking, arrival.is_handshaking()) {
+                (false, true) => self.handshakes.hold(holder(key, arrival), 1),
+                (true, false) => self.handshakes.release(holder(key, arrival), 1),
+                _ => {}
             }
             if was_costly && !arrival.is_costly() && !matches!(step, Step::Failed(_)) {
                 self.metrics.transport.handshakes.inc();
@@ -309,17 +302,11 @@ impl Arrivals {
             {
                 self.fail(greediest, ConnectFailure::Pending, per_address);
             }
-            if self.handshaking_count > (self.limits.pending_max / HANDSHAKES_PART).max(1) {
-                self.end_oldest_handshake(per_address);
-            }
-        }
-    }
-
-    /// Closes the oldest handshake when there are too many, because a new one is more likely to finish.
-    fn end_oldest_handshake(&mut self, per_address: &mut PerAddress) {
-        while let Some(key) = self.handshaking.pop_front() {
-            if self.arrivals.get(key).is_some_and(Arrival::is_handshaking) {
-                return self.fail(key, ConnectFailure::Pending, per_address);
+            // The oldest of the address that has the most: its new one is more likely to finish.
+            if self.handshakes.len() > (self.limits.pending_max / HANDSHAKES_PART).max(1)
+                && let Some(greediest) = self.handshakes.greediest()
+            {
+                self.fail(greediest, ConnectFailure::Pending, per_address);
             }
         }
     }
@@ -380,7 +367,9 @@ impl Arrivals {
         let arrival = self.arrivals.remove(key)?;
         self.held
             .release(holder(key, &arrival), arrival.held_bytes());
-        self.handshaking_count -= usize::from(arrival.is_handshaking());
+        if arrival.is_handshaking() {
+            self.handshakes.release(holder(key, &arrival), 1);
+        }
         Some(arrival)
     }
 

@@ -40,6 +40,11 @@ impl HeldBytes {
         self.total
     }
 
+    /// How many hold something.
+    pub fn len(&self) -> usize {
+        self.by_age.len()
+    }
+
     /// Counts what an arrival holds, of which nothing is counted yet.
     pub fn hold(&mut self, holder: Holder, bytes: usize) {
         if bytes > 0 {

@@ -1,15 +1,16 @@
 //! What a connection may use before it is authenticated.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use headwater_broker::config::units::{Age, ByteSize};
 use headwater_mqtt::Version;
-use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use socket2::{Domain, Socket, Type};
 
 use super::wires::{
     ACCEPTED, Authority, answer, client_config, connect, connect_packet, expect_failures, metric,
@@ -248,20 +249,89 @@ fn handshakes_that_nobody_finishes_give_way_to_those_that_are() {
     let config = client_config(&authority, None);
     // A quarter of eight may be in a handshake.
     let mut stuck: Vec<TcpStream> = (0..3)
-        .map(|_| {
-            let name = ServerName::try_from("localhost").expect("a name");
-            let mut client = ClientConnection::new(Arc::clone(&config), name).expect("a client");
-            let mut stream = tcp(address);
-            client.write_tls(&mut stream).expect("the broker reads");
-            // The broker has begun the handshake when it answers.
-            let mut first = [0];
-            stream.read_exact(&mut first).expect("a ServerHello");
-            stream
-        })
+        .map(|_| begin_handshake(tcp(address), &config).1)
         .collect();
     answer(&mut stuck[0]);
     expect_failures(&broker, "pending", 1.0);
     connect(tls(tcp(address), &config), "finishes");
     expect_failures(&broker, "pending", 2.0);
     assert_eq!(metric(&broker, "headwater_tls_handshakes_total"), 1.0);
+}
+
+#[test]
+fn many_handshakes_of_one_address_give_way_to_an_older_one_of_another() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let authority = Authority::new("ca");
+    let settings = tls_settings(dir.path(), &authority.sign("broker", None), None);
+    let broker = start_with(dir.path(), |config| {
+        config.broker.max_pending_connections = 16;
+        config.listeners.mqtts.bind.0 = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        config.listeners.mqtts.tls = settings;
+    });
+    let address = broker.addresses("mqtts")[0];
+    let config = client_config(&authority, None);
+    let (client, stream) = begin_handshake(tcp(address), &config);
+    let attacker = IpAddr::from([127, 9, 9, 9]);
+    let _stuck: Vec<TcpStream> = (0..12)
+        .map(|_| begin_handshake(tcp_from(attacker, address), &config).1)
+        .collect();
+    // A quarter of sixteen may be in a handshake.
+    expect_failures(&broker, "pending", 9.0);
+    connect(StreamOwned::new(client, stream), "slow");
+}
+
+#[test]
+fn half_a_client_hello_takes_no_place_from_a_handshake() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let authority = Authority::new("ca");
+    let settings = tls_settings(dir.path(), &authority.sign("broker", None), None);
+    let broker = start_with(dir.path(), |config| {
+        config.broker.max_pending_connections = 16;
+        config.listeners.mqtts.bind.0 = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        config.listeners.mqtts.tls = settings;
+    });
+    let address = broker.addresses("mqtts")[0];
+    let config = client_config(&authority, None);
+    let (client, stream) = begin_handshake(tcp(address), &config);
+    let mut halves: Vec<(Vec<u8>, TcpStream)> = Vec::new();
+    for _ in 0..8 {
+        let name = ServerName::try_from("localhost").expect("a name");
+        let mut client = ClientConnection::new(Arc::clone(&config), name).expect("a client");
+        let mut hello = Vec::new();
+        client.write_tls(&mut hello).expect("a ClientHello");
+        let rest = hello.split_off(hello.len() / 2);
+        let mut stream = tcp(address);
+        stream.write_all(&hello).expect("the broker reads");
+        halves.push((rest, stream));
+    }
+    // The broker has read them when it answers one that came later.
+    connect(tls(tcp(address), &config), "later");
+    connect(StreamOwned::new(client, stream), "first");
+    // Each gets its answer when it sends the rest.
+    let (rest, stream) = &mut halves[7];
+    stream.write_all(rest).expect("the broker reads");
+    stream.peek(&mut [0]).expect("a ServerHello");
+}
+
+/// Sends a ClientHello, and returns once the broker has begun the handshake.
+fn begin_handshake(
+    mut stream: TcpStream,
+    config: &Arc<ClientConfig>,
+) -> (ClientConnection, TcpStream) {
+    let name = ServerName::try_from("localhost").expect("a name");
+    let mut client = ClientConnection::new(Arc::clone(config), name).expect("a client");
+    client.write_tls(&mut stream).expect("the broker reads");
+    stream.peek(&mut [0]).expect("a ServerHello");
+    (client, stream)
+}
+
+/// A connection from another address of this host.
+fn tcp_from(local: IpAddr, to: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let local = SocketAddr::from((local, 0));
+    socket.bind(&local.into()).expect("all of 127/8 is local");
+    socket.connect(&to.into()).expect("the broker listens");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+    stream
 }
