@@ -19,7 +19,7 @@ use crate::engine::{Now, QuotaKind, QuotaLimits, Settings};
 use crate::event_loop::{
     CommandSender, Commands, Doors, EngineParts, LoopWaker, Seat, WAKER, queue,
 };
-use crate::log_settings::acks_written;
+use crate::log_settings::{acks_written, queued_records_max};
 use crate::metrics::Metrics;
 use crate::state::StateStore;
 use crate::transport::BoundListener;
@@ -150,6 +150,7 @@ fn settings(config: &Config) -> Settings {
         quotas: quotas(config),
         ack_written: acks_written(&config.log),
         sys_interval_ms: config.sys.interval.as_ms(),
+        queued_records_max: queued_records_max(&config.log),
         ..Settings::default()
     }
 }

@@ -37,6 +37,14 @@ pub fn log_config(config: &Config) -> LogConfig {
     }
 }
 
+/// What a record of MQTT counts at least in `log.queue_bytes`.
+const QUEUED_RECORD_BYTES_MIN: u64 = 128;
+
+/// The records of MQTT that may wait to be written, per partition.
+pub fn queued_records_max(log: &LogSettings) -> u64 {
+    log.queue_bytes.0 / QUEUED_RECORD_BYTES_MIN
+}
+
 /// Whether MQTT acknowledges records that are written but not yet synced. With `sync: never` nothing is ever synced.
 pub fn acks_written(log: &LogSettings) -> bool {
     match log.sync {

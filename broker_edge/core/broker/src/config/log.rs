@@ -27,7 +27,8 @@ settings! {
         /// Memory for the headers of large batches.
         #[retired = "the broker does not cache the headers of batches"]
         heads_bytes: Option<ByteSize> = None, bytes(ByteSize(0), gib(64));
-        /// Records that wait to be written, per partition.
+        /// Records that wait to be written, per partition. A record published over MQTT counts at least 128 bytes; beyond
+        /// that each connection may still add a few.
         queue_bytes: ByteSize = mib(8), bytes(kib(64), gib(1));
         /// Folder for backups that are requested over Flight; it must be outside `data_dir`. Without it such requests
         /// are refused.

@@ -31,6 +31,7 @@ impl Engine {
     pub fn is_behind_log(&self) -> bool {
         self.delivery.has_due(&self.env)
             || self.ingest.is_settleable(&self.env)
+            || self.ingest.has_room_for_waiting()
             || self.store.is_settleable()
             || self.protocol.has_auth_updates()
     }

@@ -126,7 +126,7 @@ impl Engine {
         let mqtt = &settings.mqtt;
         let limits = (mqtt.max_retained as usize, mqtt.max_retained_bytes.0);
         let partitions = log.partitions().to_vec();
-        let ingest = Ingest::new(&partitions);
+        let ingest = Ingest::new(&partitions, &settings);
         // Before the retained messages are read: what becomes durable meanwhile is dispatched later, and not left out.
         let delivery = Delivery::new(&partitions);
         let retained = Arc::new(Mutex::new(Retained::load(&log, &state, limits)?));
@@ -281,6 +281,11 @@ impl Engine {
     /// Handles the packets in `bytes` and keeps an incomplete rest. `is_news` if some bytes were just received.
     pub fn receive(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
         lend!(self => Receiving).receive(key, bytes, is_news);
+    }
+
+    /// Divides what a turn may do among so many connections that may have something to read.
+    pub fn share_turn(&self, connections: usize) {
+        self.routing.share_turn(connections);
     }
 
     /// The work that the packets of the last [`Engine::receive`] made, as a part of what a turn may do.

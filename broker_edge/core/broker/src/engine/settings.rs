@@ -23,6 +23,8 @@ pub struct Settings {
     pub ids_in_use_max: usize,
     /// Connections that may publish in a turn whose append is committed on the loop's thread.
     pub inline_publishers_max: usize,
+    /// Records of clients that may wait to be written, per partition. Each connection may add a few.
+    pub queued_records_max: u64,
 }
 
 impl Settings {
@@ -66,6 +68,7 @@ impl Default for Settings {
             sys_interval_ms: SysSettings::default().interval.as_ms(),
             ids_in_use_max: IDS_IN_USE_MAX,
             inline_publishers_max: 64,
+            queued_records_max: 64 << 10,
         }
     }
 }

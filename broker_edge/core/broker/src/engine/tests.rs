@@ -28,6 +28,7 @@ mod packet_ids;
 mod pauses;
 mod peer;
 mod qos2;
+mod queue_room;
 mod quotas;
 mod receipts;
 mod records;

@@ -24,6 +24,7 @@ impl EventLoop {
 
     fn read_within(&mut self, mut left: usize) -> usize {
         let mut resumed = self.engine.take_resumed().into_iter();
+        self.engine.share_turn(resumed.len() + self.readable.len());
         // The rest of the turn is for those that were not paused.
         while left > TURN_BYTES_MAX / 2
             && let Some(key) = resumed.next()

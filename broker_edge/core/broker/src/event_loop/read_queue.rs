@@ -30,6 +30,10 @@ impl ReadQueue {
         self.live.is_empty() && self.late.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.live.len() + self.late.len()
+    }
+
     pub fn push(&mut self, key: ConnKey, catches_up: bool) {
         let queue = if catches_up {
             &mut self.late

@@ -223,16 +223,6 @@ impl Clients {
         }
     }
 
-    /// The same for all connections that have this pause.
-    pub(super) fn resume_all(&mut self, pause: Pause, env: &Env) {
-        let conns = self.conns.iter();
-        let paused = conns.filter(|(_, conn)| conn.pauses.has(pause));
-        let keys: Vec<ConnKey> = paused.map(|(key, _)| key).collect();
-        for key in keys {
-            self.resume(key, pause, env);
-        }
-    }
-
     pub(super) fn has_resumed(&self) -> bool {
         !self.resumed.is_empty()
     }

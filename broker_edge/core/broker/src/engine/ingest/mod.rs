@@ -3,6 +3,7 @@
 pub mod commits;
 mod inline_commit_policy;
 pub mod own;
+mod queue_room;
 mod receipts;
 pub mod stage;
 
@@ -19,7 +20,7 @@ use super::routing::topics::Topic;
 use super::session::Session;
 use super::session::connection::Connection;
 use super::session::received::InboundId;
-use super::{ConnKey, SessionKey};
+use super::{ConnKey, SessionKey, Settings};
 
 use own::OwnRecord;
 use stage::{Outcome, Stage, Staged};
@@ -48,7 +49,8 @@ pub struct Ingest {
 
 impl Ingest {
     /// Waits until everything appended before is durable.
-    pub fn new(partitions: &[Partition]) -> Self {
+    pub fn new(partitions: &[Partition], settings: &Settings) -> Self {
+        let records_max = settings.queued_records_max;
         await_queued(partitions);
         let mut last = CommitSeq(0);
         let mut next = || {
@@ -58,7 +60,7 @@ impl Ingest {
         let stages = partitions.iter().cloned();
         Self {
             stages: stages
-                .map(|partition| Stage::new(partition, next()))
+                .map(|partition| Stage::new(partition, next(), records_max))
                 .collect(),
             last,
             turn_at: Instant::now(),
@@ -138,6 +140,32 @@ impl Ingest {
     /// Whether the queue of a partition is full: nothing may be staged.
     pub fn is_stalled(&self, partition: PartitionIndex) -> bool {
         self.stages[partition.index()].stalled
+    }
+
+    /// Whether a connection may stage one more record for a partition now.
+    #[inline]
+    pub fn admits(&mut self, partition: PartitionIndex, conn: ConnKey) -> bool {
+        self.stages[partition.index()].admits(conn)
+    }
+
+    /// Makes a connection wait until it may stage records for a partition again.
+    pub fn wait_for_room(&mut self, partition: PartitionIndex, conn: ConnKey) {
+        self.stages[partition.index()].wait_for_room(conn);
+    }
+
+    /// Whether connections that wait for room may go on.
+    pub fn has_room_for_waiting(&self) -> bool {
+        self.stages.iter().any(Stage::has_room_for_waiting)
+    }
+
+    /// Takes the connections that have waited for room in the queue of a partition and may go on.
+    pub fn take_waiting(&mut self) -> Vec<(PartitionIndex, ConnKey)> {
+        let stages = self.stages.iter_mut().zip(0..);
+        let waiting = stages.flat_map(|(stage, index)| {
+            let of = move |conn| (PartitionIndex(index), conn);
+            stage.take_waiting().map(of)
+        });
+        waiting.collect()
     }
 
     pub fn is_any_stalled(&self) -> bool {

@@ -16,6 +16,7 @@ use crate::engine::{ConnKey, SessionKey};
 
 use super::commits::{Commits, Published};
 use super::inline_commit_policy::InlineCommitPolicy;
+use super::queue_room::QueueRoom;
 
 /// The result of an append that was not put off.
 #[derive(Debug)]
@@ -81,10 +82,12 @@ pub struct Stage {
     clients: FxHashMap<ConnKey, ClientIndex>,
     /// Whether to commit on the loop's thread.
     pub inline_commits: InlineCommitPolicy,
+    room: QueueRoom,
 }
 
 impl Stage {
-    pub fn new(partition: Partition, open: CommitSeq) -> Self {
+    /// `records_max`: so many records of this loop may be queued.
+    pub fn new(partition: Partition, open: CommitSeq, records_max: u64) -> Self {
         Self {
             index: PartitionIndex::of(partition.id()),
             partition,
@@ -100,6 +103,7 @@ impl Stage {
             publishes: 0,
             clients: FxHashMap::default(),
             inline_commits: InlineCommitPolicy::default(),
+            room: QueueRoom::new(records_max),
         }
     }
 
@@ -127,6 +131,30 @@ impl Stage {
             after: self.commit(),
             index: self.records.len() as u32 - 1,
         }
+    }
+
+    /// Whether a connection may stage one more record now.
+    #[inline]
+    pub fn admits(&mut self, conn: ConnKey) -> bool {
+        !self.stalled && self.room.admits(conn, self.publishes, &self.partition)
+    }
+
+    /// Makes a connection wait until it may stage records again.
+    pub fn wait_for_room(&mut self, conn: ConnKey) {
+        self.room.wait(conn);
+    }
+
+    /// Whether connections that wait for room may go on.
+    pub fn has_room_for_waiting(&self) -> bool {
+        let room = &self.room;
+        !self.stalled && room.has_room_for_waiting(self.publishes, &self.partition)
+    }
+
+    /// Takes the connections that have waited for room and may go on.
+    pub fn take_waiting(&mut self) -> impl Iterator<Item = ConnKey> {
+        let room = (!self.stalled).then_some(&mut self.room);
+        let waiting = room.map(|room| room.take_waiting(self.publishes, &self.partition));
+        waiting.into_iter().flatten()
     }
 
     /// The index of a connection's client id in `records`. Connections remember their last one; this table serves those
@@ -170,6 +198,7 @@ impl Stage {
                 self.exactly_once.clear();
                 self.receipts.clear();
                 let base = offsets.start;
+                self.room.note(&offsets, self.partition.written());
                 let published = (publishes > 0).then_some(published);
                 self.commits.accept(offsets, published, next);
                 Ok(base)

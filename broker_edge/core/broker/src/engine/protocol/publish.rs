@@ -175,6 +175,10 @@ impl Publishing<'_> {
             self.pause_for_work(key);
             return false;
         }
+        if !self.ingest.admits(partition, key) {
+            self.wait_for_queue(key, partition);
+            return false;
+        }
         // The connection may be closed after this publish; the message remains.
         let account = if publish.retain && !publish.payload.is_empty() {
             self.clients.conn(key).and_then(|conn| conn.account)
@@ -223,9 +227,12 @@ impl Publishing<'_> {
     }
 
     fn wait_for_queue(&mut self, key: ConnKey, partition: PartitionIndex) {
-        if let Some(conn) = self.clients.conn_mut(key) {
-            let pause = Pause::Queue(partition);
+        let pause = Pause::Queue(partition);
+        if let Some(conn) = self.clients.conn_mut(key)
+            && !conn.pauses.has(pause)
+        {
             self.observe.pause(conn, pause);
+            self.ingest.wait_for_room(partition, key);
         }
     }
 

@@ -23,8 +23,14 @@ impl Acknowledging<'_> {
             Err(refused) => self.refuse(commit, *refused),
         }
         if outcome.was_stalled {
-            let pause = Pause::Queue(commit.partition);
-            self.clients.resume_all(pause, self.env);
+            self.resume_publishers();
+        }
+    }
+
+    /// Lets publishers go on for which there is room in the queue of their partition.
+    fn resume_publishers(&mut self) {
+        for (partition, key) in self.ingest.take_waiting() {
+            self.clients.resume(key, Pause::Queue(partition), self.env);
         }
     }
 
@@ -77,6 +83,7 @@ impl Acknowledging<'_> {
         }
         self.send_ready_to(conns);
         self.settle_state();
+        self.resume_publishers();
     }
 
     /// Lets everything go on that waited for state that is durable now.

@@ -15,11 +15,16 @@ const VISIT_TURN_WORK: u64 = 8;
 /// With more work in one read, the other packets of a connection wait for the next turn. The unit is a visited node of
 /// the subscription index: usual publishes take a few, and one for which clients have chosen filters may take thousands.
 const READ_WORK_MAX: u64 = 1 << 14;
-/// The same for the packets of one read, in the unit of [`PacketCost`]: about a millisecond.
+/// The same for the packets of one read, in the unit of [`PacketCost`], if few connections have something to read: about
+/// a millisecond.
 pub const READ_PACKETS_MAX: u64 = 1 << 14;
+/// With many of them each gets its part of so much, so that all have their turn within some ten milliseconds.
+const TURN_PACKETS: u64 = 1 << 17;
+/// But no less than this, or reading would cost more than handling.
+const READ_PACKETS_MIN: u64 = 1 << 9;
 
 /// The work since it was last taken.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Work {
     /// The cost of finding receivers, in visited nodes.
     visits: Cell<u64>,
@@ -27,6 +32,19 @@ pub struct Work {
     deliveries: Cell<u64>,
     /// The cost of handling packets, as a part of what a turn may do.
     packets: Cell<u64>,
+    /// With more of it in one read, the other packets of a connection wait.
+    read_packets_max: Cell<u64>,
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        Self {
+            visits: Cell::default(),
+            deliveries: Cell::default(),
+            packets: Cell::default(),
+            read_packets_max: Cell::new(READ_PACKETS_MAX),
+        }
+    }
 }
 
 /// Packets, by what handling them costs as a part of what a turn may do; a unit takes less than a tenth of a microsecond.
@@ -88,14 +106,22 @@ impl Routing {
             visits,
             deliveries,
             packets,
+            ..
         } = &self.work;
         visits.get() * VISIT_TURN_WORK + deliveries.get() + packets.get()
+    }
+
+    /// Divides what a turn may do among so many connections.
+    pub fn share_turn(&self, connections: usize) {
+        let share = TURN_PACKETS / (connections as u64).max(1);
+        let share = share.clamp(READ_PACKETS_MIN, READ_PACKETS_MAX);
+        self.work.read_packets_max.set(share);
     }
 
     /// Whether the other packets of a read have to wait.
     #[inline]
     pub fn has_read_enough(&self) -> bool {
-        self.work() > READ_WORK_MAX || self.work.packets.get() > READ_PACKETS_MAX
+        self.work() > READ_WORK_MAX || self.work.packets.get() > self.work.read_packets_max.get()
     }
 
     pub fn take_work(&self) -> u64 {

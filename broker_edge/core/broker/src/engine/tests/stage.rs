@@ -83,7 +83,7 @@ impl Bench {
         });
         partition.watch(&watcher);
         let bench = Self {
-            stage: Stage::new(partition, CommitSeq(1)),
+            stage: Stage::new(partition, CommitSeq(1), u64::MAX),
             last: 1,
             log,
             gate,
@@ -421,7 +421,7 @@ fn a_full_disk_counts_from_when_records_were_first_seen_to_wait_for_it() {
     }
     bench.wait_until(|partition| partition.high_watermark() == Offset(OTHERS + 1));
     bench.fill_disk();
-    let mut idle = Stage::new(bench.stage.partition.clone(), CommitSeq(2));
+    let mut idle = Stage::new(bench.stage.partition.clone(), CommitSeq(2), u64::MAX);
     for now_ms in [0, 2 * LIMIT_MS] {
         let has_waited = idle.has_waited_on_full(now_ms, LIMIT_MS);
         assert!(!has_waited, "nobody waits");
@@ -471,4 +471,19 @@ fn connections_are_let_go_with_their_records_to_be_settled_and_abandoned_without
         assert_eq!(bench.settle(OTHERS + 3), Some(Vec::new()));
         assert_eq!(bench.settled(), 3);
     }
+}
+
+#[test]
+fn on_a_full_disk_nobody_waits_for_room_in_the_queue() {
+    let mut bench = Bench::open();
+    let partition = bench.stage.partition.clone();
+    bench.stage = Stage::new(partition, CommitSeq(1), 1);
+    bench.fill_disk();
+    bench.stage.wait_for_room(conn(5));
+    assert!(bench.stage.has_room_for_waiting());
+    let resumed: Vec<ConnKey> = bench.stage.take_waiting().collect();
+    assert_eq!(resumed, [conn(5)]);
+    // The log refuses what is appended meanwhile.
+    assert!((0..100).all(|_| bench.stage.admits(conn(6))));
+    bench.free_disk();
 }
