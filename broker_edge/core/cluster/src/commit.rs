@@ -172,10 +172,12 @@ impl Commit {
     /// Moves the high watermarks, and returns those that moved.
     pub fn advance(&mut self) -> Vec<(usize, Offset)> {
         let mut moved = Vec::new();
+        let by_all = self.rules.holds(Rule::CommitByAll);
         for (at, partition) in self.partitions.iter_mut().enumerate() {
             let slowest = self
                 .waits_for
                 .iter()
+                .filter(|_| by_all)
                 .try_fold(partition.synced, |low, member| {
                     Some(low.min(self.followers.get(member)?.synced[at]?))
                 });

@@ -149,6 +149,9 @@ fn without_its_rules_it_commits_what_a_member_lacks() {
     assert_eq!(committed(off(Rule::OnlyNewestStamp), delayed), Offset(5));
     let removed = |commit: &mut Commit| commit.forget(&member(1));
     assert_eq!(committed(Rules::default(), removed), Offset(9));
+    let unheard = |_: &mut Commit| {};
+    assert_eq!(committed(Rules::default(), unheard), Offset(0));
+    assert_eq!(committed(off(Rule::CommitByAll), unheard), Offset(9));
 }
 
 #[derive(Debug, Clone)]

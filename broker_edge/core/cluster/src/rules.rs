@@ -1,12 +1,14 @@
 //! The rules of the protocol that the model switches off one at a time, to show that it finds what each prevents.
 //!
-//! Only tests can do that, those of other crates with the feature `sabotage`: in every other build [`Rules::holds`] is
-//! `true` and costs nothing.
+//! Only tests and the fault build of the broker can do that, with the feature `sabotage`: in every other build
+//! [`Rules::holds`] is `true` and costs nothing.
 
 /// A rule whose absence loses acknowledged records or shows two payloads at one offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Rule {
+    /// A record is committed when everybody that the leader waits for has synced it, and not the leader alone.
+    CommitByAll,
     /// Only answers with the stamp of the follower's newest `Follow` count.
     OnlyNewestStamp,
     /// A `Follow` takes back everything that the follower said before.

@@ -11,6 +11,7 @@ pub mod join;
 pub mod keys;
 mod leaving;
 mod meta;
+mod mistakes;
 mod node;
 mod reopening;
 mod replicas;

@@ -9,7 +9,6 @@ use std::time::Duration;
 use headwater_cluster::frames::{Hello, VERSION};
 use headwater_cluster::marks::{Epoch, Node as Name, Offset};
 use headwater_cluster::member_key::MemberKey;
-use headwater_cluster::rules::Rules;
 use headwater_etcd::{Client, OptionsError};
 use headwater_log::{Log, LogConfig, RecoveryReport, Seams, Secret};
 use headwater_mesh::{Mesh, Tls};
@@ -23,6 +22,7 @@ use super::inbox::{Ending, Inbox};
 use super::join::{JoinError, Joining, StopFlag};
 use super::keys::{Keys, Meta, NodeKey};
 use super::meta::{MetaThread, Place};
+use super::mistakes;
 use super::node::{Node, OnEnd, Parts};
 
 /// Bytes of batches that a leader may send before the first answer.
@@ -108,7 +108,7 @@ pub fn join(options: Options, log: LogConfig) -> Result<(Joined, RecoveryReport)
         credit_bytes: CREDIT_BYTES,
         starts_known,
         begin_anew_at: options.begin_anew_at.clone(),
-        rules: Rules::default(),
+        rules: mistakes::rules(),
     };
     let (replica, report) = Replica::start(setup, &Seams::system(), now_ms())?;
     let mine = MemberKey {

@@ -317,6 +317,13 @@ fn sabotage_of(name: &str) -> Option<Sabotage> {
         "checksum-ignored" => Sabotage::ChecksumIgnored,
         "torn-tail-kept" => Sabotage::TornTailKept,
         "offset-reused" => Sabotage::OffsetReused,
+        "ack-at-leader" => Sabotage::AckAtLeader,
+        "suspect-ignored" => Sabotage::SuspectIgnored,
+        "removed-early" => Sabotage::RemovedEarly,
+        "cut-at-high-watermark" => Sabotage::CutAtHighWatermark,
+        "early-office" => Sabotage::EarlyOffice,
+        "stale-answers" => Sabotage::StaleAnswers,
+        "unaligned" => Sabotage::Unaligned,
         _ => return None,
     })
 }
