@@ -6,6 +6,7 @@ import re
 import secrets
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -15,10 +16,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from broker_edge.errors import ConfigError
+from broker_edge.local_cluster import NODES
+from broker_edge.torture.cluster.faults import CLUSTER_FAULTS
+from broker_edge.torture.cluster.sabotage import CLUSTER_SABOTAGES
 from broker_edge.torture.faults import FAULTS
 from broker_edge.torture.process import binary, faults_binary
-from broker_edge.torture.runner import Outcome, Run, run
-from broker_edge.torture.sabotage import SABOTAGES
+from broker_edge.torture.runner import Outcome, Run, Tortured, run
+from broker_edge.torture.sabotage import SABOTAGES, Sabotage
 from headwater_cli._options import JsonOption
 from headwater_cli._output import put, put_json, say
 
@@ -43,6 +47,15 @@ def torture(
     sabotage: Annotated[
         str | None, typer.Option(metavar="NAME", help=f"Make a mistake that must be found: {', '.join(SABOTAGES)}.")
     ] = None,
+    cluster: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NODES",
+            show_default=False,
+            help=f"Torture a cluster of {len(NODES)} brokers with etcd, with faults of its own: "
+            f"{', '.join(CLUSTER_FAULTS)}; mistakes: {', '.join(CLUSTER_SABOTAGES)}.",
+        ),
+    ] = None,
     broker: Annotated[Path | None, typer.Option(metavar="PATH", help="headwaterd (default: HEADWATERD).")] = None,
     data_dir: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where the logs are made (default: a folder in /tmp).")
@@ -50,26 +63,34 @@ def torture(
     json: JsonOption = False,
 ) -> None:
     """Load a broker, inject faults, start it again, and check that no acknowledged record is lost or changed."""
+    if cluster is not None and cluster != len(NODES):
+        raise typer.BadParameter(f"--cluster {cluster}: a cluster has {len(NODES)} nodes, write --cluster {len(NODES)}")
     program = broker or binary()
     if not program.exists():
         raise ConfigError(f"{program} is missing: name the broker with --broker or HEADWATERD")
     faults_program = faults_binary(program)
     if hurts is not None:
         say("--hurts is now --faults; the next release removes the old name")
-    names = _chosen(hurts if faults is None else faults, sabotage, has_faults=faults_program.exists())
+    known: Mapping[str, type[Tortured]] = FAULTS if cluster is None else CLUSTER_FAULTS
+    sabotages = SABOTAGES if cluster is None else CLUSTER_SABOTAGES
+    wish = hurts if faults is None else faults
+    names = _chosen(wish, sabotage, known=known, sabotages=sabotages, has_faults=faults_program.exists())
     wanted = Run(
         folder=(data_dir or Path(tempfile.mkdtemp(prefix="headwater-torture-"))).absolute(),
         program=program,
         faults_program=faults_program if faults_program.exists() else None,
-        faults={name: FAULTS[name] for name in names},
+        faults={name: known[name] for name in names},
         seed=secrets.randbelow(1 << 32) if seed is None else seed,
         cycles=cycles,
         seconds=None if for_ is None else _seconds(for_),
         life=life,
         sabotage=sabotage,
         records_max=records,
+        nodes=cluster or 1,
+        sabotages=sabotages,
     )
-    say(f"seed {wanted.seed}: {cycles} cycles of {', '.join(names)} on {program}")
+    what = "" if cluster is None else f"a cluster of {cluster} of "
+    say(f"seed {wanted.seed}: {cycles} cycles of {', '.join(names)} on {what}{program}")
     with ExitStack() as stack:
         outcome = run(wanted, _progress(stack, wanted))
     if data_dir is None and not outcome.kept:
@@ -84,22 +105,29 @@ def torture(
         raise typer.Exit(130)
 
 
-def _chosen(faults: str | None, sabotage: str | None, *, has_faults: bool) -> list[str]:
+def _chosen(
+    faults: str | None,
+    sabotage: str | None,
+    *,
+    known: Mapping[str, type[Tortured]],
+    sabotages: Mapping[str, Sabotage],
+    has_faults: bool,
+) -> list[str]:
     """The faults to run. Faults that were not named and cannot run here are skipped, with a message."""
-    if sabotage is not None and sabotage not in SABOTAGES:
-        raise typer.BadParameter(f"`{sabotage}` is not one of {', '.join(SABOTAGES)}")
+    if sabotage is not None and sabotage not in sabotages:
+        raise typer.BadParameter(f"`{sabotage}` is not one of {', '.join(sabotages)}")
     if faults is None and sabotage is not None:
-        faults = SABOTAGES[sabotage].fault
+        faults = sabotages[sabotage].fault
     if sabotage is not None and not has_faults:
         raise ConfigError("--sabotage needs a fault build: `make torture` makes headwaterd-faults beside headwaterd")
-    names = list(dict.fromkeys(faults.split(","))) if faults else list(FAULTS)
+    names = list(dict.fromkeys(faults.split(","))) if faults else list(known)
     for name in names:
-        if name not in FAULTS:
-            raise typer.BadParameter(f"`{name}` is not one of {', '.join(FAULTS)}")
+        if name not in known:
+            raise typer.BadParameter(f"`{name}` is not one of {', '.join(known)}")
     able = []
     for name in names:
-        lacks = FAULTS[name].lacks()
-        if FAULTS[name].needs_fault_build and not has_faults:
+        lacks = known[name].lacks()
+        if known[name].needs_fault_build and not has_faults:
             lacks.append("a fault build is needed: `make torture` makes headwaterd-faults beside headwaterd")
         if lacks and faults:
             raise ConfigError(f"{name} can not run here: {'; '.join(lacks)}")
@@ -107,6 +135,8 @@ def _chosen(faults: str | None, sabotage: str | None, *, has_faults: bool) -> li
             say(f"without {name}: {'; '.join(lacks)}")
         else:
             able.append(name)
+    if not able:
+        raise ConfigError("no fault can run here: see above what is missing")
     return able
 
 

@@ -54,7 +54,7 @@ class LocalCluster:
 
     `command` is what starts `headwaterd`; by default the program that HEADWATERD names, otherwise this Python.
     With `tls` the nodes show each other certificates, from then on also without it. `settings` are further settings of
-    each broker. Raises ConfigError and StartError.
+    each broker, `settings_of_node` of single ones by name. Raises ConfigError and StartError.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class LocalCluster:
         command: Sequence[str] | None = None,
         tls: bool = False,
         settings: Mapping[str, str] | None = None,
+        settings_of_node: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self._layout = Layout(root.absolute())
         self._command = list(command or _command())
@@ -77,7 +78,10 @@ class LocalCluster:
             client_port=ports.of_etcd("client"),
             peer_port=ports.of_etcd("peer"),
         )
-        self._settings = {name: {**self._layout.settings(name, ports), **(settings or {})} for name in NODES}
+        own = settings_of_node or {}
+        self._settings = {
+            name: {**self._layout.settings(name, ports), **(settings or {}), **own.get(name, {})} for name in NODES
+        }
         self.nodes = {name: Node(name, self._process(name), ports) for name in NODES}
 
     def __enter__(self) -> LocalCluster:

@@ -84,6 +84,11 @@ class EtcdProcess:
                 )
             time.sleep(_BETWEEN_S)
 
+    def send_signal(self, how: signal.Signals) -> None:
+        """Sends a signal without waiting."""
+        if self._process is not None:
+            self._process.send_signal(how)
+
     def stop(self) -> None:
         """Sends SIGTERM and waits. Does nothing if it does not run."""
         self._end(signal.SIGTERM)

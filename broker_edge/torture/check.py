@@ -33,6 +33,7 @@ class _Known:
 
     fingerprint: bytes
     name: RecordName | None
+    epoch: int
 
 
 @dataclass(slots=True)
@@ -98,17 +99,32 @@ class LogCheck:
         """Checks what a restart must not change, reads new records and the last `reread` offsets again, then checks the
         acknowledgements added since the last check."""
         self.report.restarts += 1
+        self._check_again(reader, reread=reread, growth=1)
+
+    def after_failover(self, reader: LogReader, *, reread: int = 4096) -> None:
+        """The same after something happened to a cluster, whose leader may go on in its epoch."""
+        self._check_again(reader, reread=reread, growth=0)
+
+    def _check_again(self, reader: LogReader, *, reread: int, growth: int) -> None:
+        """`growth` is how much higher the epoch must be than before."""
         for bounds in self._bounds(reader):
             memory = self._memory(bounds)
-            if bounds.epoch <= memory.term:
+            if bounds.epoch < memory.term + growth:
+                what = "a restart" if growth else "a failover"
                 self.report.add(
-                    Finding.EPOCH, f"{bounds.name}: epoch {bounds.epoch} after a restart, {memory.term} before"
+                    Finding.EPOCH, f"{bounds.name}: epoch {bounds.epoch} after {what}, {memory.term} before"
                 )
             memory.term = bounds.epoch
             self._shrunk(bounds, memory)
             self._read(reader, bounds, max(bounds.log_start, memory.next - reread))
         self._check_acks(self._unchecked)
         self._unchecked = []
+
+    def epoch_at(self, place: Place) -> int | None:
+        """The epoch of the record that was read there; None if none was."""
+        memory = self._memories.get(place.partition)
+        known = None if memory is None else memory.rows.get(place.offset)
+        return None if known is None else known.epoch
 
     def delivered(self, names: set[RecordName], places: Mapping[Place, RecordName], to: str) -> None:
         """Checks after a restart that no record was delivered to a subscriber without being in the log."""
@@ -199,7 +215,7 @@ class LogCheck:
                 self.report.add(Finding.HOLE, text, count=max(1, row.offset - expected))
             expected = row.offset + 1
             known = memory.rows.get(row.offset)
-            fresh = _Known(_fingerprint(row), name_of(row.value))
+            fresh = _Known(_fingerprint(row), name_of(row.value), row.epoch)
             if known is None:
                 self._judge(bounds.name, memory, row, fresh)
                 memory.rows[row.offset] = fresh

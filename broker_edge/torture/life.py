@@ -142,6 +142,9 @@ class Life:
     def report(self) -> Report:
         return self.check.report
 
+    def last_words(self) -> str:
+        return self.broker.last_words()
+
     def cycle(self, number: int) -> None:
         """Runs one cycle. Expects a serving broker, and leaves one after a crash."""
         try:

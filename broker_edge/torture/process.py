@@ -117,6 +117,11 @@ class BrokerProcess:
         """Whether it was started and has not ended by itself."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was started and has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
+
     def spawn(self) -> None:
         """Starts the process without waiting for it."""
         assert self._process is None, "the broker is already running"

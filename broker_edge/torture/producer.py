@@ -22,7 +22,9 @@ ROWS_MAX = 40
 class Producer:
     """`start` sends from its own thread until the broker is gone or `finish` is called."""
 
-    def __init__(self, *, recipe: Recipe, moments: random.Random) -> None:
+    def __init__(self, *, recipe: Recipe, moments: random.Random, timeout_s: float = 20.0) -> None:
+        """A batch without an answer in `timeout_s` counts as unanswered."""
+        self._timeout_s = timeout_s
         self._recipe = recipe
         self._moments = moments
         self._unanswered: list[RecordName] = []
@@ -38,6 +40,15 @@ class Producer:
         self._thread = threading.Thread(target=self._until_gone, args=(address,), daemon=True)
         self._thread.start()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it still sends, or waits for the answer to its last batch."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def end_soon(self) -> None:
+        """Ends after the batch in flight, without waiting for that."""
+        self._stopping.set()
+
     def finish(self) -> LoadResult:
         """Waits for the batch in flight, or for its failure."""
         self._stopping.set()
@@ -49,7 +60,7 @@ class Producer:
 
     def _until_gone(self, address: tuple[str, int]) -> None:
         try:
-            with Client(f"grpc://{address[0]}:{address[1]}", retries=0, timeout_s=20) as client:
+            with Client(f"grpc://{address[0]}:{address[1]}", retries=0, timeout_s=self._timeout_s) as client:
                 offsets = client.offsets().partitions
                 self._numbers = {number: one.name for number, one in offsets.items()}
                 while not self._stopping.is_set():

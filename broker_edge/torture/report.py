@@ -24,6 +24,12 @@ class Finding(enum.StrEnum):
     UNDETECTED = "undetected"
     STUCK = "stuck"
     PROTOCOL = "protocol"
+    DIVERGED = "diverged"
+    TWO_LEADERS = "two leaders"
+    UNAVAILABLE = "unavailable"
+
+
+_COUNTS = ("sent", "acked", "readable", "restarts", "faults", "qos2_acked", "qos2_completed", "resent", "recycled")
 
 
 @dataclass(slots=True)
@@ -35,6 +41,7 @@ class Report:
     acked: int = 0
     readable: int = 0
     restarts: int = 0
+    faults: int = 0  # Injected into a cluster.
     qos2_acked: int = 0
     qos2_completed: int = 0
     resent: int = 0
@@ -42,6 +49,7 @@ class Report:
     counts: Counter[Finding] = field(default_factory=Counter)
     examples: dict[Finding, list[str]] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)  # Seconds until a cluster served again, by fault.
     points: set[str] = field(default_factory=set)  # Named points at which the process was ended.
 
     def add(self, finding: Finding, text: str, *, count: int = 1) -> None:
@@ -52,13 +60,14 @@ class Report:
 
     def merge(self, other: Report) -> None:
         """Adds the findings of another checker."""
-        for name in ("sent", "acked", "readable", "restarts", "qos2_acked", "qos2_completed", "resent", "recycled"):
+        for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for finding, texts in other.examples.items():
             for text in texts:
                 self.add(finding, text, count=0)
         self.counts += other.counts
         self.violations += other.violations
+        self.waits += other.waits
         self.points |= other.points
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +82,18 @@ class Report:
             "restarts": self.restarts,
             "recycled_segments": self.recycled,
             "findings": counts,
+            **({"cluster_faults": self.faults, "served_after_s": self._waits()} if self.faults else {}),
             **({"points": sorted(self.points)} if self.points else {}),
+        }
+
+    def _waits(self) -> dict[str, float]:
+        """Median, 99th percentile and maximum."""
+        ordered = sorted(self.waits)
+        if not ordered:
+            return {}
+        named = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+        return {
+            name: round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2) for name, share in named.items()
         }
 
     def findings(self) -> list[str]:

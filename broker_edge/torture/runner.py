@@ -12,36 +12,69 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, ClassVar, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from broker_edge.errors import HeadwaterError
-from broker_edge.torture.life import Bench, Life
+from broker_edge.torture.life import Bench
 from broker_edge.torture.process import BrokerError
 from broker_edge.torture.report import Finding, Report
-from broker_edge.torture.sabotage import SABOTAGES
+from broker_edge.torture.sabotage import SABOTAGES, Sabotage
 
 # After this many lives with findings, further ones would only repeat them.
 FOUND_MAX = 5
 LIVES_MIN = 3  # Per fault, so that one of them has retention.
 
 
+class Tortured(Protocol):
+    """A life: of one broker, or of a cluster. Each class injects one fault."""
+
+    name: ClassVar[str]
+    cycles: ClassVar[int]
+    needs_fault_build: ClassVar[bool]
+    bench: Bench
+
+    def __init__(self, bench: Bench) -> None: ...
+
+    @staticmethod
+    def lacks() -> list[str]: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @property
+    def report(self) -> Report: ...
+
+    def last_words(self) -> str: ...
+
+    def cycle(self, number: int) -> None: ...
+
+    def finish(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The request. The faults, by name, share `cycles`; `seconds` ends the run earlier; `life` runs only that one."""
+    """The request. The faults, by name, share `cycles`; `seconds` ends the run earlier; `life` runs only that one.
+    `nodes` are the brokers of a life: 1, or the 3 of a cluster."""
 
     folder: Path
     program: Path
     faults_program: Path | None
-    faults: Mapping[str, type[Life]]
+    faults: Mapping[str, type[Tortured]]
     seed: int
     cycles: int
     seconds: float | None = None
     life: int | None = None
     sabotage: str | None = None
     records_max: int = 3_000
+    nodes: int = 1
+    sabotages: Mapping[str, Sabotage] = field(default_factory=lambda: SABOTAGES)
 
 
 @dataclass(slots=True)
@@ -143,7 +176,7 @@ def run(wanted: Run, on_cycle: Callable[[Outcome], None]) -> Outcome:
 def _is_enough(wanted: Run, report: Report, *, kept: int = FOUND_MAX) -> bool:
     """Whether there are enough findings. A sabotaged run continues until the mistake is found under its name."""
     if wanted.sabotage is not None:
-        return any(report.counts[word] for word in SABOTAGES[wanted.sabotage].words)
+        return any(report.counts[word] for word in wanted.sabotages[wanted.sabotage].words)
     return not report.clean and kept >= FOUND_MAX
 
 
@@ -204,7 +237,7 @@ def _live(
                     life.finish()
             except (BrokerError, TimeoutError, OSError, pa.ArrowException, flight.FlightError, HeadwaterError) as error:
                 if not life.report.counts[Finding.STUCK]:
-                    life.report.add(Finding.STUCK, f"{type(error).__name__}: {error}; {life.broker.last_words()}")
+                    life.report.add(Finding.STUCK, f"{type(error).__name__}: {error}; {life.last_words()}")
     finally:
         outcome.running = None
         tally.report.merge(life.report)
@@ -214,9 +247,10 @@ def _live(
             _keep(outcome, life, cycles)
 
 
-def _keep(outcome: Outcome, life: Life, cycles: int) -> None:
+def _keep(outcome: Outcome, life: Tortured, cycles: int) -> None:
     wanted = outcome.run
     command = f"headwater torture --faults {','.join(wanted.faults)} --seed {wanted.seed} --life {life.bench.life}"
+    command += f" --cluster {wanted.nodes}" if wanted.nodes > 1 else ""
     command += f" --cycles {cycles * len(wanted.faults)}"
     command += f" --sabotage {wanted.sabotage}" if wanted.sabotage else ""
     kept = Kept(life.name, life.bench.life, life.bench.folder, command, tuple(life.report.findings()))

@@ -44,17 +44,18 @@ class MqttWitness:
         self._socket: socket.socket | None = None
         self._arrived = threading.Condition()
 
-    def connect(self, address: tuple[str, int], *, may_be_refused: bool = False) -> None:
+    def connect(self, address: tuple[str, int], *, may_be_refused: bool = False, seconds: float = 30.0) -> None:
         """Returns once the subscription is confirmed or the connection refused. A broker with an injected failure may
-        refuse what it cannot store; from any other broker a refusal is a violation."""
+        refuse what it cannot store; from any other broker a refusal is a violation. Raises OSError, and TimeoutError
+        after `seconds`."""
         confirmed = threading.Event()
         self._refusals.clear()
-        self._socket = socket.create_connection(address, timeout=30)
+        self._socket = socket.create_connection(address, timeout=seconds)
         self._thread = threading.Thread(target=self._run, args=(self._socket, confirmed), daemon=True)
         self._thread.start()
-        if not confirmed.wait(30):
+        if not confirmed.wait(seconds):
             self.close()
-            raise TimeoutError(f"{self.client_id}: no SUBACK within 30 s; {self.violations}")
+            raise TimeoutError(f"{self.client_id}: no SUBACK within {seconds} s; {self.violations}")
         if not may_be_refused:
             self.violations += self._refusals
 
