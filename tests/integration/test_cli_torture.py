@@ -27,7 +27,12 @@ def test_run_without_findings_ends_with_0_and_counts(tmp_path: Path, option: str
 
 
 def test_unknown_names_are_usage_errors() -> None:
-    for arguments in (["--faults", "thunder"], ["--sabotage", "kindness"], ["--for", "soon"]):
+    of_cluster = (
+        ["--cluster", "2"],
+        ["--cluster", "3", "--faults", "fds"],
+        ["--cluster", "3", "--sabotage", "kindness"],
+    )
+    for arguments in (["--faults", "thunder"], ["--sabotage", "kindness"], ["--for", "soon"], *of_cluster):
         done = headwater("torture", "--broker", headwaterd(), *arguments)
         assert done.code == 2, done.err
         assert done.err.count("\n") == 1, done.err

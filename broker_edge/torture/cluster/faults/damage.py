@@ -70,14 +70,16 @@ class Bits(ClusterLife):
     def damage(self, name: str) -> None:
         """Flips one bit: mostly in one of the newest batches, whose segment is not sealed."""
         segments = sorted(path for path in self.nodes.folders[name].glob("*-*/*.seg") if path.stem.isdecimal())
-        newest = list({path.parent: path for path in segments}.values())
-        chosen = newest if self.draw(0.8) else segments
+        newest = {path.parent: path for path in segments}
+        chosen = list(newest.values()) if self.draw(0.8) else segments
         found = {path: batches(path.read_bytes()) for path in chosen}
-        path = self.moments.choice([path for path in chosen if found[path]] or newest)
+        # The last batch may be taken for a write that was not finished; one before it may not.
+        several = [path for path in chosen if len(found[path]) > 2]
+        path = self.moments.choice(several if several and self.draw(0.8) else chosen)
         content = bytearray(path.read_bytes())
-        here = found.get(path) or [(0, SEGMENT_HEADER_BYTES)]
-        # The last one may be taken for a write that was not finished; one before it may not.
-        at, size = here[-1 - self.moments.randrange(min(len(here), 30 if self.draw(0.7) else len(here)))]
+        here = found[path] or [(0, SEGMENT_HEADER_BYTES)]
+        behind = self.moments.randint(1, 30) if path in several and self.draw(0.8) else 0
+        at, size = here[max(0, len(here) - 1 - behind)]
         place = at + self.moments.randrange(size)
         content[place] ^= 1 << self.moments.randrange(8)
         where = f"the batch at {at} of {here[-1][0]}, the last"
