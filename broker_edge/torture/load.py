@@ -124,6 +124,10 @@ class MqttLoad:
         """Whether nothing more will happen: every connection is closed or has all its answers."""
         return not self._thread.is_alive()
 
+    def pace(self, pause_s: float) -> None:
+        """From now on waits for so long after each turn."""
+        self._pause_s = pause_s
+
     def wait(self, condition: Callable[[MqttLoad], bool], *, seconds: float, what: str) -> None:
         """Returns when `condition` holds; raises TimeoutError with `what` otherwise."""
         deadline = time.monotonic() + seconds

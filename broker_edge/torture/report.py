@@ -29,6 +29,9 @@ class Finding(enum.StrEnum):
     UNAVAILABLE = "unavailable"
 
 
+OF_CLUSTERS = frozenset({Finding.DIVERGED, Finding.TWO_LEADERS, Finding.UNAVAILABLE})
+
+
 _COUNTS = ("sent", "acked", "readable", "restarts", "faults", "qos2_acked", "qos2_completed", "resent", "recycled")
 
 

@@ -21,7 +21,7 @@ import pyarrow.flight as flight
 from broker_edge.errors import HeadwaterError
 from broker_edge.torture.life import Bench
 from broker_edge.torture.process import BrokerError
-from broker_edge.torture.report import Finding, Report
+from broker_edge.torture.report import OF_CLUSTERS, Finding, Report
 from broker_edge.torture.sabotage import SABOTAGES, Sabotage
 
 # After this many lives with findings, further ones would only repeat them.
@@ -122,7 +122,8 @@ class Outcome:
 
     def counts(self) -> dict[Finding, int]:
         """Findings by word, over all faults."""
-        counts = {word: sum(one.report.counts[word] for one in self.tallies.values()) for word in Finding}
+        words = [word for word in Finding if self.run.nodes > 1 or word not in OF_CLUSTERS]
+        counts = {word: sum(one.report.counts[word] for one in self.tallies.values()) for word in words}
         counts[Finding.PROTOCOL] += sum(len(one.report.violations) for one in self.tallies.values())
         return counts
 

@@ -24,7 +24,7 @@ from broker_edge.local_cluster.etcd import etcd_program
 from broker_edge.torture.check import LogCheck
 from broker_edge.torture.cluster.history import History
 from broker_edge.torture.cluster.nodes import NODES, Nodes, others
-from broker_edge.torture.cluster.traffic import Traffic
+from broker_edge.torture.cluster.traffic import CALM_S, Traffic
 from broker_edge.torture.cluster.watch import Watch
 from broker_edge.torture.life import Bench
 from broker_edge.torture.process import BrokerError
@@ -51,8 +51,8 @@ class ClusterLife:
     name: ClassVar[str]
     about: ClassVar[str]
     cycles: ClassVar[int] = 12
-    windows: ClassVar[tuple[int, ...]] = (1, 8, 32, 128)
-    pause_s: ClassVar[float] = 0.0
+    windows: ClassVar[tuple[int, ...]] = (1, 4, 16, 64)
+    pause_s: ClassVar[float] = 0.03
     needs_fault_build: ClassVar[bool] = False
     uses_root: ClassVar[bool] = False
     # Whether all nodes must be in sync before: the fault takes a copy away, or puts it in doubt.
@@ -290,6 +290,7 @@ class ClusterLife:
     def wait_whole(self) -> None:
         """Waits until all are in sync. A leader holds back a member that was behind, for longer each time; another one
         knows nothing of that."""
+        self.traffic.pace(CALM_S)
         deadline = time.monotonic() + HELD_BACK_S
         while not self.watch.is_whole() and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
@@ -299,6 +300,7 @@ class ClusterLife:
             self.stop(leader)
             self.nodes.start(leader)
         self._wait(self.watch.is_whole, WHOLE_S, "not all nodes are in sync")
+        self.traffic.pace(self.pause_s)
 
     def _wait(self, is_so: Callable[[], bool], seconds: float, what: str) -> None:
         deadline = time.monotonic() + seconds
@@ -339,6 +341,7 @@ class ClusterLife:
 
     def publish(self, more: int, *, seconds: float = PUBLISHES_S) -> bool:
         """Waits for so many more acknowledgements where the clients are; returns whether they came."""
+        self.traffic.pace(self.pause_s)
         return self.traffic.moves(seconds=seconds, more=more)
 
     def settle(self) -> None:

@@ -24,6 +24,8 @@ from broker_edge.torture.witness import MqttWitness
 
 CONNECT_S = 5.0
 PRODUCE_S = 6.0
+CALM_S = 0.2
+"""While something is waited for, a load need not fill the log: what it writes is read again and again."""
 _LOOK_S = 0.01
 
 
@@ -111,6 +113,11 @@ class Traffic:
 
         return make
 
+    def pace(self, pause_s: float) -> None:
+        """From now on each publisher sends at most one window in that time."""
+        for load in () if self.now is None else self.now.loads:
+            load.pace(pause_s)
+
     def moves(self, *, seconds: float, more: int = 1) -> bool:
         """Whether so many more publishes are acknowledged in time."""
         visit = self.now
@@ -156,6 +163,7 @@ class Traffic:
             return
         if visit.again is not None:
             self._add(visit.node, visit.again.stop())
+        visit.once.pace(CALM_S)
         self._left.append(visit)
 
     def end(self) -> None:

@@ -102,7 +102,7 @@ class SlowLinks(ClusterLife):
     name = "slow-links"
     about = "links pass 20 to 200 KB/s, and leaders are killed one after the other"
     cycles = 8
-    windows = (32, 128)
+    windows = (16, 64)
 
     def strike(self) -> None:
         self.nodes.links.slow(NODES, NODES, self.moments.randint(20, 200) * 1000)
