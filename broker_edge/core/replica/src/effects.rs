@@ -1,5 +1,7 @@
 //! One effect after the other, on the log, the replica file and the outputs.
 
+use std::io;
+
 use headwater_cluster::frames::Frame;
 use headwater_cluster::marks::{Epoch, Offset, Trust};
 use headwater_cluster::replica_file::ReplicaFile;
@@ -24,6 +26,18 @@ pub(crate) enum Halt {
 
 fn failed(error: &dyn std::fmt::Display) -> Halt {
     Halt::Failed(error.to_string())
+}
+
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::StorageFull
+}
+
+fn has_new_hints_only(before: &ReplicaFile, now: &ReplicaFile) -> bool {
+    let now = ReplicaFile {
+        hints: before.hints.clone(),
+        ..now.clone()
+    };
+    now == *before
 }
 
 impl Replica {
@@ -88,9 +102,16 @@ impl Replica {
     }
 
     fn write_file(&mut self, file: ReplicaFile) -> Result<(), Halt> {
-        let saved = file::save(&*self.files, &self.dir, &file);
-        saved.map_err(|error| Halt::Failed(format!("replacing the replica file: {error}")))?;
-        self.file = file;
+        match file::save(&*self.files, &self.dir, &file) {
+            Ok(()) => self.file = file,
+            // What is committed is noted to spare work at the next start. It can wait until there is room.
+            Err(error) if is_full(&error) && has_new_hints_only(&self.file, &file) => {
+                tracing::warn!(%error, "what is committed is not noted for the next start");
+            }
+            Err(error) => {
+                return Err(Halt::Failed(format!("replacing the replica file: {error}")));
+            }
+        }
         Ok(())
     }
 

@@ -194,3 +194,7 @@ class Full(OnImages):
         finally:
             ballast.unlink()
             self.nodes.tell(f"the disk of {name} has room")
+        # It could not note a new epoch, or that it is in doubt. Without that it must not answer, and wants a restart.
+        report = self.watch.reports().get(name)
+        if report is not None and report["role"] == "stopped":
+            self.nodes.kill(name)

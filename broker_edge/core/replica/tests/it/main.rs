@@ -7,6 +7,7 @@
 )]
 
 mod cluster;
+mod hints;
 mod runs;
 #[path = "../../../log/tests/it/support/sim/mod.rs"]
 #[allow(dead_code, reason = "the tests of the log use the rest")]
