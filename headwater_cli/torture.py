@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -92,6 +93,8 @@ def torture(
     what = "" if cluster is None else f"a cluster of {cluster} of "
     say(f"seed {wanted.seed}: {cycles} cycles of {', '.join(names)} on {what}{program}")
     with ExitStack() as stack:
+        # As Ctrl-C: otherwise the brokers would outlive this process, and loop images stay mounted.
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
         outcome = run(wanted, _progress(stack, wanted))
     if data_dir is None and not outcome.kept:
         wanted.folder.rmdir()

@@ -44,13 +44,14 @@ def test_missing_broker_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "nowhere") in done.err
 
 
-def test_interrupt_ends_with_the_counts_so_far(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_ends_with_the_counts_so_far(tmp_path: Path, how: signal.Signals) -> None:
     arguments = ["--faults", "kill", "--cycles", "20", "--records", "50", "--for", "60s", "--data-dir", str(tmp_path)]
     running = start_headwater("torture", "--broker", headwaterd(), "--json", *arguments)
     assert running.stderr is not None
     while "1 cycles" not in running.stderr.readline():
         assert running.poll() is None
-    running.send_signal(signal.SIGINT)
+    running.send_signal(how)
     out, err = running.communicate(timeout=END_S)
     assert running.returncode == 130, err
     assert json.loads(out)["interrupted"]
