@@ -24,6 +24,7 @@ from broker_edge.local_cluster.etcd import etcd_program
 from broker_edge.torture.check import LogCheck
 from broker_edge.torture.cluster.history import History
 from broker_edge.torture.cluster.nodes import NODES, Nodes, others
+from broker_edge.torture.cluster.patience import Patience
 from broker_edge.torture.cluster.traffic import CALM_S, Traffic
 from broker_edge.torture.cluster.watch import Watch
 from broker_edge.torture.life import Bench
@@ -291,8 +292,8 @@ class ClusterLife:
         """Waits until all are in sync. A leader holds back a member that was behind, for longer each time; another one
         knows nothing of that."""
         self.traffic.pace(CALM_S)
-        deadline = time.monotonic() + HELD_BACK_S
-        while not self.watch.is_whole() and time.monotonic() < deadline:
+        patience = Patience(HELD_BACK_S)
+        while not self.watch.is_whole() and not patience.is_over():
             time.sleep(_LOOK_S)
         if not self.watch.is_whole():
             leader = self.leader()
@@ -303,9 +304,9 @@ class ClusterLife:
         self.traffic.pace(self.pause_s)
 
     def _wait(self, is_so: Callable[[], bool], seconds: float, what: str) -> None:
-        deadline = time.monotonic() + seconds
+        patience = Patience(seconds)
         while not is_so():
-            if time.monotonic() > deadline:
+            if patience.is_over():
                 self._unavailable(f"{what} after {seconds:.0f} s: {self.watch.describe()}")
             time.sleep(_LOOK_S)
 
@@ -316,7 +317,7 @@ class ClusterLife:
     def serve(self, *, seconds: float = SERVES_S, must: bool = True) -> float:
         """Returns when a publish is acknowledged by whoever leads, and how long that took. After `seconds` without one
         that is a finding, if it `must` be."""
-        began = time.monotonic()
+        began, patience = time.monotonic(), Patience(seconds, step_s=MOVES_S)
         while True:
             visit = self.traffic.now
             at = None if visit is None else visit.node
@@ -326,10 +327,9 @@ class ClusterLife:
                 self.history.tell(f"served after {elapsed:.2f} s")
                 self.traffic.join()
                 return elapsed
-            elapsed = time.monotonic() - began
-            if elapsed > seconds:
+            if patience.is_over():
                 if not must:
-                    return elapsed
+                    return time.monotonic() - began
                 last = "no load" if visit is None else visit.summary()
                 self._unavailable(f"no acknowledgement in {seconds:.0f} s: {self.watch.describe()}; {last}")
             leader = self.watch.leader()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from broker_edge.torture.check import LogCheck
 from broker_edge.torture.cluster.nodes import Nodes
+from broker_edge.torture.cluster.patience import Patience
 from broker_edge.torture.cluster.watch import Leaderships
 from broker_edge.torture.load import LoadResult, MqttLoad, Place
 from broker_edge.torture.outbox import Outbox
@@ -123,9 +124,9 @@ class Traffic:
         visit = self.now
         if visit is None:
             return False
-        wanted, deadline = visit.acked + more, time.monotonic() + seconds
+        wanted, patience = visit.acked + more, Patience(seconds)
         while visit.acked < wanted:
-            if visit.is_over or time.monotonic() > deadline:
+            if visit.is_over or patience.is_over():
                 return visit.acked >= wanted
             time.sleep(_LOOK_S)
         return True
