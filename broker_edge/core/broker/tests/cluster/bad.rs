@@ -2,6 +2,7 @@
 
 use std::io::Read as _;
 
+use base64::Engine as _;
 use headwater_broker::cluster::keys::{Keys, Meta};
 use headwater_etcd::{CasOutcome, MetaStore};
 use headwater_log::LogId;
@@ -9,7 +10,7 @@ use headwater_mqtt::Version;
 
 use crate::common::Client;
 use crate::etcd;
-use crate::site::{NAMES, Site, name};
+use crate::site::{CLUSTER, NAMES, Site, name};
 
 /// What a node says that does not start with these settings.
 fn refusal(site: &Site, at: usize, more: &[&str]) -> String {
@@ -148,4 +149,33 @@ fn a_start_that_waits_for_etcd_ends_by_a_signal() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1));
     site.nodes[0].until_says("it was stopped before etcd answered");
+}
+
+/// A person, or a restore, has removed what says who leads.
+#[test]
+fn records_are_acknowledged_without_the_key_of_the_shard_and_a_line_says_what_waits() {
+    let mut site = Site::start();
+    let leader = site.leader();
+    let key = Keys::new(&name(CLUSTER)).shard();
+    let found = etcd::run(site.etcd.client().get(&key)).unwrap().found;
+    let value = found.unwrap().value;
+    let encoded = base64::engine::general_purpose::STANDARD.encode(&key);
+    let body = format!(r#"{{"key": "{encoded}"}}"#);
+    site.etcd.members[0].post("kv/deleterange", &body);
+    for node in &site.nodes {
+        node.until_says("etcd no longer has this key: records are acknowledged as before");
+    }
+    let mut publisher = Client::connect(site.nodes[leader].mqtt(), Version::V5, "publisher");
+    for text in 0..20 {
+        publisher.publish("devices/d1/telemetry", text.to_string());
+    }
+    let written = etcd::run(site.etcd.client().put_if_absent(&key, value, None));
+    assert!(matches!(written, CasOutcome::Done(_)), "{written:?}");
+    // Elections work again.
+    site.nodes[leader].kill();
+    assert_ne!(site.leader(), leader);
+    for node in &site.nodes {
+        let said = node.said();
+        assert_eq!(said.matches("etcd no longer has").count(), 1, "{said}");
+    }
 }
