@@ -11,7 +11,7 @@ use crate::index::format::{
 };
 use crate::index::keys::{KeyFilter, PassedKeys, WantedKeys};
 use crate::index::model::{
-    Block, BlockLookup, BlockSet, Blocks, EachTopic, Index, IndexDamaged, topic_hash,
+    Block, BlockLookup, BlockSet, Blocks, EachTopic, Index, IndexDamaged, read_bytes, topic_hash,
 };
 use crate::segment::header::file_name;
 use crate::state::context::Context;
@@ -61,17 +61,7 @@ impl IndexFile {
     }
 
     fn read(&self, position: u64, bytes: usize) -> Result<Vec<u8>, IndexDamaged> {
-        let length = self.file.len().map_err(|_| IndexDamaged)?;
-        // Never more than the file holds, so that a wrong length allocates nothing.
-        let end = position.checked_add(bytes as u64);
-        if end.is_none_or(|end| end > length) {
-            return Err(IndexDamaged);
-        }
-        let mut buffer = vec![0; bytes];
-        match read_full(&*self.file, &mut buffer, position) {
-            Ok(read) if read == bytes => Ok(buffer),
-            _ => Err(IndexDamaged),
-        }
+        read_bytes(&*self.file, position, bytes)
     }
 
     /// Of an index of the format before that has keys: the whole of it. Its keys cannot be searched where they are.
@@ -96,7 +86,7 @@ impl IndexFile {
     /// filter in memory says, if it is there; else the one in the file is asked.
     pub fn find_keys(
         &self,
-        wanted: &WantedKeys,
+        wanted: &WantedKeys<'_>,
         passed: Option<PassedKeys>,
         found: &mut dyn FnMut(u32, Offset),
     ) -> Result<(), IndexDamaged> {

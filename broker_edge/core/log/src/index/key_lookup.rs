@@ -23,7 +23,7 @@ impl SegmentStore {
     pub fn find_keys(
         &self,
         segment: &Segment,
-        wanted: &WantedKeys,
+        wanted: &WantedKeys<'_>,
         found: &mut dyn FnMut(u32, Offset),
     ) -> Result<(), ReadError> {
         let sealed = segment.sealed.get();

@@ -9,10 +9,10 @@ use std::ops::Range;
 use crate::batch::layout::{u32_at, u64_at};
 use crate::ids::Offset;
 use crate::index::keys::{
-    FILTER_BLOCK_BYTES, KeyEntry, KeyFilter, KeyHashing, WantedKey, block_may_have,
+    FILTER_BLOCK_BYTES, KeyEntry, KeyFilter, KeyHashing, WantedKey, block_has, filter_bits,
     filter_block_at, filter_block_of, filter_blocks,
 };
-use crate::index::model::IndexDamaged;
+use crate::index::model::{IndexDamaged, read_bytes};
 use crate::vfs::files::{File, read_full};
 
 pub(crate) const KEY_BYTES: usize = 16;
@@ -100,15 +100,7 @@ impl KeyTable {
     pub fn read_filter(&self, file: &dyn File) -> Result<KeyFilter, IndexDamaged> {
         let filter = self.filter();
         let length = usize::try_from(filter.end() - filter.position).map_err(|_| IndexDamaged)?;
-        // Never more than the file holds, so that a wrong number allocates nothing.
-        if file.len().map_err(|_| IndexDamaged)? < filter.end() {
-            return Err(IndexDamaged);
-        }
-        let mut bytes = vec![0; length];
-        match read_full(file, &mut bytes, filter.position) {
-            Ok(read) if read == length => {}
-            _ => return Err(IndexDamaged),
-        }
+        let bytes = read_bytes(file, filter.position, length)?;
         let blocks = filter.parse(&bytes).ok_or(IndexDamaged)?;
         Ok(KeyFilter::from_bytes(self.hashing, &blocks))
     }
@@ -126,7 +118,7 @@ impl KeyTable {
             let block = filter_block_of(*hash, blocks);
             let bytes = page.read(block / PAGE_BLOCKS)?;
             let at = block % PAGE_BLOCKS * FILTER_BLOCK_BYTES;
-            if block_may_have(&filter_block_at(bytes, at), *hash) {
+            if block_has(&filter_block_at(bytes, at), &filter_bits(*hash)) {
                 passed.push((*hash, *number));
             }
         }

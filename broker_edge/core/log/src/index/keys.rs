@@ -1,5 +1,7 @@
 //! Idempotency keys as an index has them: hashes, the keys that are looked for, and the filter of a segment.
 
+use std::cell::OnceCell;
+
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::batch::layout::u32_at;
@@ -31,34 +33,58 @@ impl KeyHashing {
 /// A hash that is looked for, and the number of the record that has it.
 pub(crate) type WantedKey = (u64, u32);
 
-/// The keys of an append, as each kind of index knows them.
-#[derive(Default)]
-pub(crate) struct WantedKeys {
-    /// Both ascending.
-    by_key: Vec<WantedKey>,
-    by_topic_and_key: Vec<WantedKey>,
+/// The keys of an append, hashed as the indexes that are asked have them.
+pub(crate) struct WantedKeys<'a> {
+    /// Numbers, topics and keys.
+    keys: Vec<(u32, &'a str, &'a str)>,
+    by_key: OnceCell<HashedKeys>,
+    by_topic_and_key: OnceCell<HashedKeys>,
 }
 
-impl WantedKeys {
+struct HashedKeys {
+    /// Ascending.
+    keys: Vec<WantedKey>,
+    /// What a filter has of each of them, once for all filters.
+    bits: OnceCell<Vec<FilterBlock>>,
+}
+
+impl<'a> WantedKeys<'a> {
     /// Of numbered topics with their keys.
-    pub fn new<'a>(keys: impl Iterator<Item = (u32, &'a str, &'a str)>) -> Self {
-        let mut wanted = Self::default();
-        for (number, topic, key) in keys {
-            let hash = |hashing: KeyHashing| (hashing.hash(topic, key), number);
-            wanted.by_key.push(hash(KeyHashing::Key));
-            wanted.by_topic_and_key.push(hash(KeyHashing::TopicAndKey));
+    pub fn new(keys: impl Iterator<Item = (u32, &'a str, &'a str)>) -> Self {
+        Self {
+            keys: keys.collect(),
+            by_key: OnceCell::new(),
+            by_topic_and_key: OnceCell::new(),
         }
-        wanted.by_key.sort_unstable();
-        wanted.by_topic_and_key.sort_unstable();
-        wanted
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// The numbers of the keys, in the order in which they were given.
+    pub fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.keys.iter().map(|(number, _, _)| *number)
     }
 
     /// Ascending.
     pub fn hashed(&self, hashing: KeyHashing) -> &[WantedKey] {
-        match hashing {
+        &self.of(hashing).keys
+    }
+
+    fn of(&self, hashing: KeyHashing) -> &HashedKeys {
+        let hashed = match hashing {
             KeyHashing::Key => &self.by_key,
             KeyHashing::TopicAndKey => &self.by_topic_and_key,
-        }
+        };
+        hashed.get_or_init(|| {
+            let keys = self.keys.iter();
+            let keys = keys.map(|(number, topic, key)| (hashing.hash(topic, key), *number));
+            let mut keys: Vec<WantedKey> = keys.collect();
+            keys.sort_unstable();
+            let bits = OnceCell::new();
+            HashedKeys { keys, bits }
+        })
     }
 
     /// Gives the entries that are wanted, with the numbers of the records that want them.
@@ -114,8 +140,8 @@ impl KeyFilter {
         let mut blocks = vec![FilterBlock::default(); filter_blocks(keys.len())];
         for key in keys {
             let block = filter_block_of(key.hash, blocks.len());
-            for (word, salt) in blocks[block].iter_mut().zip(&SALTS) {
-                *word |= filter_bit(key.hash, *salt);
+            for (word, bit) in blocks[block].iter_mut().zip(filter_bits(key.hash)) {
+                *word |= bit;
             }
         }
         Self {
@@ -138,24 +164,26 @@ impl KeyFilter {
         words.flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    pub fn pass(&self, wanted: &WantedKeys) -> PassedKeys {
+    pub fn pass(&self, wanted: &WantedKeys<'_>) -> PassedKeys {
+        let hashed = wanted.of(self.hashing);
+        let bits = hashed.bits.get_or_init(|| {
+            let keys = hashed.keys.iter();
+            keys.map(|(hash, _)| filter_bits(*hash)).collect()
+        });
         let mut keys = Vec::new();
-        // Plain loops here: each new key runs through them once for every segment.
-        for wanted in wanted.hashed(self.hashing) {
-            if self.may_have(wanted.0) {
-                keys.push(*wanted);
+        // A plain loop here: each new key runs through it once for every segment.
+        for (key, bits) in hashed.keys.iter().zip(bits) {
+            let block = filter_block_of(key.0, self.blocks.len());
+            if self
+                .blocks
+                .get(block)
+                .is_some_and(|block| block_has(block, bits))
+            {
+                keys.push(*key);
             }
         }
         let hashing = self.hashing;
         PassedKeys { hashing, keys }
-    }
-
-    fn may_have(&self, hash: u64) -> bool {
-        let block = filter_block_of(hash, self.blocks.len());
-        match self.blocks.get(block) {
-            Some(block) => block_may_have(block, hash),
-            None => false,
-        }
     }
 }
 
@@ -178,18 +206,16 @@ pub(crate) fn filter_block_at(bytes: &[u8], at: usize) -> FilterBlock {
     std::array::from_fn(|word| u32_at(bytes, at + word * 4))
 }
 
-pub(crate) fn block_may_have(block: &FilterBlock, hash: u64) -> bool {
-    for (word, salt) in block.iter().zip(&SALTS) {
-        if word & filter_bit(hash, *salt) == 0 {
-            return false;
-        }
-    }
-    true
+/// Whether a block has all bits of a key.
+pub(crate) fn block_has(block: &FilterBlock, bits: &FilterBlock) -> bool {
+    // No early exit: half of the bits of a block are set, so that a processor could not guess where one is taken.
+    let missing = block.iter().zip(bits).map(|(word, bit)| bit & !word);
+    missing.fold(0, |all, one| all | one) == 0
 }
 
-/// The bit of a word.
-const fn filter_bit(hash: u64, salt: u32) -> u32 {
-    1 << ((hash as u32).wrapping_mul(salt) >> 27)
+/// The bit of a key in each word.
+pub(crate) fn filter_bits(hash: u64) -> FilterBlock {
+    SALTS.map(|salt| 1 << ((hash as u32).wrapping_mul(salt) >> 27))
 }
 
 #[cfg(test)]
@@ -204,14 +230,20 @@ mod tests {
         numbers.map(entry).collect()
     }
 
+    fn may_have(filter: &KeyFilter, hash: u64) -> bool {
+        let block = filter_block_of(hash, filter.blocks.len());
+        let block = filter.blocks.get(block);
+        block.is_some_and(|block| block_has(block, &filter_bits(hash)))
+    }
+
     #[test]
     fn a_filter_passes_every_key_that_it_has_and_few_others() {
         for count in [1, 2, 21, 22, 10_000] {
             let has = entries(0..count);
             let filter = KeyFilter::new(KeyHashing::TopicAndKey, &has);
-            assert!(has.iter().all(|key| filter.may_have(key.hash)), "{count}");
+            assert!(has.iter().all(|key| may_have(&filter, key.hash)), "{count}");
             let others = entries(1_000_000..1_100_000);
-            let passed = others.iter().filter(|key| filter.may_have(key.hash));
+            let passed = others.iter().filter(|key| may_have(&filter, key.hash));
             let passed = passed.count();
             assert!(passed < 1_000, "{passed} of 100,000 pass, of {count} keys");
             let bytes = filter.to_bytes();
@@ -220,7 +252,7 @@ mod tests {
             assert_eq!(read, filter);
         }
         let none = KeyFilter::new(KeyHashing::TopicAndKey, &[]);
-        assert!(!none.may_have(7));
+        assert!(!may_have(&none, 7));
     }
 
     /// The memory of a filter is what bounds the keys of a log in memory.

@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::ids::{Epoch, Offset};
 use crate::index::keys::{KeyEntry, KeyHashing};
 use crate::segment::header::SEGMENT_HEADER_BYTES;
+use crate::vfs::files::{File, read_full};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Block {
@@ -129,6 +130,25 @@ impl Index {
 #[derive(Debug, thiserror::Error)]
 #[error("the index is damaged")]
 pub(crate) struct IndexDamaged;
+
+/// So many bytes of an index file.
+pub(crate) fn read_bytes(
+    file: &dyn File,
+    position: u64,
+    bytes: usize,
+) -> Result<Vec<u8>, IndexDamaged> {
+    let length = file.len().map_err(|_| IndexDamaged)?;
+    // Never more than the file holds, so that a wrong length allocates nothing.
+    let end = position.checked_add(bytes as u64);
+    if end.is_none_or(|end| end > length) {
+        return Err(IndexDamaged);
+    }
+    let mut buffer = vec![0; bytes];
+    match read_full(file, &mut buffer, position) {
+        Ok(read) if read == bytes => Ok(buffer),
+        _ => Err(IndexDamaged),
+    }
+}
 
 /// The questions that every index answers: one that is being built, one in memory, or one in a file.
 pub(crate) trait BlockLookup {

@@ -292,8 +292,9 @@ impl SegmentStore {
         if let Err(error) = saved {
             tracing::warn!(partition = %self.context.name, %error, "an index without the damaged batch could not be saved");
         }
-        // The cached file may have pieces that the new one does not have.
+        // The cached file may have pieces that the new one does not have, which may also hash the keys otherwise.
         self.indexes.remove(&segment.base);
+        segment.set_key_filter(None);
     }
 }
 

@@ -1,5 +1,5 @@
-//! Removes segments: first readers are refused, then the keys, topics and gaps of the segment are dropped, then its
-//! files.
+//! Removes segments: first readers are refused, then the topics and gaps of the segment are dropped, then its files. Its
+//! keys go with the next maintenance, if any are in memory; until then a look-up passes over them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -76,7 +76,6 @@ impl Retention {
         self.status.set_log_start(range.end);
         failpoint!("retention-start-moved");
         let segment = self.segments.remove_first();
-        self.writer.forget_keys_below(range.end);
         self.topics.forget_below(range.end);
         self.reader.forget_damage_below(range.end);
         self.delete_files(segment);

@@ -110,26 +110,30 @@ impl Writer {
         let mut read = ReadBatches::default();
         let mut range = Offset(0)..Offset(0);
         loop {
+            let sought = (0..).zip(keyed).filter(|(number, key)| {
+                stored[*number as usize].is_none() && found[key.record as usize] == Found::Nowhere
+            });
+            let wanted = WantedKeys::new(sought.map(|(at, key)| (at, key.topic(), key.key())));
+            let hashed = wanted.hashed(KeyHashing::TopicAndKey);
+            let mut candidates = vec![Vec::new(); keyed.len()];
             let mut keys = self.keys.lock();
             range = range.end..self.status.high_watermark();
             keys.settle(range.end);
-            let is_sought = |number: usize| {
-                let key = &keyed[number];
-                stored[number].is_none() && found[key.record as usize] == Found::Nowhere
-            };
-            let numbers: Vec<usize> = (0..keyed.len()).filter(|at| is_sought(*at)).collect();
-            let mut candidates = vec![Vec::new(); keyed.len()];
-            for number in &numbers {
-                let hash = keyed[*number].hash;
-                candidates[*number].extend(keys.candidates(hash, range.clone()));
+            if wanted.is_empty() {
+                return Ok((keys, stored));
             }
+            keys.find(hashed, &range, &mut |number, offset| {
+                candidates[number as usize].push(offset);
+            });
             let in_files = range.start..range.end.min(keys.start());
             if in_files.is_empty() && candidates.iter().all(Vec::is_empty) {
                 return Ok((keys, stored));
             }
             drop(keys);
-            self.find_in_files(keyed, &numbers, in_files, &mut candidates)?;
+            self.find_in_files(&wanted, in_files, &mut candidates)?;
+            let numbers: Vec<u32> = wanted.numbers().collect();
             for number in numbers {
+                let number = number as usize;
                 let of = &mut candidates[number];
                 of.sort_unstable();
                 of.dedup();
@@ -138,22 +142,16 @@ impl Writer {
         }
     }
 
-    /// Adds the candidates of segments that lie in `range`, in part or whole, to those of the numbered keys.
+    /// Adds the candidates of segments that lie in `range`, in part or whole, to those of the wanted keys.
     fn find_in_files(
         &self,
-        keyed: &[TopicKey],
-        numbers: &[usize],
+        wanted: &WantedKeys<'_>,
         range: Range<Offset>,
         candidates: &mut [Vec<Offset>],
     ) -> Result<(), AppendError> {
-        let keys = numbers.iter().map(|number| {
-            let key = &keyed[*number];
-            (*number as u32, key.topic(), key.key())
-        });
-        let wanted = WantedKeys::new(keys);
         let mut hit = |number: u32, offset| candidates[number as usize].push(offset);
         for segment in self.segments.within(&range) {
-            let searched = self.segments.find_keys(&segment, &wanted, &mut hit);
+            let searched = self.segments.find_keys(&segment, wanted, &mut hit);
             match searched {
                 // It was removed meanwhile, and its keys with it.
                 Err(_) if segment.base < self.status.log_start() => {}

@@ -138,7 +138,7 @@ impl Writer {
         self.queue_changed.notify_all();
     }
 
-    /// Drops keys of records that are removed, or that the index files can be asked for.
+    /// Drops keys of records that the index files can be asked for, and with them those of removed ones.
     pub fn forget_keys_below(&self, offset: Offset) {
         let taken = self.keys.lock().take_below(offset);
         drop(taken);

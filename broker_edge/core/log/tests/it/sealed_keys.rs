@@ -255,6 +255,40 @@ fn the_budget_of_the_filters_is_shared_by_the_newest_segments_of_all_partitions(
     assert!(control > segments as u64, "{control}");
 }
 
+/// The budget stays what it is while segments are added.
+#[test]
+fn filters_leave_the_memory_when_those_of_newer_segments_take_their_place() {
+    const STORED: u64 = 4_000;
+    let dir = tempfile::tempdir().expect("a folder");
+    let indexes = Arc::new(Indexes::default());
+    {
+        let log = open_with(settings(dir.path()), watched(&indexes));
+        fill(telemetry(&log), STORED);
+        log.maintain();
+    }
+    let sealed = files_of(dir.path(), ".idx").len() as u64;
+    assert!(sealed > 6);
+    let config = LogConfig {
+        key_filter_bytes: STORED as usize * 3 / 2 + 32 * sealed as usize,
+        ..settings(dir.path())
+    };
+    let log = open_with(config, watched(&indexes));
+    let reads = |number| {
+        log.maintain();
+        let fresh = || again(telemetry(&log), number).expect("taken");
+        let (placed, reads) = indexes.reads_of(fresh);
+        assert!(!placed.duplicate);
+        reads
+    };
+    assert!(reads(90_000) <= 3, "all filters are in memory");
+    for first in (10_000..10_000 + 3 * STORED).step_by(ROWS as usize) {
+        let range = telemetry(&log).append(rows(TOPIC, first..first + ROWS));
+        await_durable(telemetry(&log), range.expect("taken").end);
+    }
+    let reads = reads(90_001);
+    assert!(reads >= 2 * sealed, "{reads} reads of {sealed} indexes");
+}
+
 #[test]
 fn a_missing_or_damaged_index_hides_no_key() {
     const KEYS: u64 = 2_000;
@@ -419,15 +453,22 @@ fn a_key_that_is_appended_while_it_is_looked_up_is_appended_once() {
     }
 }
 
+/// Most of the keys are stored already, and those of sealed segments are in no memory after a start.
 #[test]
 fn callers_that_race_for_keys_in_sealed_segments_append_each_once() {
+    const STORED: u64 = 800;
     let dir = tempfile::tempdir().expect("a folder");
-    let config = LogConfig {
+    let indexes = Arc::new(Indexes::default());
+    let config = || LogConfig {
         key_filter_bytes: 0,
-        tail_bytes: 0,
         ..settings(dir.path())
     };
-    let log = open_with(config, headwater_log::Seams::system());
+    {
+        let log = open_with(config(), watched(&indexes));
+        fill(telemetry(&log), STORED);
+        log.maintain();
+    }
+    let log = open_with(config(), watched(&indexes));
     let partition = telemetry(&log);
     let race = |thread: u64| {
         let mut offsets = BTreeSet::new();
@@ -443,15 +484,19 @@ fn callers_that_race_for_keys_in_sealed_segments_append_each_once() {
         }
         offsets
     };
-    let offsets: Vec<u64> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..4).map(|n| scope.spawn(move || race(n))).collect();
-        let found = threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no panic"));
-        found.flatten().collect()
-    });
-    // 40 rounds of 25 new keys, and the last 26.
-    assert_eq!(offsets.len(), 1_026);
+    let race_all = || -> Vec<u64> {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|n| scope.spawn(move || race(n))).collect();
+            let found = threads
+                .into_iter()
+                .map(|thread| thread.join().expect("no panic"));
+            found.flatten().collect()
+        })
+    };
+    let (offsets, reads) = indexes.reads_of(race_all);
+    assert!(reads > 0, "the files were asked");
+    // 40 rounds of 25 keys, and the last 26.
+    assert_eq!(offsets.len() as u64, 1_026 - STORED);
     assert_eq!(partition.next_offset(), Offset(1_026));
 }
 
