@@ -134,7 +134,8 @@ fn a_batch_of_costly_topics_is_sent_over_several_turns_to_each_receiver_once_and
             late.lose(&mut rig);
         }
     }
-    assert!(turns >= 4, "{turns} turns");
+    // Not more turns than these are counted: those that wait for a SUBACK send the rest, if its commit takes long.
+    assert!((begin + 3..end).contains(&middle), "{turns} turns");
     take_all(&mut rig, wide);
     take_all(&mut rig, narrow);
     assert_eq!((&wide.got, &narrow.got), (&all(TOPICS), &all(TOPICS)));
