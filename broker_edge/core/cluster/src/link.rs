@@ -55,6 +55,8 @@ pub struct Link {
     opened_ms: u64,
     peer: Option<(Member, Starts)>,
     received: Vec<u8>,
+    /// The first of them are taken.
+    taken: usize,
     control: VecDeque<Vec<u8>>,
     control_bytes: usize,
     /// What the socket is taking, from `sent` on.
@@ -79,6 +81,7 @@ impl Link {
             opened_ms: now_ms,
             peer: None,
             received: Vec::new(),
+            taken: 0,
             control: VecDeque::new(),
             control_bytes: 0,
             sending,
@@ -112,11 +115,11 @@ impl Link {
     /// How many bytes to read at least for the next frame. Before the `Hello` no more than one is buffered.
     #[must_use]
     pub fn wants(&self) -> usize {
-        let needs = match decode(&self.received, self.peer.is_some()) {
+        let needs = match decode(self.rest(), self.peer.is_some()) {
             Ok(Decoded::Needs(bytes)) => bytes,
             _ => HEAD_BYTES,
         };
-        needs.saturating_sub(self.received.len()).max(1)
+        needs.saturating_sub(self.rest().len()).max(1)
     }
 
     /// Bytes that may be received now.
@@ -124,12 +127,17 @@ impl Link {
     pub fn room(&self, bytes_max: usize) -> usize {
         match self.peer {
             Some(_) => bytes_max,
-            None => bytes_max.min(HELLO_BYTES_MAX.saturating_sub(self.received.len())),
+            None => bytes_max.min(HELLO_BYTES_MAX.saturating_sub(self.rest().len())),
         }
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.received[self.taken..]
     }
 
     /// Bytes came from the socket.
     pub fn receive(&mut self, bytes: &[u8]) {
+        self.received.drain(..std::mem::take(&mut self.taken));
         self.received.extend_from_slice(bytes);
     }
 
@@ -138,7 +146,7 @@ impl Link {
     /// # Errors
     /// The connection is to be closed. If the error is [`LinkError::Wrong`], the breaker of the peer opens.
     pub fn take(&mut self) -> Result<Option<Came>, LinkError> {
-        let decoded = decode(&self.received, self.peer.is_some());
+        let decoded = decode(self.rest(), self.peer.is_some());
         let decoded = decoded.map_err(|reason| LinkError::Frame {
             peer: self.name(),
             reason,
@@ -147,7 +155,7 @@ impl Link {
             Decoded::Needs(_) => return Ok(None),
             Decoded::Frame(addressed, taken) => (addressed, taken),
         };
-        self.received.drain(..taken);
+        self.taken += taken;
         match addressed.frame {
             Frame::Hello(hello) => self.greet(hello).map(Some),
             frame => Ok(Some(Came::Frame(addressed.shard, frame))),

@@ -66,7 +66,7 @@ fn batches(bytes: usize) -> (ShardId, Frame) {
             first: true,
             last: true,
         },
-        bytes: vec![1; bytes],
+        bytes: vec![1; bytes].into(),
     };
     (ShardId(0), frame)
 }

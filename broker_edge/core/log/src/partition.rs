@@ -233,7 +233,14 @@ impl Partition {
     /// [`Batch::bytes`] gave them. Every length and the checksum, which only replicas of this log can make, are
     /// checked.
     pub fn decode(&self, bytes: Vec<u8>) -> Result<Vec<Batch>, DecodeError> {
-        Batch::decode_all(bytes, &self.0.shared.context.identity)
+        self.0.writer.decode(bytes)
+    }
+
+    /// An empty buffer for [`decode`](Self::decode), with room for the batch that begins with these bytes, if it has at
+    /// most `bytes_max`.
+    #[must_use]
+    pub fn buffer_for(&self, begin: &[u8], bytes_max: usize) -> Vec<u8> {
+        self.0.writer.buffer_for(begin, bytes_max)
     }
 
     /// Of a replica: shows the batches that end at or below `to` and are on this disk to readers. Returns the high

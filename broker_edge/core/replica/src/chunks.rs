@@ -36,21 +36,22 @@ impl Local {
         partition: &Partition,
         epoch: Epoch,
         edges: Edges,
-        bytes: Vec<u8>,
+        bytes: &[u8],
     ) -> Result<(), ChunkError> {
         let owed = bytes.len() as u32;
         let mut run = match (edges.first, self.run.take()) {
-            (true, None) => Run { bytes, owed },
-            (false, Some(mut run)) => {
-                if run.bytes.len() + bytes.len() > RUN_BYTES_MAX {
-                    return Err(ChunkError::Length);
-                }
-                run.bytes.extend_from_slice(&bytes);
-                run.owed += owed;
-                run
-            }
+            (true, None) => Run {
+                bytes: partition.buffer_for(bytes, RUN_BYTES_MAX),
+                owed: 0,
+            },
+            (false, Some(run)) => run,
             _ => return Err(ChunkError::Order),
         };
+        if run.bytes.len() + bytes.len() > RUN_BYTES_MAX {
+            return Err(ChunkError::Length);
+        }
+        run.bytes.extend_from_slice(bytes);
+        run.owed += owed;
         if !edges.last {
             self.run = Some(run);
             return Ok(());

@@ -60,7 +60,7 @@ impl Replica {
             } => {
                 let log = &self.log.partitions()[partition];
                 if self.follow_again_at_ms.is_none() {
-                    let taken = self.locals[partition].chunk(log, epoch, edges, bytes);
+                    let taken = self.locals[partition].chunk(log, epoch, edges, &bytes);
                     self.taken(partition, taken)?;
                 }
             }

@@ -1,5 +1,6 @@
 //! What a leader sends to a follower: whole batches from an offset on, in chunks, as credit allows.
 
+use bytes::Bytes;
 use headwater_cluster::credit::Credit;
 use headwater_cluster::frames::{CHUNK_BYTES_MAX, Edges, Frame, Told};
 use headwater_cluster::marks::{Member, Offset, PartitionId, Stamp};
@@ -26,7 +27,7 @@ pub(crate) struct Stream {
 /// A run of which not every chunk was sent.
 struct Sending {
     partition: usize,
-    bytes: Vec<u8>,
+    bytes: Bytes,
     sent: usize,
 }
 
@@ -61,14 +62,9 @@ impl Stream {
             };
             self.next[at] = Offset(end.0);
             self.turn = at + 1;
-            let bytes = batches
-                .iter()
-                .map(Batch::bytes)
-                .collect::<Vec<_>>()
-                .concat();
             self.run = Some(Sending {
                 partition: at,
-                bytes,
+                bytes: joined(batches),
                 sent: 0,
             });
             return Ok(());
@@ -78,7 +74,7 @@ impl Stream {
 
     /// The next chunk. Without batches, one without bytes where something was committed since the last one: a follower
     /// that waits for that, to show it or to begin a segment, shall not wait for a beacon.
-    fn chunk(&mut self, partitions: &[Partition]) -> Option<(usize, Edges, Vec<u8>)> {
+    fn chunk(&mut self, partitions: &[Partition]) -> Option<(usize, Edges, Bytes)> {
         let Some(run) = self.run.as_mut() else {
             let mut known = self.told.iter().zip(partitions);
             let at = known.position(|(told, one)| told.0 < one.high_watermark().0)?;
@@ -86,10 +82,10 @@ impl Stream {
                 first: true,
                 last: true,
             };
-            return Some((at, alone, Vec::new()));
+            return Some((at, alone, Bytes::new()));
         };
         let end = run.bytes.len().min(run.sent + CHUNK_BYTES_MAX);
-        let bytes = run.bytes.get(run.sent..end)?.to_vec();
+        let bytes = run.bytes.slice(run.sent..end);
         if !self.credit.take(SHARD, bytes.len() as u64) {
             return None;
         }
@@ -104,6 +100,15 @@ impl Stream {
         }
         Some((partition, edges, bytes))
     }
+}
+
+/// Under load a run is one batch, which is not copied.
+fn joined(mut batches: Vec<Batch>) -> Bytes {
+    if batches.len() == 1 {
+        return Bytes::from_owner(batches.remove(0));
+    }
+    let parts: Vec<_> = batches.iter().map(Batch::bytes).collect();
+    parts.concat().into()
 }
 
 /// Batches that are not committed are in memory; those below by the way of all readers.

@@ -1,5 +1,7 @@
 //! Bytes to frames. A peer's lengths and counts are compared with the bytes at hand before anything is allocated.
 
+use bytes::Bytes;
+
 use super::{
     Addressed, AlignPart, CHUNK_BYTES_MAX, Edges, FRAME_BYTES_MAX, FollowPart, Frame, HEAD_BYTES,
     HELLO_BYTES_MAX, Hello, PARTITIONS_MAX, Told, VERSION,
@@ -330,7 +332,7 @@ fn batches(from: &mut In<'_>) -> Result<Frame, FrameError> {
             count_max: CHUNK_BYTES_MAX,
         });
     }
-    let bytes = from.bytes(count as usize)?.to_vec();
+    let bytes = Bytes::copy_from_slice(from.bytes(count as usize)?);
     Ok(Frame::Batches {
         stamp,
         partition,

@@ -11,6 +11,8 @@ mod tests;
 pub use decode::{Decoded, FrameError, decode};
 pub use encode::encode;
 
+use bytes::Bytes;
+
 use crate::divergence::History;
 use crate::marks::{Epoch, FollowNumber, Node, Offset, PartitionId, ShardId, Stamp, Starts, Trust};
 
@@ -103,7 +105,7 @@ pub enum Frame {
         partition: PartitionId,
         told: Told,
         edges: Edges,
-        bytes: Vec<u8>,
+        bytes: Bytes,
     },
     /// Everything below these offsets is on the follower's disk.
     Synced {

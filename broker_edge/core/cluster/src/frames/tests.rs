@@ -113,7 +113,7 @@ fn frames() -> impl Strategy<Value = Frame> {
                     partition: PartitionId(partition),
                     told,
                     edges: Edges { first, last },
-                    bytes
+                    bytes: bytes.into()
                 }
             ),
         (stamps(), any::<bool>(), any::<u32>(), few(synced_part)).prop_map(

@@ -291,7 +291,7 @@ impl World {
                             first: true,
                             last: true,
                         },
-                        bytes: vec![*next as u8, record.epoch, record.payload],
+                        bytes: vec![*next as u8, record.epoch, record.payload].into(),
                     });
                     *next += 1;
                 }

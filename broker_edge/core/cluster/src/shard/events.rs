@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use bytes::Bytes;
+
 use crate::divergence::History;
 use crate::frames::{Edges, Frame};
 use crate::key::{Revision, ShardKey};
@@ -254,7 +256,7 @@ pub enum Effect {
         partition: usize,
         epoch: Epoch,
         edges: Edges,
-        bytes: Vec<u8>,
+        bytes: Bytes,
     },
     /// Remove what is at or above `to`.
     Truncate {

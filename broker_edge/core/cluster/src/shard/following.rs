@@ -1,5 +1,7 @@
 //! A follower: aligns with the leader of its epoch, takes its batches, says what it has synced (R2, R3, R4, R10).
 
+use bytes::Bytes;
+
 use super::{Effect, Effects, Role, Shard, StopReason, Timer};
 use crate::frames::{AlignPart, Edges, FollowPart, Frame, Told};
 use crate::marks::{Epoch, FollowNumber, Member, Offset, PartitionId, Stamp, Trust};
@@ -256,7 +258,7 @@ impl Shard {
         from: &Member,
         stamp: Stamp,
         partition: PartitionId,
-        (told, edges, bytes): (Told, Edges, Vec<u8>),
+        (told, edges, bytes): (Told, Edges, Bytes),
         out: &mut Effects,
     ) {
         let Some(at) = self

@@ -38,13 +38,12 @@ impl Batch {
 
     /// The batches that fill `bytes`, one after the other.
     pub(crate) fn decode_all(
-        bytes: Vec<u8>,
+        bytes: &Arc<Chunk>,
         identity: &Identity,
     ) -> Result<Vec<Self>, DecodeError> {
-        let bytes = Arc::new(Chunk::from(bytes));
         let (mut batches, mut start) = (Vec::new(), 0);
         while start < bytes.len() {
-            let batch = Self::decode(&bytes, start, identity)?;
+            let batch = Self::decode(bytes, start, identity)?;
             start += batch.bytes_len();
             batches.push(batch);
         }

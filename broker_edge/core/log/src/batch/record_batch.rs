@@ -42,6 +42,13 @@ pub(super) struct Inner {
     pub(super) by_topic: OnceLock<ByTopic>,
 }
 
+/// The bytes of the batch as stored, as [`Batch::bytes`].
+impl AsRef<[u8]> for Batch {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
 impl Batch {
     #[must_use]
     pub fn base_offset(&self) -> Offset {

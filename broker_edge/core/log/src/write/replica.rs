@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use crate::batch::buffers::Chunk;
+use crate::batch::layout::{DecodeError, Header};
 use crate::batch::record_batch::Batch;
 use crate::error::ReplicaError;
 use crate::failpoint;
@@ -158,6 +160,17 @@ impl Writer {
         })?;
         self.status.tell_watchers();
         Ok(())
+    }
+
+    pub fn decode(&self, bytes: Vec<u8>) -> Result<Vec<Batch>, DecodeError> {
+        let bytes = Chunk::new(bytes, &self.tail.buffers);
+        Batch::decode_all(&bytes, &self.context.identity)
+    }
+
+    pub fn buffer_for(&self, begin: &[u8], bytes_max: usize) -> Vec<u8> {
+        let said = Header::parse(begin).map_or(0, |header| header.total());
+        let fits = if said <= bytes_max { said } else { 0 };
+        self.tail.buffers.take(fits.max(begin.len()))
     }
 
     /// Queues batches of the leader of `epoch`; they are on this disk once `synced` is above them.

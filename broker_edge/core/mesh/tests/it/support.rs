@@ -54,7 +54,7 @@ pub fn batches(bytes: usize) -> Frame {
             first: true,
             last: true,
         },
-        bytes: vec![1; bytes],
+        bytes: vec![1; bytes].into(),
     }
 }
 
