@@ -105,7 +105,8 @@ def init(
 ) -> None:
     """Make the cluster in etcd, and the file with the secret of its log. Once, before the nodes start; can be repeated.
 
-    Copy the file to the other nodes."""
+    Copy the file to the other nodes. If `data_dir` has the log of a broker that is stopped, the cluster goes on with it;
+    the folders of the other nodes are empty."""
     words = [f"--nodes={nodes}", *([] if config is None else [f"--config={config}"])]
     words += [word for setting in set_ or () for word in ("--set", setting)]
     raise typer.Exit(native().run(["cluster", "init", *words]))

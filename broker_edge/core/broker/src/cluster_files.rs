@@ -119,6 +119,14 @@ fn shown(file: Option<&Path>) -> String {
     file.unwrap_or(Path::new("")).display().to_string()
 }
 
+/// The secret of `cluster.secret_file`.
+///
+/// # Errors
+/// A file that cannot be read, or holds something else.
+pub fn secret_in(file: &Path) -> Result<Secret, String> {
+    secret(&mut Reader::default(), Some(file))
+}
+
 fn secret(reader: &mut Reader, file: Option<&Path>) -> Result<Secret, String> {
     let key = "cluster.secret_file";
     let bytes = reader.bytes(key, file)?;

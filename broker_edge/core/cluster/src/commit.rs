@@ -55,14 +55,25 @@ pub struct Commit {
     partitions: Vec<Partition>,
     /// All that a record waits for, but the leader itself. A superset of the in-sync set in etcd.
     waits_for: BTreeSet<Member>,
+    /// Members of the in-sync set in etcd beside the leader.
+    others: usize,
+    /// With fewer of them nothing is committed.
+    others_min: usize,
     followers: BTreeMap<Member, Follower>,
     rules: Rules,
 }
 
 impl Commit {
-    /// The leader's view when it has won `epoch`. `others` is the in-sync set of the key without the leader.
+    /// The leader's view when it has won `epoch`. `others` is the in-sync set of the key without the leader. A set of
+    /// fewer than `min_in_sync` is that of a log that was alone until now: it takes a second copy first.
     #[must_use]
-    pub fn new(epoch: Epoch, others: BTreeSet<Member>, marks: &[Marks], rules: Rules) -> Self {
+    pub fn new(
+        epoch: Epoch,
+        others: BTreeSet<Member>,
+        min_in_sync: usize,
+        marks: &[Marks],
+        rules: Rules,
+    ) -> Self {
         let partitions = marks
             .iter()
             .map(|marks| Partition {
@@ -74,6 +85,8 @@ impl Commit {
         Self {
             epoch,
             partitions,
+            others: others.len(),
+            others_min: min_in_sync.saturating_sub(1),
             waits_for: others,
             followers: BTreeMap::new(),
             rules,
@@ -172,6 +185,9 @@ impl Commit {
     /// Moves the high watermarks, and returns those that moved.
     pub fn advance(&mut self) -> Vec<(usize, Offset)> {
         let mut moved = Vec::new();
+        if self.others < self.others_min {
+            return moved;
+        }
         let by_all = self.rules.holds(Rule::CommitByAll);
         for (at, partition) in self.partitions.iter_mut().enumerate() {
             let slowest = self
@@ -235,6 +251,7 @@ impl Commit {
     /// A compare-and-swap that wrote this set has succeeded; `others` is the set without the leader. A member leaves,
     /// or stops joining, in no other way: after an unknown outcome the key is rewritten first.
     pub fn set_written(&mut self, others: BTreeSet<Member>) {
+        self.others = others.len();
         self.waits_for = others;
     }
 

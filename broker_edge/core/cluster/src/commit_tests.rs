@@ -31,7 +31,24 @@ fn leader(end: u64, synced: u64, high_watermark: u64) -> Commit {
         synced: Offset(synced),
         high_watermark: Offset(high_watermark),
     };
-    Commit::new(Epoch(2), set(&[1, 2]), &[marks], Rules::default())
+    Commit::new(Epoch(2), set(&[1, 2]), 2, &[marks], Rules::default())
+}
+
+#[test]
+fn a_log_that_was_alone_commits_nothing_before_its_second_copy_is_in_the_set() {
+    let marks = Marks {
+        end: Offset(5),
+        synced: Offset(5),
+        high_watermark: Offset(3),
+    };
+    let mut commit = Commit::new(Epoch(2), set(&[]), 2, &[marks], Rules::default());
+    assert_eq!(commit.advance(), []);
+    follow(&mut commit, 1, stamp(2, 1, 1), 0);
+    commit.synced(&member(1), stamp(2, 1, 1), 0, Offset(5));
+    commit.wait_for(member(1));
+    assert_eq!(commit.advance(), [], "etcd does not name the copy yet");
+    commit.set_written(set(&[1]));
+    assert_eq!(commit.advance(), [(0, Offset(5))]);
 }
 
 fn follow(commit: &mut Commit, number: u8, stamp: Stamp, end: u64) -> Followed {
@@ -123,7 +140,7 @@ fn committed(rules: Rules, case: impl Fn(&mut Commit)) -> Offset {
         synced: Offset(9),
         high_watermark: Offset(0),
     };
-    let mut commit = Commit::new(Epoch(2), set(&[1, 2]), &[marks], rules);
+    let mut commit = Commit::new(Epoch(2), set(&[1, 2]), 2, &[marks], rules);
     follow(&mut commit, 1, stamp(2, 1, 1), 0);
     follow(&mut commit, 2, stamp(2, 1, 1), 0);
     commit.synced(&member(2), stamp(2, 1, 1), 0, Offset(9));
@@ -241,7 +258,7 @@ proptest! {
     #[test]
     fn the_high_watermark_is_what_an_oracle_says(steps in steps()) {
         let nothing = Marks { end: Offset(0), synced: Offset(0), high_watermark: Offset(0) };
-        let mut commit = Commit::new(Epoch(2), set(&[1, 2]), &[nothing; 2], Rules::default());
+        let mut commit = Commit::new(Epoch(2), set(&[1, 2]), 2, &[nothing; 2], Rules::default());
         let mut oracle = Oracle { steps: vec![], high: [0; 2] };
         for step in steps {
             oracle.steps.push(step.clone());

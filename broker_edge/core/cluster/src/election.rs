@@ -94,13 +94,14 @@ impl Candidate<'_> {
         if self.members().any(|(_, one)| one.trust == Trust::Sound) {
             return Decision::Another;
         }
+        let is_unproven = self.mine.trust == Trust::Unproven;
+        // Nothing is committed in a set of one: what it must have is what the log had when it was alone.
         let is_alone = self.key.in_sync.len() < 2;
-        if is_alone
+        if (is_alone && !is_unproven)
             || self.mine.marks.iter().map(|(_, end)| end.0).sum::<u64>() < self.key.committed
         {
             return Decision::NobodyMay;
         }
-        let is_unproven = self.mine.trust == Trust::Unproven;
         if is_unproven && self.waited == Waited::Long {
             return self.decide_unproven();
         }

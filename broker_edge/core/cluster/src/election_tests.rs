@@ -124,6 +124,19 @@ fn who_is_not_in_sync_never_takes_over() {
 }
 
 #[test]
+fn the_first_copy_of_a_log_that_was_alone_survives_a_crash_but_no_loss() {
+    let mut one = case(standing(Unproven, &[5]), &[]);
+    one.key.in_sync = set(&[1]);
+    one.key.committed = 5;
+    assert_eq!(one.decide(), take(&[1]));
+    one.key.committed = 6;
+    assert_eq!(one.decide(), Decision::NobodyMay);
+    one.key.committed = 5;
+    one.mine.trust = Suspect;
+    assert_eq!(one.decide(), Decision::NobodyMay);
+}
+
+#[test]
 fn a_doubtful_member_waits_for_the_whole_set() {
     let mut one = case(standing(Suspect, &[5]), &[(2, standing(Unproven, &[4]))]);
     one.waited = Waited::Long;

@@ -111,6 +111,15 @@ impl FakeStore {
         self.changed();
     }
 
+    /// Deletes a key, as an operator can.
+    pub fn delete(&self, key: &str) {
+        self.shared
+            .state
+            .lock()
+            .remove(BTreeSet::from([key.to_owned()]));
+        self.changed();
+    }
+
     fn changed(&self) {
         // Fails when nobody watches.
         let _ = self.shared.changed.send(());
@@ -178,6 +187,10 @@ impl State {
             .filter(is_of_lease)
             .map(|found| found.key.clone())
             .collect();
+        self.remove(keys);
+    }
+
+    fn remove(&mut self, keys: BTreeSet<String>) {
         self.revision.0 += u64::from(!keys.is_empty());
         for key in keys {
             self.keys.remove(&key);

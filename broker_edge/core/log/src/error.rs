@@ -150,9 +150,11 @@ pub enum OpenError {
         found: String,
     },
     #[error(
-        "{dir} holds a log of its own, not that of a cluster; let node {node} join with an empty folder"
+        "{dir} holds a log of its own, not that of a cluster; let node {node} join with an empty folder, or begin a cluster with this log: `headwater cluster init`"
     )]
     NotOfCluster { dir: PathBuf, node: String },
+    #[error("{dir} was opened by another process meanwhile; stop the broker and try again")]
+    OpenedMeanwhile { dir: PathBuf },
     #[error(
         "{path} names log {found}, but this is log {expected}; move that partition folder back where it came from"
     )]

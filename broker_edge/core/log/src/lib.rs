@@ -45,6 +45,7 @@ pub use partition::{Partition, RemovalGuard};
 pub use read::candidates::{CandidateRanges, TopicFilter, TopicSelection};
 pub use read::gap::{Gap, GapKind};
 pub use read::lookup::TopicRange;
+pub use recovery::log_folder::{FolderOwner, folder_owner, give_folder_to_node};
 pub use retention::holds::{DeleteHook, HeldLoss, Hold, Holders};
 pub use route::Route;
 pub use state::disk_budget::{DiskLevel, DiskUse};

@@ -8,10 +8,12 @@
 mod chunks;
 mod effects;
 mod file;
+mod founding;
 mod open;
 mod progress;
 mod replica;
 mod stream;
 
+pub use founding::{FoundingError, OwnLog};
 pub use open::{Setup, StartError};
 pub use replica::{Input, Output, Replica};

@@ -1,7 +1,11 @@
 //! `headwaterd cluster init`: makes a cluster in etcd, before its nodes start for the first time.
 //!
 //! It writes one key, `meta`, by compare-and-swap, and the file with the secret of the log. It can be repeated: a cluster
-//! that exists stays as it is. It opens no log.
+//! that exists stays as it is.
+//!
+//! A `data_dir` with the log of a broker alone becomes the first copy of the cluster. Then the key of the shard comes
+//! first, which names this folder as the only one in sync, then the folder is given to the node, and `meta` comes last:
+//! no node starts before it is there. Whatever was done when it is interrupted, the next run does the rest.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -9,22 +13,26 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use headwater_cluster::marks::Node;
-use headwater_etcd::{CasOutcome, Client, MetaStore};
-use headwater_log::LogId;
+use headwater_cluster::key::ShardKey;
+use headwater_cluster::marks::{DiskId, Member, Node};
+use headwater_etcd::{CasOutcome, Client, KeyValue, MetaStore};
+use headwater_log::{LogConfig, LogId, Seams, Secret, folder_owner};
+use headwater_replica::OwnLog;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::output::{EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE, print, say};
 use crate::cluster::keys::{Keys, Meta, NODES_MAX};
 use crate::cluster_files::{ClusterFiles, etcd_options};
 use crate::config::{ClusterSettings, Config, ConfigError, Source};
+use crate::log_settings::log_config;
 use crate::regular_file;
 
 pub const USAGE: &str = "\
 usage: headwaterd cluster init --nodes NAME,NAME,NAME [--config FILE] [--set KEY=VALUE]...
 
 Makes the cluster of the settings `cluster` in etcd, and the file `cluster.secret_file` if it does not exist. Run it once,
-with the settings of one of the nodes; then copy the file to the other nodes and start all of them.
+with the settings of one of the nodes; then copy the file to the other nodes and start all of them. If `data_dir` has the
+log of a broker that is stopped, the cluster goes on with that log; the folders of the other nodes have to be empty.
 Exit codes: 0 the cluster exists, 1 failed, 2 usage, 4 refused, 5 invalid settings.
 ";
 
@@ -45,8 +53,18 @@ struct Plan {
     nodes: Vec<Node>,
     log_id: Option<LogId>,
     secret_file: PathBuf,
-    /// There is a log already, so its cluster has to be there, too.
-    has_log: bool,
+    /// The node of the settings, and its log.
+    own: Node,
+    log: LogConfig,
+}
+
+/// What `data_dir` has.
+enum Folder {
+    Empty,
+    /// The log of a broker alone.
+    Alone(LogId),
+    /// It was given to this node.
+    Given(LogId, DiskId),
 }
 
 /// Runs `cluster` with the arguments after it and returns the exit code.
@@ -142,7 +160,30 @@ fn plan(config: &Config, nodes: Vec<Node>) -> Result<Plan, Exit> {
         // The settings were checked to contain a UUID.
         log_id: config.log.id.as_deref().and_then(|id| id.parse().ok()),
         secret_file: settings.secret_file.clone().unwrap_or_default(),
-        has_log: config.data_dir.join("log.meta").exists(),
+        own: Node::new(own).map_err(failed)?,
+        log: log_config(config),
+    })
+}
+
+/// # Errors
+/// The folder is that of another node, or its `log.meta` is not read.
+fn folder(plan: &Plan) -> Result<Folder, Exit> {
+    let dir = &plan.log.dir;
+    Ok(match folder_owner(dir, &Seams::system()).map_err(failed)? {
+        None => Folder::Empty,
+        Some(found) => match found.member {
+            None => Folder::Alone(found.log_id),
+            Some((node, disk)) if node == plan.own.as_str() => {
+                Folder::Given(found.log_id, DiskId(disk.0))
+            }
+            Some((node, _)) => {
+                return Err(refused(format!(
+                    "{} belongs to node {node}, and cluster.node is {}; name the folder of this node in data_dir",
+                    dir.display(),
+                    plan.own
+                )));
+            }
+        },
     })
 }
 
@@ -156,21 +197,39 @@ async fn make(
     if let Some(found) = listing.keys.iter().find(|one| one.key == keys.meta()) {
         return existing(plan, &keys, &found.value, settings);
     }
-    if let Some(other) = listing.keys.first() {
+    let folder = folder(plan)?;
+    let is_of_before = |one: &&KeyValue| matches!(folder, Folder::Empty) || one.key != keys.shard();
+    if let Some(other) = listing.keys.iter().find(is_of_before) {
         return Err(refused(format!(
             "etcd has {} but no {}: remove the keys of the old cluster, or give this one another name",
             other.key,
             keys.meta()
         )));
     }
-    if plan.has_log {
-        return Err(refused(
-            "the folder of data_dir holds the log of a broker alone, and a cluster begins with empty folders: name another folder",
-        ));
-    }
-    make_secret(&plan.secret_file)?;
+    let shard = listing.keys.first();
+    let log_id = match folder {
+        Folder::Empty => {
+            make_secret(&plan.secret_file, None)?;
+            plan.log_id.map_or_else(random_id, Ok)?
+        }
+        Folder::Alone(log_id) => {
+            give_folder(store, plan, &keys, shard).await?;
+            log_id
+        }
+        // An earlier run was interrupted.
+        Folder::Given(log_id, disk) => {
+            let member = own_member(plan, disk);
+            if shard.map(|found| disk_of(plan, found)).transpose()? != Some(disk) {
+                return Err(refused(format!(
+                    "{} is the folder of {member}, and etcd has nothing of its cluster: restore etcd from its backup",
+                    plan.log.dir.display()
+                )));
+            }
+            log_id
+        }
+    };
     ClusterFiles::load(settings).map_err(|error| Exit(EXIT_CONFIG, error))?;
-    let meta = Meta::new(plan.log_id.map_or_else(random_id, Ok)?, &plan.nodes);
+    let meta = Meta::new(log_id, &plan.nodes);
     match store.put_if_absent(&keys.meta(), meta.encode(), None).await {
         CasOutcome::Done(_) => Ok(told(plan, &meta)),
         CasOutcome::Conflict(Some(found)) => existing(plan, &keys, &found.value, settings),
@@ -178,10 +237,73 @@ async fn make(
             "etcd refused the key and does not have it; try again",
         )),
         CasOutcome::NotDone(error) => Err(failed(error)),
-        CasOutcome::Unknown(error) => Err(failed(format!(
-            "{error}: it is not known whether the cluster was made; run the command again"
-        ))),
+        CasOutcome::Unknown(error) => Err(unknown(&error)),
     }
+}
+
+/// Makes the folder of a log of its own the first copy of the cluster.
+async fn give_folder(
+    store: &impl MetaStore,
+    plan: &Plan,
+    keys: &Keys,
+    shard: Option<&KeyValue>,
+) -> Result<(), Exit> {
+    let (dir, seams) = (&plan.log.dir, Seams::system());
+    let own = OwnLog::look(plan.log.clone(), &seams).map_err(|error| refused(error.to_string()))?;
+    make_secret(&plan.secret_file, Some(own.secret))?;
+    let disk = match shard {
+        Some(found) => disk_of(plan, found)?,
+        None => DiskId(u64::from_ne_bytes(random().map_err(failed)?)),
+    };
+    if shard.is_none() {
+        let alone = BTreeSet::from([own_member(plan, disk)]);
+        let key = ShardKey {
+            replicas: alone.clone(),
+            leader: None,
+            epoch: own.epoch,
+            in_sync: alone,
+            committed: own.committed(),
+        };
+        let value = key.encode().into_bytes();
+        match store.put_if_absent(&keys.shard(), value, None).await {
+            CasOutcome::Done(_) => {}
+            CasOutcome::Conflict(_) => return Err(failed("another run makes this cluster")),
+            CasOutcome::NotDone(error) => return Err(failed(error)),
+            CasOutcome::Unknown(error) => return Err(unknown(&error)),
+        }
+    }
+    let given = own.give_to(dir, &seams, &plan.own, disk);
+    given.map_err(failed)
+}
+
+fn own_member(plan: &Plan, disk: DiskId) -> Member {
+    Member {
+        node: plan.own.clone(),
+        disk,
+    }
+}
+
+/// The folder that the key of a cluster without `meta` names: that of an earlier run of this command.
+fn disk_of(plan: &Plan, found: &KeyValue) -> Result<DiskId, Exit> {
+    let key = ShardKey::decode(&found.value);
+    let key = key.map_err(|error| failed(format!("{}: {error}", found.key)))?;
+    match key.replicas.first() {
+        Some(only) if key.replicas.len() == 1 && only.node == plan.own => Ok(only.disk),
+        _ => {
+            let names: Vec<_> = key.replicas.iter().map(Member::to_string).collect();
+            Err(refused(format!(
+                "{} in etcd is of an unfinished cluster of {}: run this command there again, or remove that key",
+                found.key,
+                names.join(", ")
+            )))
+        }
+    }
+}
+
+fn unknown(error: &headwater_etcd::Error) -> Exit {
+    failed(format!(
+        "{error}: it is not known whether the cluster was made; run the command again"
+    ))
 }
 
 /// A cluster that exists has to be the one that was asked for.
@@ -206,6 +328,14 @@ fn existing(
             plan.cluster, meta.log_id
         )));
     }
+    if let Folder::Alone(_) = folder(plan)? {
+        return Err(refused(format!(
+            "cluster {} exists already, and {} holds the log of a broker alone: name an empty folder, or give the cluster \
+             another name",
+            plan.cluster,
+            plan.log.dir.display()
+        )));
+    }
     if !plan.secret_file.exists() {
         return Err(refused(format!(
             "cluster {} exists already, so its secret does too: copy it from another node to {}",
@@ -227,8 +357,8 @@ fn told(plan: &Plan, meta: &Meta) -> String {
     )
 }
 
-/// An existing file stays: it may be that of a run whose outcome is not known.
-fn make_secret(file: &Path) -> Result<(), Exit> {
+/// With a new secret, or that of a log. An existing file stays: it may be that of a run whose outcome is not known.
+fn make_secret(file: &Path, of_log: Option<Secret>) -> Result<(), Exit> {
     let write = || -> std::io::Result<()> {
         let mut options = OpenOptions::new();
         let mut out = options
@@ -236,7 +366,11 @@ fn make_secret(file: &Path) -> Result<(), Exit> {
             .create_new(true)
             .mode(0o600)
             .open(file)?;
-        let number = u64::from_be_bytes(random().map_err(std::io::Error::other)?);
+        let bytes = match of_log {
+            Some(secret) => *secret.as_bytes(),
+            None => random().map_err(std::io::Error::other)?,
+        };
+        let number = u64::from_be_bytes(bytes);
         out.write_all(format!("{number:016x}\n").as_bytes())?;
         out.sync_all()?;
         regular_file::sync_name(file)
@@ -246,8 +380,24 @@ fn make_secret(file: &Path) -> Result<(), Exit> {
             "cluster.secret_file: cannot write {}: {error}",
             file.display()
         ))),
-        _ => Ok(()),
+        Err(_) => has_secret(file, of_log),
+        Ok(()) => Ok(()),
     }
+}
+
+/// The file that exists has to be the one of the log.
+fn has_secret(file: &Path, of_log: Option<Secret>) -> Result<(), Exit> {
+    let Some(secret) = of_log else {
+        return Ok(());
+    };
+    let found = crate::cluster_files::secret_in(file).map_err(|error| Exit(EXIT_CONFIG, error))?;
+    if found == secret {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "cluster.secret_file: {} has another secret than the log in data_dir; name a file that does not exist",
+        file.display()
+    )))
 }
 
 fn random_id() -> Result<LogId, Exit> {

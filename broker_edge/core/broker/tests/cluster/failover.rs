@@ -24,7 +24,7 @@ fn marks(report: &Value) -> BTreeMap<String, u64> {
 }
 
 /// All running nodes show the same.
-fn until_equal(site: &Site, running: &[usize]) -> BTreeMap<String, u64> {
+pub fn until_equal(site: &Site, running: &[usize]) -> BTreeMap<String, u64> {
     until("copies of equal length", || {
         let reports = running.iter().map(|at| site.nodes[*at].report());
         let all: Option<Vec<_>> = reports.map(|report| Some(marks(&report?))).collect();
@@ -34,11 +34,11 @@ fn until_equal(site: &Site, running: &[usize]) -> BTreeMap<String, u64> {
 }
 
 /// Subscribes with a session, so that what is published later is kept for it.
-fn session(site: &Site, id: &str) -> (Client, bool) {
+pub fn session(site: &Site, id: &str) -> (Client, bool) {
     Client::resume(site.nodes[site.leader()].mqtt(), Version::V5, id)
 }
 
-fn publish(site: &Site, texts: std::ops::Range<u32>) {
+pub fn publish(site: &Site, texts: std::ops::Range<u32>) {
     let mqtt = site.nodes[site.leader()].mqtt();
     let mut publisher = Client::connect(mqtt, Version::V5, "publisher");
     texts.for_each(|text| publisher.publish(TOPIC, text.to_string()));

@@ -10,5 +10,6 @@ mod common;
 #[allow(dead_code)]
 mod etcd;
 mod failover;
+mod founding;
 mod office;
 mod site;

@@ -69,13 +69,18 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 impl Site {
-    /// A cluster that was made, and whose nodes do not run.
-    pub fn made() -> Self {
-        let site = Self {
+    /// An etcd without a cluster.
+    pub fn unmade() -> Self {
+        Self {
             etcd: Etcd::start(1),
             dir: tempfile::tempdir().unwrap(),
             nodes: NAMES.map(Node::new).into(),
-        };
+        }
+    }
+
+    /// A cluster that was made, and whose nodes do not run.
+    pub fn made() -> Self {
+        let site = Self::unmade();
         let meta = Meta::new(LogId::from_bytes([7; 16]), &NAMES.map(name));
         let key = Keys::new(&name(CLUSTER)).meta();
         let made = etcd::run(site.etcd.client().put_if_absent(&key, meta.encode(), None));
@@ -105,21 +110,40 @@ impl Site {
         at: usize,
         more: &[String],
     ) -> (Child, BufReader<std::process::ChildStdout>) {
-        let data = self.folder(at).display().to_string();
+        let more = [&self.of_member(at), more].concat();
+        self.spawn_with(at, &more)
+    }
+
+    /// What a broker alone has not.
+    fn of_member(&self, at: usize) -> Vec<String> {
         let secret = self.dir.path().join("secret").display().to_string();
-        let mut set = vec![
-            format!("data_dir={data}"),
+        vec![
             format!("cluster.name={CLUSTER}"),
             format!("cluster.node={}", NAMES[at]),
             format!("cluster.secret_file={secret}"),
             format!("cluster.etcd.endpoints=[{}]", self.etcd.urls().join(",")),
+            "cluster.listen=127.0.0.1:0".to_owned(),
+        ]
+    }
+
+    fn of_broker(&self, at: usize) -> Vec<String> {
+        let data = self.folder(at).display().to_string();
+        let mut set = vec![
+            format!("data_dir={data}"),
             "log.segment_bytes=256KiB".to_owned(),
         ];
         for key in ["listeners.mqtt", "listeners.flight", "listeners.admin"] {
             set.push(format!("{key}.bind=127.0.0.1:0"));
         }
-        set.push("cluster.listen=127.0.0.1:0".to_owned());
-        set.extend_from_slice(more);
+        set
+    }
+
+    fn spawn_with(
+        &self,
+        at: usize,
+        more: &[String],
+    ) -> (Child, BufReader<std::process::ChildStdout>) {
+        let set = [&self.of_broker(at), more].concat();
         let mut command = Command::new(env!("CARGO_BIN_EXE_headwaterd"));
         for one in &set {
             command.args(["--set", one]);
@@ -139,7 +163,33 @@ impl Site {
     }
 
     pub fn start_node(&mut self, at: usize) {
-        let (child, mut stdout) = self.spawn(at, &[]);
+        let started = self.spawn(at, &[]);
+        self.await_ready(at, started);
+    }
+
+    /// As a broker alone.
+    pub fn start_alone(&mut self, at: usize) {
+        let started = self.spawn_with(at, &[]);
+        self.await_ready(at, started);
+    }
+
+    /// `headwaterd cluster init` with the settings of a node: its exit code, and what it has said.
+    pub fn init(&self, at: usize) -> (Option<i32>, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headwaterd"));
+        command.args(["cluster", "init", "--nodes", &NAMES.join(",")]);
+        for one in [self.of_broker(at), self.of_member(at)].concat() {
+            command.args(["--set", &one]);
+        }
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).unwrap())
+    }
+
+    fn await_ready(
+        &mut self,
+        at: usize,
+        (child, mut stdout): (Child, BufReader<std::process::ChildStdout>),
+    ) {
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
         let address = |key: &str| -> SocketAddr {

@@ -73,7 +73,13 @@ impl Shard {
         let marks: Vec<_> = self.partitions.iter().map(marks).collect();
         let others = key.in_sync_without(&self.place.me);
         self.role = Role::Leading(Leading {
-            commit: Commit::new(self.epoch, others, &marks, self.place.rules),
+            commit: Commit::new(
+                self.epoch,
+                others,
+                self.place.min_in_sync,
+                &marks,
+                self.place.rules,
+            ),
             office: Desk::Closed,
             silent: BTreeSet::new(),
             slow: BTreeSet::new(),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::config::LogConfig;
 use crate::error::OpenError;
-use crate::ids::{Class, DiskId, LogId, Secret};
+use crate::ids::{Class, DiskId, Epoch, LogId, Secret};
 use crate::recovery::meta::{Member, Meta};
 use crate::vfs::clock::Seams;
 use crate::vfs::files::{Files, LockError, LockGuard};
@@ -77,6 +77,57 @@ pub(crate) fn load_or_create(config: &LogConfig, seams: &Seams) -> Result<(Meta,
     let meta = Meta::new(id, secret, seams.clock.now_us(), &config.classes).of_member(member);
     meta.save(files, dir)?;
     Ok((meta, true))
+}
+
+/// Whose a folder is: what its `log.meta` says, without opening the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FolderOwner {
+    pub log_id: LogId,
+    /// The node of a cluster, and the id of its folder. `None` for a log of its own.
+    pub member: Option<(String, DiskId)>,
+}
+
+/// `None` for a folder without a log.
+///
+/// # Errors
+/// A `log.meta` that is damaged, newer or cannot be read.
+pub fn folder_owner(dir: &Path, seams: &Seams) -> Result<Option<FolderOwner>, OpenError> {
+    let Some(meta) = Meta::load(&*seams.files, dir)? else {
+        return Ok(None);
+    };
+    Ok(Some(FolderOwner {
+        log_id: meta.log_id(dir)?,
+        member: meta.member.map(|member| (member.node, member.disk)),
+    }))
+}
+
+/// Gives the folder of a log of its own to a node of a cluster: from then on it is opened as that node or not at all.
+/// `epoch` is the one of the life in which it was looked at, so that nobody has appended since.
+///
+/// # Errors
+/// The log is open, was opened since then, or is that of a node already; or `log.meta` cannot be written, and then it is
+/// as before.
+pub fn give_folder_to_node(
+    dir: &Path,
+    seams: &Seams,
+    node: &str,
+    disk: DiskId,
+    epoch: Epoch,
+) -> Result<(), OpenError> {
+    let _lock = lock(seams, dir)?;
+    let meta = Meta::load(&*seams.files, dir)?;
+    let meta = meta.ok_or_else(|| OpenError::MetaMissing {
+        dir: dir.to_owned(),
+    })?;
+    meta.check_member(dir, None)?;
+    if meta.epoch != epoch.0 {
+        return Err(OpenError::OpenedMeanwhile {
+            dir: dir.to_owned(),
+        });
+    }
+    let node = node.to_owned();
+    let meta = meta.of_member(Some(Member { node, disk }));
+    meta.save(&*seams.files, dir)
 }
 
 /// Syncs the folders that lead to a new log: a power cut could otherwise remove one of them, with all acknowledged
