@@ -1,18 +1,28 @@
-"""The state of a cluster: what each node says of itself, put together.
+"""The state of a cluster: what each node says of itself, put together; and another leader for it.
 
 A node that cannot be asked is part of the answer, with the reason.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from broker_edge.admin import Admin, parse_admin
-from broker_edge.errors import BrokerError, ConfigError, ConnectError, HeadwaterError
+from broker_edge.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectError,
+    DeadlineError,
+    HeadwaterError,
+    RefusedError,
+    UnavailableError,
+)
 
 PATH = "/api/v1/cluster"
+_LOOK_S = 0.1
 Report = Mapping[str, Any]
 
 
@@ -83,6 +93,41 @@ def ask_cluster(open_admin: Callable[[str], Admin], addresses: Sequence[str]) ->
             except HeadwaterError as error:
                 silent[name] = str(error)
     return ClusterStatus(dict(sorted(reports.items())), silent)
+
+
+def elect(
+    open_admin: Callable[[str], Admin], addresses: Sequence[str], node: str, *, timeout_s: float
+) -> ClusterStatus:
+    """Has the leader give the log to `node`, and returns the state in which that leads. Sessions are stored first, and
+    nothing that was acknowledged is lost; clients connect again. Nothing happens if it leads already.
+
+    Raises RefusedError for a node that is not in the cluster or not in sync, UnavailableError while nobody leads, and
+    DeadlineError if another node still leads after `timeout_s`: that one goes on."""
+    end = time.monotonic() + timeout_s
+    found = ask_cluster(open_admin, addresses)
+    if node not in found.nodes:
+        raise RefusedError(f"{node} is no node of this cluster; its nodes are {', '.join(found.nodes)}")
+    if found.leader == node:
+        return found
+    if found.leader is None:
+        raise UnavailableError("nobody leads, so nobody can give the log away; see `headwater cluster status`")
+    known = found.newest["nodes"].get(found.leader)
+    if known is None or known["admin"] is None:
+        raise ConfigError(f"{found.leader} leads, and tells no admin address: set its cluster.advertise.admin")
+    given = {parse_admin(address) for address in addresses}
+    _trusted(open_admin(known["admin"]), given).ask("PUT", f"{PATH}/leader", {"node": node})
+    while (now := _looked(open_admin, addresses)) is None or now.leader != node:
+        if time.monotonic() >= end:
+            raise DeadlineError(f"{node} does not lead after {timeout_s:g} s; see `headwater cluster status`")
+        time.sleep(_LOOK_S)
+    return now
+
+
+def _looked(open_admin: Callable[[str], Admin], addresses: Sequence[str]) -> ClusterStatus | None:
+    try:
+        return ask_cluster(open_admin, addresses)
+    except (ConnectError, DeadlineError, UnavailableError):
+        return None
 
 
 def _first(open_admin: Callable[[str], Admin], addresses: Sequence[str]) -> Report:

@@ -1,6 +1,6 @@
 """`headwater cluster`: three brokers that keep one log. Make one, look at it, try one out on this machine.
 
-`status` asks the admin listeners of the nodes; only `init` and the brokers themselves speak with etcd.
+`status` and `elect` ask the admin listeners of the nodes; only `init` and the brokers themselves speak with etcd.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import typer
 from broker_edge.admin import DEFAULT_ADMIN, Admin
 from broker_edge.broker import native
 from broker_edge.cluster_status import ClusterStatus, ask_cluster
+from broker_edge.cluster_status import elect as elect_leader
 from broker_edge.errors import HeadwaterError
 from broker_edge.local_cluster import LocalCluster
 from headwater_cli._options import JsonOption, TimeoutOption, finite
@@ -37,18 +38,21 @@ def _admins(texts: list[str] | None) -> list[str]:
     return [parsed_admin(text) or text for text in texts or [DEFAULT_ADMIN]]
 
 
+_AdminsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--admin",
+        envvar="HEADWATER_ADMIN",
+        metavar="ADDRESS",
+        show_default=False,
+        help="Admin of a node: http://host:port; repeatable, the first that answers names the others.",
+    ),
+]
+
+
 @app.command()
 def status(
-    admin: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--admin",
-            envvar="HEADWATER_ADMIN",
-            metavar="ADDRESS",
-            show_default=False,
-            help="Admin of a node: http://host:port; repeatable, the first that answers names the others.",
-        ),
-    ] = None,
+    admin: _AdminsOption = None,
     json: JsonOption = False,
     timeout: TimeoutOption = 5.0,
 ) -> None:
@@ -63,6 +67,24 @@ def status(
             say(f"{node}: {why}")
     if not found.is_whole:
         raise typer.Exit(1)
+
+
+@app.command()
+def elect(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The node that is to lead.", show_default=False)],
+    admin: _AdminsOption = None,
+    json: JsonOption = False,
+    timeout: TimeoutOption = 15.0,
+) -> None:
+    """Have the leader give the log to another node that is in sync, for example before its box is worked on.
+
+    Sessions are stored first, as at a stop, and nothing acknowledged is lost; clients connect again to the new leader.
+    If that does not take over within 2 s, the old one goes on."""
+    found = elect_leader(lambda address: Admin(address, timeout_s=timeout), _admins(admin), node, timeout_s=timeout)
+    if json:
+        put_json(_document(found))
+    else:
+        say(_sentence(found))
 
 
 def _document(found: ClusterStatus) -> dict[str, object]:
@@ -105,8 +127,8 @@ def init(
 ) -> None:
     """Make the cluster in etcd, and the file with the secret of its log. Once, before the nodes start; can be repeated.
 
-    Copy the file to the other nodes. If `data_dir` has the log of a broker that is stopped, the cluster goes on with it;
-    the folders of the other nodes are empty."""
+    Copy the file to the other nodes. If `data_dir` has the log of a broker that is stopped, the cluster goes on with
+    it; the folders of the other nodes are empty."""
     words = [f"--nodes={nodes}", *([] if config is None else [f"--config={config}"])]
     words += [word for setting in set_ or () for word in ("--set", setting)]
     raise typer.Exit(native().run(["cluster", "init", *words]))

@@ -1,4 +1,5 @@
-"""`headwater cluster status` against three admin listeners in memory: what it puts together, and its exit codes."""
+"""`headwater cluster status` and `elect` against three admin listeners in memory: what they put together and ask for,
+and their exit codes."""
 
 from __future__ import annotations
 
@@ -22,6 +23,8 @@ class Site:
     def __init__(self) -> None:
         self.reports: dict[str, dict[str, Any]] = {}
         self.at: dict[str, str] = {}
+        self.elects: list[tuple[str, str]] = []
+        self.obeys = True
 
     def report(self, node: str, *, leader: str | None = "n1", epoch: int = 7, synced: int = 10) -> None:
         role = "leader" if node == leader else "follower"
@@ -57,6 +60,18 @@ class Site:
                 found = site.answer(node) if self.path == "/api/v1/cluster" else None
                 body = json.dumps(found or {"error": "not_found", "message": "this broker is alone"}).encode()
                 self.send_response(200 if found else 404)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_PUT(self) -> None:
+                site.elects.append((node, self.path))
+                to = self.path.partition("?node=")[2]
+                if site.obeys:
+                    for name in site.reports:
+                        site.report(name, leader=to, epoch=8)
+                body = json.dumps({"from": node, "to": to, "epoch": 7}).encode()
+                self.send_response(202)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -185,3 +200,40 @@ def test_without_a_password_every_address_is_asked(site: Site, capsys: pytest.Ca
     _, _, err = _status(site, capsys, "--timeout", "0.2")
     assert "n3:" in err
     assert "it is not asked" not in err
+
+
+def _elect(site: Site, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["cluster", "elect", "--admin", site.at["n2"], *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_leader_is_asked_and_the_new_one_awaited(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _elect(site, capsys, "n3") == (0, "", "n3 leads in epoch 8; in sync: n1, n2, n3\n")
+    assert site.elects == [("n1", "/api/v1/cluster/leader?node=n3")]
+    code, out, _ = _elect(site, capsys, "n3", "--json")
+    assert (code, json.loads(out)["leader"]) == (0, "n3")
+    assert len(site.elects) == 1, "it leads already"
+
+
+def test_a_node_that_does_not_take_over_in_time_is_told(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.obeys = False
+    code, _, err = _elect(site, capsys, "n3", "--timeout", "0.3")
+    assert code == 124
+    assert "n3 does not lead after 0.3 s" in err
+
+
+def test_who_cannot_be_elected_is_told_before_anybody_is_asked(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = _elect(site, capsys, "n9")
+    assert code == 4
+    assert "n9 is no node of this cluster; its nodes are n1, n2, n3" in err
+    for node in ("n1", "n2", "n3"):
+        site.report(node, leader=None)
+    code, _, err = _elect(site, capsys, "n3")
+    assert code != 0
+    assert "nobody leads" in err
+    for node in ("n1", "n2", "n3"):
+        site.report(node)
+    site.at["n1"] = "http://127.0.0.1:9"
+    assert "cannot connect to http://127.0.0.1:9" in _elect(site, capsys, "n3")[2]
+    assert site.elects == []

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::keys::NodeKey;
 use super::report::Report;
+use super::transfer;
 
 /// Reports that may be asked for at once; more are refused.
 const ASKED_MAX: usize = 16;
@@ -38,6 +39,8 @@ pub struct News {
     /// The office could not be opened.
     pub has_failed: bool,
     pub ending: Ending,
+    /// A second one while this waits is refused.
+    pub transfer: Option<transfer::Asked>,
     pub asked: Vec<SyncSender<Report>>,
 }
 
@@ -73,6 +76,13 @@ impl Inbox {
             if news.asked.len() < ASKED_MAX {
                 news.asked.push(answer);
             }
+        });
+    }
+
+    /// Asks to give the log to another node. The answer is missing when another request waits, or the node has ended.
+    pub fn transfer(&self, asked: transfer::Asked) {
+        self.put(|news| {
+            news.transfer.get_or_insert(asked);
         });
     }
 

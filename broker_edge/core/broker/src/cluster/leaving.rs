@@ -9,7 +9,7 @@ use headwater_replica::Input;
 use super::node::{Node, Parts};
 
 /// A successor that is not ready within this time is given up by the state machine; then another is asked.
-const SUCCESSOR_MS: u64 = 2_100;
+pub(super) const SUCCESSOR_MS: u64 = 2_100;
 /// For everything. Then it stops as after a crash: others elect a leader themselves.
 const ALL_MS: u64 = 8_000;
 /// How long it waits until the leader has removed it from the in-sync set.

@@ -17,6 +17,7 @@ mod reopening;
 mod replicas;
 pub mod report;
 mod start;
+pub mod transfer;
 mod wake;
 
 pub use desk::Clients;

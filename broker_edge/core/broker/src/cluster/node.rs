@@ -19,12 +19,13 @@ use super::keys::NodeKey;
 use super::leaving::Leaving;
 use super::meta::Asker;
 use super::reopening::Reopening;
+use super::transfer::Transfer;
 use super::wake::LogWaker;
 use crate::broker::Elsewhere;
 
 /// The first step of a cluster has one shard: the whole log.
 pub const SHARD: ShardId = ShardId(0);
-/// While the node is about to stop, it looks this often how far others are.
+/// While the node is about to stop or gives the log away, it looks this often how far others are.
 const LEAVING_EVERY_MS: u64 = 20;
 
 /// Why a node has ended by itself.
@@ -59,6 +60,7 @@ pub struct Node {
     pub(super) elections: u64,
     pub(super) leaving: Option<Leaving>,
     pub(super) reopening: Reopening,
+    pub(super) transfer: Option<Transfer>,
     /// A socket may take more at once.
     has_more: bool,
     is_over: bool,
@@ -74,6 +76,7 @@ impl Node {
             elections: 0,
             leaving: None,
             reopening: Reopening::default(),
+            transfer: None,
             has_more: false,
             is_over: false,
         }
@@ -105,7 +108,8 @@ impl Node {
     fn wait(&mut self, waker: &LogWaker) -> io::Result<()> {
         let now = now_ms();
         let replica = self.parts.replica.deadline_ms(now);
-        let leaving = self.leaving.as_ref().map(|_| now + LEAVING_EVERY_MS);
+        let is_on_its_way = self.leaving.is_some() || self.transfer.is_some();
+        let leaving = is_on_its_way.then_some(now + LEAVING_EVERY_MS);
         let mesh = self.parts.mesh.deadline_ms();
         let due = [replica, mesh, leaving, self.reopening.due_ms()];
         let due = due.into_iter().flatten().min();
@@ -130,6 +134,7 @@ impl Node {
         self.parts.replica.tick(now);
         self.settle(now);
         self.leave_step(now);
+        self.transfer_step(now);
         self.reopen_step(now);
         let Parts { replica, mesh, .. } = &mut self.parts;
         self.has_more = mesh.flush(now, |to| Some((SHARD, replica.next_batches(to)?)));
@@ -173,13 +178,19 @@ impl Node {
         if news.has_failed {
             self.office_failed(now);
         }
+        if let Some(asked) = news.transfer {
+            self.begin_transfer(&asked);
+        }
         for answer in news.asked {
             // An error means that nobody waits for it any more.
             let _ = answer.try_send(self.report());
         }
         match news.ending {
             Ending::None => {}
-            Ending::HandOver if self.leaving.is_none() => self.begin_leaving(now),
+            Ending::HandOver if self.leaving.is_none() => {
+                self.transfer = None;
+                self.begin_leaving(now);
+            }
             Ending::HandOver => {}
             Ending::Stop => self.stop(now),
         }
@@ -213,8 +224,9 @@ impl Node {
         }
     }
 
-    fn tell_elsewhere(&self) {
-        self.parts.desk.tell(self.elsewhere(self.leader.as_ref()));
+    pub(super) fn tell_elsewhere(&self) {
+        let next = self.transfers_to().or(self.leader.as_ref());
+        self.parts.desk.tell(self.elsewhere(next));
     }
 
     /// Carries out what the replica wants, in order, until it wants nothing more.
@@ -274,13 +286,13 @@ impl Node {
                 self.elections += 1;
                 tracing::info!(epoch = epoch.0, "this node begins to serve clients");
                 self.reopening.cancel();
-                // One that is about to stop has stored what clients left, and opens no more.
-                if self.leaving.is_none() {
+                // One that is about to stop or gives the log away has stored what clients left.
+                if self.leaving.is_none() && self.transfer.is_none() {
                     self.parts.desk.open();
                 }
             }
             // It gives the log away.
-            Office::Pause if self.leaving.is_some() => {}
+            Office::Pause if self.leaving.is_some() || self.transfer.is_some() => {}
             Office::Pause => {
                 tracing::warn!(
                     "a node of the in-sync set is not heard, so no record is acknowledged for now"
@@ -288,6 +300,7 @@ impl Node {
             }
             Office::Close => {
                 self.reopening.cancel();
+                self.transfer = None;
                 let leader = next.cloned().flatten();
                 self.parts.desk.leave(self.elsewhere(leader.as_ref()));
             }

@@ -13,3 +13,4 @@ mod failover;
 mod founding;
 mod office;
 mod site;
+mod transfer;

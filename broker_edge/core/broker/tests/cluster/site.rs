@@ -278,6 +278,12 @@ impl Node {
         Some(http::text(admin, "GET", path))
     }
 
+    /// Asks it to give the log to another node.
+    pub fn elect(&self, to: &str) -> (u16, Value) {
+        let path = format!("/api/v1/cluster/leader?node={to}");
+        http::json(self.running().admin, "PUT", &path)
+    }
+
     pub fn report(&self) -> Option<Value> {
         let (code, text) = self.get("/api/v1/cluster")?;
         (code == 200).then(|| serde_json::from_str(&text).unwrap())
