@@ -38,6 +38,10 @@ impl Local {
         edges: Edges,
         bytes: &[u8],
     ) -> Result<(), ChunkError> {
+        if bytes.is_empty() && edges.first && edges.last && self.run.is_none() {
+            // Only the marks are told.
+            return Ok(());
+        }
         let owed = bytes.len() as u32;
         let mut run = match (edges.first, self.run.take()) {
             (true, None) => Run {

@@ -105,11 +105,15 @@ impl Node {
         }
     }
 
+    /// It is about to stop, or an operator has named another leader.
+    pub(super) fn gives_away(&self) -> bool {
+        self.leaving.is_some() || self.transfer.is_some()
+    }
+
     fn wait(&mut self, waker: &LogWaker) -> io::Result<()> {
         let now = now_ms();
         let replica = self.parts.replica.deadline_ms(now);
-        let is_on_its_way = self.leaving.is_some() || self.transfer.is_some();
-        let leaving = is_on_its_way.then_some(now + LEAVING_EVERY_MS);
+        let leaving = self.gives_away().then_some(now + LEAVING_EVERY_MS);
         let mesh = self.parts.mesh.deadline_ms();
         let due = [replica, mesh, leaving, self.reopening.due_ms()];
         let due = due.into_iter().flatten().min();
@@ -287,12 +291,11 @@ impl Node {
                 tracing::info!(epoch = epoch.0, "this node begins to serve clients");
                 self.reopening.cancel();
                 // One that is about to stop or gives the log away has stored what clients left.
-                if self.leaving.is_none() && self.transfer.is_none() {
+                if !self.gives_away() {
                     self.parts.desk.open();
                 }
             }
-            // It gives the log away.
-            Office::Pause if self.leaving.is_some() || self.transfer.is_some() => {}
+            Office::Pause if self.gives_away() => {}
             Office::Pause => {
                 tracing::warn!(
                     "a node of the in-sync set is not heard, so no record is acknowledged for now"

@@ -80,8 +80,8 @@ impl Reopening {
 
 impl Node {
     pub(super) fn office_failed(&mut self, now: u64) {
-        // One that is about to stop gives the log away in any case.
-        if self.leaving.is_none() && self.parts.replica.shard().is_leading() {
+        // One that gives the log away does so in any case.
+        if !self.gives_away() && self.parts.replica.shard().is_leading() {
             self.reopening.failed(now);
         }
     }

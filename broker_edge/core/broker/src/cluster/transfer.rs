@@ -53,6 +53,7 @@ impl Node {
         let begun = self.may_transfer(&asked.to).map(|to| {
             tracing::info!(to = %to.node, "an operator has asked to give the log to another node");
             self.transfer = Some(Transfer { to, asked_ms: None });
+            self.reopening.cancel();
             // Where the leader will be, if all goes well.
             self.tell_elsewhere();
             if self.parts.desk.is_busy() {
@@ -81,7 +82,7 @@ impl Node {
         if parts.replica.me().node == *to {
             return Err(Refusal::Leads(name));
         }
-        if self.leaving.is_some() || self.transfer.is_some() {
+        if self.gives_away() {
             return Err(Refusal::Busy);
         }
         if !key.in_sync.iter().any(|member| member.node == *to) {
