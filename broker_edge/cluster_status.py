@@ -23,6 +23,8 @@ from broker_edge.errors import (
 
 PATH = "/api/v1/cluster"
 _LOOK_S = 0.1
+CLOCKS_APART_MS = 10_000
+"""As the nodes: more than two of them need to tell each other their time."""
 Report = Mapping[str, Any]
 
 
@@ -58,6 +60,13 @@ class ClusterStatus:
     def is_whole(self) -> bool:
         """Whether somebody leads, all nodes answer, and all are in sync."""
         return self.leader is not None and not self.silent and set(self.in_sync) == set(self.nodes)
+
+    @property
+    def clocks_apart(self) -> Mapping[str, int]:
+        """Milliseconds by which the clock of a node was ahead of the leader's when the two were linked, where that is
+        much. Of the newest node instead of the leader while nobody leads."""
+        ahead = {name: int(at.get("clock_ahead_ms") or 0) for name, at in self.newest["nodes"].items()}
+        return {name: ms for name, ms in sorted(ahead.items()) if abs(ms) > CLOCKS_APART_MS}
 
     def lag(self, node: str) -> int | None:
         """Records that the leader has and the disk of this node does not, in all partitions; None if that is not

@@ -25,6 +25,7 @@ class Site:
         self.at: dict[str, str] = {}
         self.elects: list[tuple[str, str]] = []
         self.obeys = True
+        self.clock_ahead_ms: dict[str, int | None] = {}
 
     def report(self, node: str, *, leader: str | None = "n1", epoch: int = 7, synced: int = 10) -> None:
         role = "leader" if node == leader else "follower"
@@ -46,7 +47,12 @@ class Site:
         if report is None:
             return None
         places = {
-            name: {"admin": address, "mqtt": f"{name}:1883", "flight": f"grpc://{name}:8815"}
+            name: {
+                "admin": address,
+                "mqtt": f"{name}:1883",
+                "flight": f"grpc://{name}:8815",
+                "clock_ahead_ms": self.clock_ahead_ms.get(name),
+            }
             for name, address in self.at.items()
         }
         return {"nodes": places, **report}
@@ -126,6 +132,24 @@ def test_the_answer_of_the_highest_epoch_counts(site: Site, capsys: pytest.Captu
     assert code == 0
     assert (found["leader"], found["epoch"], found["whole"]) == ("n3", 8, True)
     assert found["nodes"]["n1"]["epoch"] == 7
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "says"),
+    [
+        (3_600_000, "n2: its clock is 3600 s ahead of that of n1; set both by NTP"),
+        (-3_600_000, "n2: its clock is 3600 s behind that of n1; set both by NTP"),
+        (10_000, None),
+        (None, None),
+    ],
+)
+def test_a_clock_that_is_far_off_is_said_and_fails_nothing(
+    site: Site, capsys: pytest.CaptureFixture[str], ahead_ms: int | None, says: str | None
+) -> None:
+    site.clock_ahead_ms["n2"] = ahead_ms
+    code, _, err = _status(site, capsys)
+    said = [line for line in err.splitlines() if "clock" in line]
+    assert (code, said) == (0, [says] if says else [])
 
 
 def test_a_node_that_does_not_answer_is_named_and_fails_the_command(

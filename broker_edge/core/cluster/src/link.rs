@@ -5,10 +5,12 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
+
 use crate::breaker::WrongPeer;
 use crate::frames::{
     Addressed, Decoded, Frame, FrameError, HEAD_BYTES, HELLO_BYTES_MAX, Hello, VERSION, decode,
-    encode,
+    encode, encode_but_batches,
 };
 use crate::marks::{Member, Node, ShardId, Starts};
 
@@ -40,6 +42,8 @@ pub enum Came {
     Peer {
         member: Member,
         starts: Starts,
+        /// Its wall clock when it made the `Hello`.
+        clock_ms: u64,
     },
     Frame(ShardId, Frame),
 }
@@ -54,13 +58,15 @@ pub struct Link {
     dialled: Option<Node>,
     opened_ms: u64,
     peer: Option<(Member, Starts)>,
+    /// What came is `taken..filled`; behind it is room.
     received: Vec<u8>,
-    /// The first of them are taken.
     taken: usize,
+    filled: usize,
     control: VecDeque<Vec<u8>>,
     control_bytes: usize,
-    /// What the socket is taking, from `sent` on.
+    /// What the socket is taking, and batches behind it, from `sent` on.
     sending: Vec<u8>,
+    batches: Bytes,
     sent: usize,
 }
 
@@ -82,9 +88,11 @@ impl Link {
             peer: None,
             received: Vec::new(),
             taken: 0,
+            filled: 0,
             control: VecDeque::new(),
             control_bytes: 0,
             sending,
+            batches: Bytes::new(),
             sent: 0,
         }
     }
@@ -122,23 +130,29 @@ impl Link {
         needs.saturating_sub(self.rest().len()).max(1)
     }
 
-    /// Bytes that may be received now.
-    #[must_use]
-    pub fn room(&self, bytes_max: usize) -> usize {
-        match self.peer {
+    /// Where the socket puts what comes next, and at most `bytes_max`. Of a peer that is not known no more than a
+    /// `Hello` is buffered.
+    pub fn room(&mut self, bytes_max: usize) -> &mut [u8] {
+        self.received.copy_within(self.taken..self.filled, 0);
+        self.filled -= std::mem::take(&mut self.taken);
+        let bytes = match self.peer {
             Some(_) => bytes_max,
-            None => bytes_max.min(HELLO_BYTES_MAX.saturating_sub(self.rest().len())),
+            None => bytes_max.min(HELLO_BYTES_MAX.saturating_sub(self.filled)),
+        };
+        let end = self.filled + bytes;
+        if self.received.len() < end {
+            self.received.resize(end, 0);
         }
+        &mut self.received[self.filled..end]
     }
 
     fn rest(&self) -> &[u8] {
-        &self.received[self.taken..]
+        &self.received[self.taken..self.filled]
     }
 
-    /// Bytes came from the socket.
-    pub fn receive(&mut self, bytes: &[u8]) {
-        self.received.drain(..std::mem::take(&mut self.taken));
-        self.received.extend_from_slice(bytes);
+    /// So many bytes were put at the begin of [`Self::room`].
+    pub fn received(&mut self, bytes: usize) {
+        self.filled = (self.filled + bytes).min(self.received.len());
     }
 
     /// The next of what came, `None` when it is not whole yet.
@@ -182,6 +196,7 @@ impl Link {
         Ok(Came::Peer {
             member,
             starts: hello.starts,
+            clock_ms: hello.clock_ms,
         })
     }
 
@@ -202,17 +217,20 @@ impl Link {
         Ok(())
     }
 
-    /// What the socket is to take next; empty when there is nothing. `batches`: asked only when no control frame waits,
-    /// and not before the peer is known.
-    pub fn to_send(&mut self, batches: impl FnOnce() -> Option<(ShardId, Frame)>) -> &[u8] {
-        if self.sent == self.sending.len() {
+    /// What the socket is to take next, one behind the other; both empty when there is nothing. `batches`: asked only
+    /// when no control frame waits, and not before the peer is known.
+    pub fn to_send(&mut self, batches: impl FnOnce() -> Option<(ShardId, Frame)>) -> [&[u8]; 2] {
+        if self.sent == self.sending.len() + self.batches.len() {
             self.sending.clear();
+            self.batches = Bytes::new();
             self.sent = 0;
             if self.peer.is_some() {
                 self.fill(batches);
             }
         }
-        &self.sending[self.sent..]
+        let of_batches = self.sent.saturating_sub(self.sending.len());
+        let head = self.sent - of_batches;
+        [&self.sending[head..], &self.batches[of_batches..]]
     }
 
     fn fill(&mut self, batches: impl FnOnce() -> Option<(ShardId, Frame)>) {
@@ -223,13 +241,13 @@ impl Link {
         if self.sending.is_empty()
             && let Some((shard, frame)) = batches()
         {
-            encode(&Addressed { shard, frame }, &mut self.sending);
+            self.batches = encode_but_batches(&Addressed { shard, frame }, &mut self.sending);
         }
     }
 
     /// The socket took this many bytes of [`Self::to_send`].
     pub fn sent(&mut self, bytes: usize) {
-        self.sent = (self.sent + bytes).min(self.sending.len());
+        self.sent = (self.sent + bytes).min(self.sending.len() + self.batches.len());
     }
 }
 

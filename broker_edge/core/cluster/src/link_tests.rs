@@ -15,6 +15,7 @@ fn hello(name: &str) -> Hello {
         node: node(name),
         disk: DiskId(name.len() as u64),
         starts: Starts(3),
+        clock_ms: 9,
     }
 }
 
@@ -25,17 +26,29 @@ fn pair() -> (Link, Link) {
     (dialled, accepted)
 }
 
+/// What the socket is to take next, as one.
+fn to_send(link: &mut Link, batches: impl FnOnce() -> Option<(ShardId, Frame)>) -> Vec<u8> {
+    link.to_send(batches).concat()
+}
+
+/// At most `step` bytes come, as many as there is room for.
+fn put(link: &mut Link, bytes: &[u8], step: usize) -> usize {
+    let room = link.room(step);
+    let count = bytes.len().min(room.len());
+    room[..count].copy_from_slice(&bytes[..count]);
+    link.received(count);
+    count
+}
+
 fn carry(from: &mut Link, to: &mut Link, step: usize) -> Result<Vec<Came>, LinkError> {
     let mut came = Vec::new();
     loop {
-        let bytes = from.to_send(|| None);
+        let bytes = to_send(from, || None);
         if bytes.is_empty() {
             return Ok(came);
         }
-        let count = bytes.len().min(step).min(to.room(step));
-        let bytes = bytes[..count].to_vec();
+        let count = put(to, &bytes, step);
         from.sent(count);
-        to.receive(&bytes);
         while let Some(next) = to.take()? {
             came.push(next);
         }
@@ -81,10 +94,37 @@ proptest! {
         }
         let first = carry(&mut a, &mut b, step).expect("sound");
         let member = Member { node: node("a"), disk: DiskId(1) };
-        prop_assert_eq!(first, [Came::Peer { member, starts: Starts(3) }]);
+        prop_assert_eq!(first, [Came::Peer { member, starts: Starts(3), clock_ms: 9 }]);
         carry(&mut b, &mut a, step).expect("sound");
         let frames: Vec<Came> = (0..count).map(|epoch| Came::Frame(ShardId(9), resign(epoch))).collect();
         prop_assert_eq!(carry(&mut a, &mut b, step).expect("sound"), frames);
+    }
+}
+
+proptest! {
+    #[test]
+    fn batches_come_as_they_were_sent_however_the_bytes_are_cut(
+        step in 1..5_000usize,
+        sizes in proptest::collection::vec(0..3_000usize, 1..8),
+    ) {
+        let (mut a, mut b) = pair();
+        carry(&mut a, &mut b, step).expect("sound");
+        carry(&mut b, &mut a, step).expect("sound");
+        let frames: Vec<_> = sizes.into_iter().map(batches).collect();
+        let mut waiting = frames.iter().cloned();
+        let mut came = Vec::new();
+        loop {
+            let bytes = to_send(&mut a, || waiting.next());
+            if bytes.is_empty() {
+                break;
+            }
+            a.sent(put(&mut b, &bytes, step));
+            while let Some(next) = b.take().expect("sound") {
+                came.push(next);
+            }
+        }
+        let whole: Vec<_> = frames.into_iter().map(|(shard, frame)| Came::Frame(shard, frame)).collect();
+        prop_assert_eq!(came, whole);
     }
 }
 
@@ -92,20 +132,26 @@ proptest! {
 fn control_frames_go_before_batches_and_batches_are_asked_for_one_at_a_time() {
     let (mut a, mut b) = pair();
     carry(&mut a, &mut b, 4_096).expect("sound");
-    let asked = a.to_send(|| panic!("no peer is known"));
+    let asked = to_send(&mut a, || panic!("no peer is known"));
     assert!(asked.is_empty());
     carry(&mut b, &mut a, 4_096).expect("sound");
     a.send(ShardId(0), resign(1)).expect("room");
-    let control = a.to_send(|| panic!("a control frame waits")).len();
+    let control = to_send(&mut a, || panic!("a control frame waits")).len();
     a.sent(control);
-    let whole = a.to_send(|| Some(batches(1_000))).len();
+    let whole = to_send(&mut a, || Some(batches(1_000))).len();
     assert!(whole > 1_000);
     a.sent(10);
     // A frame that has begun is finished before anything else.
     a.send(ShardId(0), resign(2)).expect("room");
-    assert_eq!(a.to_send(|| panic!("one is being sent")).len(), whole - 10);
+    assert_eq!(
+        to_send(&mut a, || panic!("one is being sent")).len(),
+        whole - 10
+    );
     a.sent(whole - 10);
-    assert_eq!(a.to_send(|| panic!("a control frame waits")).len(), control);
+    assert_eq!(
+        to_send(&mut a, || panic!("a control frame waits")).len(),
+        control
+    );
 }
 
 #[test]
@@ -157,11 +203,11 @@ fn what_is_wrong_on_a_link_closes_it() {
     };
     let mut bytes = Vec::new();
     encode(&again, &mut bytes);
-    a.receive(&bytes);
+    put(&mut a, &bytes, 512);
     assert_eq!(a.take(), Err(LinkError::SecondHello(node("b"))));
 
     let (mut a, _) = pair();
-    a.receive(b"GET / HTTP/1.1\r\n");
+    put(&mut a, b"GET / HTTP/1.1\r\n", 512);
     let said = a.take().expect_err("no frame begins so").to_string();
     assert!(
         said.starts_with("the peer 10.0.0.2:7400 sent what no version"),
@@ -171,13 +217,12 @@ fn what_is_wrong_on_a_link_closes_it() {
 
 #[test]
 fn before_its_hello_a_peer_fills_no_more_than_the_room_of_one() {
-    let (a, mut b) = pair();
-    assert_eq!((a.room(1 << 20), a.wants()), (HELLO_BYTES_MAX, HEAD_BYTES));
-    b.receive(&[0xff; 3]);
-    assert_eq!(
-        (b.room(1 << 20), b.wants()),
-        (HELLO_BYTES_MAX - 3, HEAD_BYTES - 3)
-    );
+    let (mut a, mut b) = pair();
+    assert_eq!(a.room(1 << 20).len(), HELLO_BYTES_MAX);
+    assert_eq!(a.wants(), HEAD_BYTES);
+    put(&mut b, &[0xff; 3], 512);
+    assert_eq!(b.room(1 << 20).len(), HELLO_BYTES_MAX - 3);
+    assert_eq!(b.wants(), HEAD_BYTES - 3);
 }
 
 #[test]

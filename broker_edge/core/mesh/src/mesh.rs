@@ -27,10 +27,15 @@ const READ_BYTES: usize = 64 << 10;
 /// Connections that have not named their peer yet. A cluster has three nodes, so more are strangers.
 const UNNAMED_MAX: usize = 16;
 
+/// Unix milliseconds.
+pub type WallClock = Box<dyn Fn() -> u64 + Send>;
+
 /// What a mesh is made of.
 pub struct Setup {
-    /// What this node says of itself.
+    /// What this node says of itself; each connection sets its `clock_ms`.
     pub hello: Hello,
+    /// The wall clock, Unix milliseconds.
+    pub clock_ms: WallClock,
     /// Bound, of this node.
     pub listener: std::net::TcpListener,
     /// The other nodes, with `host:port` of their listeners.
@@ -76,6 +81,7 @@ struct Conn {
 
 pub struct Mesh {
     hello: Hello,
+    clock_ms: WallClock,
     tls: Option<Tls>,
     poll: Poll,
     waker: Arc<Waker>,
@@ -85,7 +91,6 @@ pub struct Mesh {
     peers: BTreeMap<Node, Peer>,
     conns: BTreeMap<Token, Conn>,
     next_token: usize,
-    buffer: Vec<u8>,
     events: Vec<MeshEvent>,
     random: u64,
 }
@@ -96,6 +101,7 @@ impl Mesh {
     pub fn new(setup: Setup) -> io::Result<Self> {
         let Setup {
             hello,
+            clock_ms,
             listener,
             peers,
             tls,
@@ -113,6 +119,7 @@ impl Mesh {
         Ok(Self {
             random: hello.disk.0 ^ hello.starts.0 | 1,
             hello,
+            clock_ms,
             tls,
             poll,
             waker,
@@ -121,7 +128,6 @@ impl Mesh {
             peers: peers.collect(),
             conns: BTreeMap::new(),
             next_token: LISTENER.0 + 1,
-            buffer: vec![0; READ_BYTES],
             events: Vec::new(),
         })
     }
@@ -136,6 +142,12 @@ impl Mesh {
     #[must_use]
     pub fn is_linked(&self, node: &Node) -> bool {
         self.peers.get(node).is_some_and(|peer| peer.link.is_some())
+    }
+
+    /// How far the wall clock of this node was ahead of ours when it was linked last.
+    #[must_use]
+    pub fn clock_ahead_ms(&self, node: &Node) -> Option<i64> {
+        self.peers.get(node)?.clock_ahead_ms
     }
 
     /// Why a peer is not tried at present.
@@ -247,9 +259,13 @@ impl Mesh {
             .register(socket.tcp_mut(), token, interest)?;
         self.next_token += 1;
         let is_dialled = dialled.is_some();
+        let hello = Hello {
+            clock_ms: (self.clock_ms)(),
+            ..self.hello.clone()
+        };
         let conn = Conn {
             socket,
-            link: Link::new(self.hello.clone(), from, dialled.clone(), now_ms),
+            link: Link::new(hello, from, dialled.clone(), now_ms),
             dialled,
             connect_by_ms: is_dialled.then_some(now_ms + CONNECT_MS),
             is_readable: false,
@@ -266,12 +282,10 @@ impl Mesh {
             && conn.connect_by_ms.is_none()
             && left > 0
         {
-            let room = conn.link.room(self.buffer.len());
-            let read = conn.socket.read(&mut self.buffer[..room.max(1)]);
-            match read {
+            match conn.socket.read(conn.link.room(READ_BYTES)) {
                 Ok(Received::Bytes(count)) => {
                     left = left.saturating_sub(count);
-                    conn.link.receive(&self.buffer[..count]);
+                    conn.link.received(count);
                     self.take_all(token, now_ms);
                 }
                 Ok(Received::Nothing) => conn.is_readable = false,
@@ -285,8 +299,12 @@ impl Mesh {
         while let Some(conn) = self.conns.get_mut(&token) {
             match conn.link.take() {
                 Ok(None) => return,
-                Ok(Some(Came::Peer { member, starts })) => {
-                    self.named(token, member, starts, now_ms)
+                Ok(Some(Came::Peer {
+                    member,
+                    starts,
+                    clock_ms,
+                })) => {
+                    self.named(token, (member, starts), clock_ms, now_ms);
                 }
                 Ok(Some(Came::Frame(shard, frame))) => {
                     if let Some(from) = conn.link.peer().cloned() {
@@ -299,7 +317,13 @@ impl Mesh {
     }
 
     /// The peer of a connection is known: this is its link from now on.
-    fn named(&mut self, token: Token, member: Member, starts: Starts, now_ms: u64) {
+    fn named(
+        &mut self,
+        token: Token,
+        (member, starts): (Member, Starts),
+        clock_ms: u64,
+        now_ms: u64,
+    ) {
         if let Err(wrong) = self.check_certificate(token, &member.node) {
             return self.fail(token, LinkError::Wrong(wrong), now_ms);
         }
@@ -320,6 +344,7 @@ impl Mesh {
             self.events.push(MeshEvent::Unlinked { peer: before });
         }
         tracing::info!(peer = %member, "linked");
+        peer.compare_clocks(clock_ms, (self.clock_ms)());
         self.events.push(MeshEvent::Linked {
             peer: member,
             starts,
@@ -460,11 +485,12 @@ impl Mesh {
         let mut left = TURN_BYTES_MAX;
         while left > 0 {
             let member = conn.link.peer().cloned();
-            let bytes = conn.link.to_send(|| batches(member.as_ref()?));
-            if bytes.is_empty() {
+            let parts = conn.link.to_send(|| batches(member.as_ref()?));
+            let offered = parts.map(<[u8]>::len).iter().sum();
+            if offered == 0 {
                 return Ok(false);
             }
-            let (offered, taken) = (bytes.len(), conn.socket.write(bytes)?);
+            let taken = conn.socket.write(parts)?;
             conn.link.sent(taken);
             left = left.saturating_sub(taken);
             if taken < offered {

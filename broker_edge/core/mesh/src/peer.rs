@@ -28,6 +28,8 @@ pub struct Peer {
     pub probes_left: u8,
     /// When the next of them is due.
     pub probe_ms: u64,
+    /// How far its wall clock was ahead of ours when it was linked last.
+    pub clock_ahead_ms: Option<i64>,
     /// What was logged last about this peer, so that it is said once.
     pub said: String,
 }
@@ -36,6 +38,8 @@ pub struct Peer {
 /// tried again, each time after twice as long.
 const PROBES: u8 = 8;
 const PROBE_MS: u64 = 10;
+/// More than a `Hello` can be on its way.
+pub const CLOCKS_APART_MS: u64 = 10_000;
 
 impl Peer {
     /// The link was lost.
@@ -85,7 +89,20 @@ impl Peer {
             last: None,
             probes_left: 0,
             probe_ms: 0,
+            clock_ahead_ms: None,
             said: String::new(),
+        }
+    }
+
+    /// Nothing of the protocol needs equal clocks, but times of records come from the leader.
+    pub fn compare_clocks(&mut self, theirs_ms: u64, ours_ms: u64) {
+        let ahead_ms = i128::from(theirs_ms) - i128::from(ours_ms);
+        let ahead_ms = ahead_ms.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        let before = self.clock_ahead_ms.replace(ahead_ms);
+        if let Some(sentence) = clocks_apart(ahead_ms)
+            && before.and_then(clocks_apart).is_none()
+        {
+            tracing::warn!(peer = %self.node, "{sentence}");
         }
     }
 
@@ -96,6 +113,19 @@ impl Peer {
             sentence.clone_into(&mut self.said);
         }
     }
+}
+
+/// A sentence if it is too much.
+fn clocks_apart(ahead_ms: i64) -> Option<String> {
+    let apart_ms = ahead_ms.unsigned_abs();
+    let side = if ahead_ms > 0 { "ahead of" } else { "behind" };
+    (apart_ms > CLOCKS_APART_MS).then(|| {
+        let seconds = apart_ms / 1_000;
+        format!(
+            "the clock of this peer is {seconds} s {side} the one here, and records get the time of whoever leads: have \
+             NTP set both clocks"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -125,6 +155,28 @@ mod tests {
         assert_eq!(peer.due_ms(false), Some(10_310));
         peer.breaker.failed(10_300, u64::MAX);
         assert_eq!(peer.due_ms(true), Some(10_310));
+    }
+
+    #[test]
+    fn a_clock_that_is_an_hour_off_is_said_with_its_side() {
+        let (hour, small) = (3_600_000, CLOCKS_APART_MS as i64);
+        let ahead = clocks_apart(hour).expect("a sentence");
+        assert!(ahead.starts_with("the clock of this peer is 3600 s ahead of the one here, "));
+        let behind = clocks_apart(-hour).expect("a sentence");
+        assert!(behind.starts_with("the clock of this peer is 3600 s behind the one here, "));
+        assert!(clocks_apart(i64::MIN).is_some());
+        for ahead_ms in [-small, 0, small] {
+            assert_eq!(clocks_apart(ahead_ms), None);
+        }
+    }
+
+    #[test]
+    fn a_clock_that_no_number_holds_is_the_largest_one_apart() {
+        let mut peer = lost();
+        peer.compare_clocks(u64::MAX, 0);
+        assert_eq!(peer.clock_ahead_ms, Some(i64::MAX));
+        peer.compare_clocks(0, u64::MAX);
+        assert_eq!(peer.clock_ahead_ms, Some(i64::MIN));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A TCP socket, plain or with TLS, that never blocks.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,13 +120,14 @@ impl Socket {
         }
     }
 
-    /// How much of these bytes was taken; 0 when the socket is full.
+    /// How much of these bytes was taken, of both parts together; 0 when the socket is full.
     ///
     /// # Errors
     /// The connection failed.
-    pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    pub fn write(&mut self, parts: [&[u8]; 2]) -> io::Result<usize> {
+        let parts = parts.map(IoSlice::new);
         let Some(tls) = &mut self.tls else {
-            return taken(self.tcp.write(bytes));
+            return taken(self.tcp.write_vectored(&parts));
         };
         // Encrypted bytes that the socket has not taken yet go first, and bound what is buffered.
         if tls.wants_write() && !flushed(tls, &mut self.tcp)? {
@@ -136,7 +137,7 @@ impl Socket {
         if tls.is_handshaking() {
             return Ok(0);
         }
-        let count = tls.writer().write(bytes)?;
+        let count = tls.writer().write_vectored(&parts)?;
         flushed(tls, &mut self.tcp)?;
         Ok(count)
     }

@@ -64,6 +64,8 @@ pub struct Address {
     #[serde(flatten)]
     pub at: NodeKey,
     pub linked: bool,
+    /// How far its clock was ahead of this node's when it was linked last, in ms.
+    pub clock_ahead_ms: Option<i64>,
 }
 
 pub fn trust(trust: Trust) -> &'static str {
@@ -105,6 +107,7 @@ impl super::node::Node {
             let address = Address {
                 at: at.clone(),
                 linked: self.parts.mesh.is_linked(name),
+                clock_ahead_ms: self.parts.mesh.clock_ahead_ms(name),
             };
             (name.to_string(), address)
         });

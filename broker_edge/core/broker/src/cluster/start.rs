@@ -10,7 +10,7 @@ use headwater_cluster::frames::{Hello, VERSION};
 use headwater_cluster::marks::{Epoch, Node as Name, Offset};
 use headwater_cluster::member_key::MemberKey;
 use headwater_etcd::{Client, OptionsError};
-use headwater_log::{Log, LogConfig, RecoveryReport, Seams, Secret};
+use headwater_log::{Clock, Log, LogConfig, RecoveryReport, Seams, Secret};
 use headwater_mesh::{Mesh, Tls};
 use headwater_replica::{Replica, Setup, StartError};
 use parking_lot::Mutex;
@@ -71,6 +71,7 @@ pub struct Joined {
     runtime: Runtime,
     store: Client,
     replica: Replica,
+    clock: Arc<dyn Clock>,
     place: Place,
     inbox: Arc<Inbox>,
 }
@@ -110,7 +111,8 @@ pub fn join(options: Options, log: LogConfig) -> Result<(Joined, RecoveryReport)
         begin_anew_at: options.begin_anew_at.clone(),
         rules: mistakes::rules(),
     };
-    let (replica, report) = Replica::start(setup, &Seams::system(), now_ms())?;
+    let seams = Seams::system();
+    let (replica, report) = Replica::start(setup, &seams, now_ms())?;
     let mine = MemberKey {
         disk: replica.me().disk,
         starts: replica.starts(),
@@ -147,6 +149,7 @@ pub fn join(options: Options, log: LogConfig) -> Result<(Joined, RecoveryReport)
         runtime,
         store,
         replica,
+        clock: seams.clock,
         place,
         inbox,
     };
@@ -189,9 +192,12 @@ impl Joined {
             node: self.options.node.clone(),
             disk: self.replica.me().disk,
             starts: self.replica.starts(),
+            clock_ms: 0,
         };
+        let clock = self.clock;
         let mesh = Mesh::new(headwater_mesh::Setup {
             hello,
+            clock_ms: Box::new(move || u64::try_from(clock.now_us() / 1_000).unwrap_or(0)),
             listener,
             peers: Vec::new(),
             tls: self.options.tls.clone(),

@@ -242,6 +242,7 @@ fn body(kind: u8, from: &mut In<'_>) -> Result<Frame, FrameError> {
             node: from.name()?,
             disk: DiskId(from.u64()?),
             starts: Starts(from.u64()?),
+            clock_ms: from.u64()?,
         }),
         2 => Frame::Beacon {
             epoch: from.epoch()?,

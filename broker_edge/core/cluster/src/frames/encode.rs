@@ -1,5 +1,7 @@
 //! Frames to bytes.
 
+use bytes::Bytes;
+
 use super::{
     Addressed, CHUNK_BYTES_MAX, FRAME_BYTES_MAX, Frame, Hello, PARTITIONS_MAX, Told, VERSION,
 };
@@ -54,20 +56,32 @@ impl Out<'_> {
 /// # Panics
 /// If the frame is longer than a peer accepts. Callers know the limits, so this is a mistake in the code.
 pub fn encode(addressed: &Addressed, out: &mut Vec<u8>) {
+    let batches = encode_but_batches(addressed, out);
+    out.extend_from_slice(&batches);
+}
+
+/// Appends a frame but the bytes of its batches. They come behind it, and are not copied.
+///
+/// # Panics
+/// As [`encode`].
+pub fn encode_but_batches(addressed: &Addressed, out: &mut Vec<u8>) -> Bytes {
+    let batches = match &addressed.frame {
+        Frame::Batches { bytes, .. } => bytes.clone(),
+        _ => Bytes::new(),
+    };
     let at = out.len();
     out.extend_from_slice(&[0; 8]);
     out.push(addressed.frame.kind());
     out.push(VERSION);
     out.extend_from_slice(&addressed.shard.0.to_le_bytes());
     body(&addressed.frame, &mut Out(out));
-    assert!(
-        out.len() - at <= FRAME_BYTES_MAX,
-        "a frame within its limit"
-    );
-    let length = (out.len() - at - 4) as u32;
-    let sum = crc32c::crc32c(&out[at + 8..]);
+    let whole = out.len() - at + batches.len();
+    assert!(whole <= FRAME_BYTES_MAX, "a frame within its limit");
+    let length = (whole - 4) as u32;
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&out[at + 8..]), &batches);
     out[at..at + 4].copy_from_slice(&length.to_le_bytes());
     out[at + 4..at + 8].copy_from_slice(&sum.to_le_bytes());
+    batches
 }
 
 fn body(frame: &Frame, out: &mut Out<'_>) {
@@ -138,7 +152,6 @@ fn body(frame: &Frame, out: &mut Out<'_>) {
             out.told(told);
             out.u8(u8::from(edges.first) | (u8::from(edges.last) << 1));
             out.u32(bytes.len() as u32);
-            out.0.extend_from_slice(bytes);
         }
         Frame::Synced {
             stamp,
@@ -203,4 +216,5 @@ fn hello(hello: &Hello, out: &mut Out<'_>) {
     out.name(&hello.node);
     out.u64(hello.disk.0);
     out.u64(hello.starts.0);
+    out.u64(hello.clock_ms);
 }

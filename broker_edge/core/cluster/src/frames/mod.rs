@@ -9,7 +9,7 @@ mod encode;
 mod tests;
 
 pub use decode::{Decoded, FrameError, decode};
-pub use encode::encode;
+pub use encode::{encode, encode_but_batches};
 
 use bytes::Bytes;
 
@@ -39,6 +39,8 @@ pub struct Hello {
     pub node: Node,
     pub disk: crate::marks::DiskId,
     pub starts: Starts,
+    /// The sender's wall clock, Unix milliseconds.
+    pub clock_ms: u64,
 }
 
 /// A partition of a `Follow`, in the order of the shard's partitions.

@@ -63,16 +63,17 @@ fn frames() -> impl Strategy<Value = Frame> {
             any::<[u8; 16]>(),
             name.clone(),
             name,
-            any::<[u64; 2]>()
+            any::<[u64; 3]>()
         )
             .prop_map(
-                |(versions, log_id, cluster, node, [disk, starts])| Frame::Hello(Hello {
+                |(versions, log_id, cluster, node, [disk, starts, clock_ms])| Frame::Hello(Hello {
                     versions,
                     log_id,
                     cluster,
                     node,
                     disk: DiskId(disk),
-                    starts: Starts(starts)
+                    starts: Starts(starts),
+                    clock_ms,
                 })
             ),
         (any::<[u64; 2]>(), few(tolds())).prop_map(|([epoch, sent_ms], told)| Frame::Beacon {
@@ -300,6 +301,7 @@ fn a_hello_fits_its_limit() {
         node: name,
         disk: DiskId(1),
         starts: Starts(1),
+        clock_ms: 1,
     };
     assert!(
         bytes_of(&Addressed {

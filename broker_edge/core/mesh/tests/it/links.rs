@@ -1,11 +1,14 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use headwater_cluster::frames::Hello;
 use headwater_cluster::link::HELLO_MS;
 use headwater_cluster::marks::Starts;
 use headwater_mesh::MeshEvent;
 
-use crate::support::{Clock, One, SHARD, batches, hello, listener, member, node, pair, resign};
+use crate::support::{
+    Clock, One, SHARD, batches, hello, listener, member, node, pair, pair_of, resign,
+};
 
 #[test]
 fn frames_arrive_in_order_and_control_frames_before_batches() {
@@ -48,6 +51,18 @@ fn frames_arrive_in_order_and_control_frames_before_batches() {
     b.mesh.send(&other, SHARD, resign(98), clock.0);
     clock.until(&mut [&mut a, &mut b], |both| !both[0].frames().is_empty());
     assert_eq!(a.frames(), [&resign(99)]);
+}
+
+#[test]
+fn each_knows_how_far_the_clock_of_the_other_is_ahead() {
+    let ahead = |name, ms| Hello {
+        clock_ms: ms,
+        ..hello(name)
+    };
+    let (a, b, _) = pair_of(ahead("a", 1_000), ahead("b", 3_601_000));
+    assert_eq!(a.mesh.clock_ahead_ms(&node("b")), Some(3_600_000));
+    assert_eq!(b.mesh.clock_ahead_ms(&node("a")), Some(-3_600_000));
+    assert_eq!(a.mesh.clock_ahead_ms(&node("c")), None);
 }
 
 /// Whoever of the two dials, both learn that the process is gone, and a new life is linked.

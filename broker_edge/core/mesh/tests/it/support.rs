@@ -23,6 +23,7 @@ pub fn hello(name: &str) -> Hello {
         node: node(name),
         disk: DiskId(u64::from(name.as_bytes()[0])),
         starts: Starts(1),
+        clock_ms: 0,
     }
 }
 
@@ -79,7 +80,9 @@ impl One {
         tls: Option<Tls>,
     ) -> One {
         let peers = peers.iter().map(|(name, at)| (node(name), at.clone()));
+        let hello_ms = hello.clock_ms;
         let mesh = Mesh::new(Setup {
+            clock_ms: Box::new(move || hello_ms),
             hello,
             listener,
             peers: peers.collect(),
@@ -137,11 +140,15 @@ impl Clock {
 
 /// `a` and `b`, which know each other, and are linked.
 pub fn pair() -> (One, One, Clock) {
+    pair_of(hello("a"), hello("b"))
+}
+
+pub fn pair_of(hello_a: Hello, hello_b: Hello) -> (One, One, Clock) {
     let ((at_a, a), (at_b, b)) = (listener(), listener());
-    let mut one = One::new(hello("a"), at_a, &[("b", b.to_string())], None);
+    let mut one = One::new(hello_a, at_a, &[("b", b.to_string())], None);
     // The name of a host is looked up by a thread.
     let mut two = One::new(
-        hello("b"),
+        hello_b,
         at_b,
         &[("a", format!("localhost:{}", a.port()))],
         None,
