@@ -5,25 +5,25 @@ use std::net::SocketAddr;
 /// Why a configuration was refused. The text is meant for the operator as it is.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("cannot read {file}: {reason}")]
+    #[error("cannot read {}: {}", line(file), line(reason))]
     Unreadable { file: String, reason: String },
-    #[error("{place}: unknown key `{}`{}", key.escape_debug(), hint(nearest.as_deref(), known))]
+    #[error("{}: unknown key `{}`{}", line(place), key.escape_debug(), hint(nearest.as_deref(), known))]
     UnknownKey {
         place: String,
         key: String,
         nearest: Option<String>,
         known: Vec<String>,
     },
-    #[error("{place}: {reason}")]
+    #[error("{}: {}", line(place), line(reason))]
     Invalid { place: String, reason: String },
-    #[error("{key}: {value} is out of range; write a value between {min} and {max}")]
+    #[error("{}: {} is out of range; write a value between {min} and {max}", line(key), line(value))]
     OutOfRange {
         key: String,
         value: String,
         min: String,
         max: String,
     },
-    #[error("{key}: {reason}")]
+    #[error("{}: {}", line(key), line(reason))]
     BadValue { key: String, reason: String },
     #[error(
         "{key}: {bind} can be reached from other hosts and authentication is not configured; set `auth.password_file`, \
@@ -39,6 +39,15 @@ impl ConfigError {
             reason: reason.into(),
         }
     }
+}
+
+/// A value that is shown may have ends of lines, and characters that control a terminal.
+fn line(text: &str) -> String {
+    let shown = |one: char| match one.is_control() {
+        true => one.escape_debug().to_string(),
+        false => one.to_string(),
+    };
+    text.chars().map(shown).collect()
 }
 
 fn hint(nearest: Option<&str>, known: &[String]) -> String {
