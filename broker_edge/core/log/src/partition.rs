@@ -135,6 +135,12 @@ impl Partition {
         self.0.shared.status.state()
     }
 
+    /// Whether this replica follows a leader, or waits for one. Never of a log that is no replica.
+    #[must_use]
+    pub fn is_following(&self) -> bool {
+        self.0.shared.status.is_following()
+    }
+
     /// Why this replica may lack records that it once had on its disk, as its start has found. Nothing was changed: it
     /// takes no batches and does not lead until [`truncate`](Self::truncate) has cut it, which may be at its end.
     #[must_use]

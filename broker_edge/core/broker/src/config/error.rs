@@ -16,7 +16,11 @@ pub enum ConfigError {
     },
     #[error("{}: {}", line(place), line(reason))]
     Invalid { place: String, reason: String },
-    #[error("{}: {} is out of range; write a value between {min} and {max}", line(key), line(value))]
+    #[error(
+        "{}: {} is out of range; write a value between {min} and {max}",
+        line(key),
+        line(value)
+    )]
     OutOfRange {
         key: String,
         value: String,

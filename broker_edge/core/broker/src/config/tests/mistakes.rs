@@ -171,7 +171,10 @@ fn a_pipe_is_named_and_not_waited_for() {
 
 #[test]
 fn a_value_with_ends_of_lines_or_escapes_of_a_terminal_is_shown_in_one_line() {
-    for value in ["listeners.mqtt.bind=1\r\n2", "listeners.mqtt.bind=\u{1b}[2J"] {
+    for value in [
+        "listeners.mqtt.bind=1\r\n2",
+        "listeners.mqtt.bind=\u{1b}[2J",
+    ] {
         let said = sentence(with_set(&[value]));
         assert!(said.contains("is not an address"), "{said}");
         assert!(!said.chars().any(char::is_control), "{said:?}");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use headwater_log::{Gap, Offset, Partition};
+use headwater_log::{Epoch, Gap, Offset, Partition};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -172,12 +172,12 @@ fn row(
     let refused = |error| Refusal::from_read(partition, error);
     // The log start is read last, to be current. Retention may have passed this high watermark by then, so the answer
     // bounds the log start by it.
-    let high_watermark = partition.high_watermark();
+    let (epoch, high_watermark) = led(partition)?;
     let mut row = json!({
         "name": partition.name(),
         "class": partition.class().name(),
         "high_watermark": high_watermark.0,
-        "epoch": partition.epoch().0,
+        "epoch": epoch.0,
         "bytes": partition.size_bytes(),
     });
     if let Some(time_us) = time_us {
@@ -192,6 +192,16 @@ fn row(
     row["gaps"] = json!(gaps);
     row["gaps_left_out"] = json!(left_out);
     Ok(row)
+}
+
+/// The high watermark, and the epoch in which it was that of the leader. A leader that is deposed has the epoch of the
+/// next one a moment before it leaves its office: in that epoch readers may have been told of more.
+fn led(partition: &Partition) -> Result<(Epoch, Offset), Refusal> {
+    let (epoch, high_watermark) = (partition.epoch(), partition.high_watermark());
+    if partition.is_following() || partition.epoch() != epoch {
+        return Err(Refusal::not_leader(None));
+    }
+    Ok((epoch, high_watermark))
 }
 
 /// The lost offsets of a partition, ascending, and the number of older gaps left out of the list. Retention removed the
@@ -235,7 +245,32 @@ pub fn epoch_of_record_before(
 
 #[cfg(test)]
 mod tests {
-    use super::{ROW_BYTES, TopicRow};
+    use headwater_log::{Epoch, Log, LogConfig, LogId, Offset, ReplicaConfig, Seams};
+    use tonic::Status;
+
+    use super::{ROW_BYTES, TopicRow, led};
+
+    #[test]
+    fn a_deposed_leader_tells_no_high_watermark_in_the_epoch_of_the_next_one() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let mut config = LogConfig::new(dir.path());
+        config.expected_id = Some(LogId::from_bytes([7; 16]));
+        config.replica = Some(ReplicaConfig {
+            node: "n1".to_owned(),
+            committed: Vec::new(),
+            begin_anew_at: Vec::new(),
+            secret: None,
+            epoch: Epoch(0),
+        });
+        let (log, _) = Log::open(config, Seams::system()).expect("an empty folder");
+        let partition = &log.partitions()[0];
+        partition.lead(Epoch(1)).expect("it leads");
+        let told = led(partition).ok();
+        assert_eq!(told, Some((Epoch(1), Offset(0))));
+        partition.follow(Epoch(2)).expect("it follows");
+        let refused = led(partition).expect_err("another node leads");
+        assert!(Status::from(refused).message().contains("not_leader"));
+    }
 
     #[test]
     fn a_row_takes_no_more_memory_than_it_counts() {
