@@ -67,8 +67,16 @@ impl Clocked {
     /// Takes an event; `reaches_etcd` goes to the leader with the next answer to a beacon. Effects for timers are
     /// carried out in here.
     #[must_use]
-    pub fn handle(&mut self, event: Event, now_ms: u64, reaches_etcd: bool) -> Vec<Effect> {
+    pub fn handle(&mut self, mut event: Event, now_ms: u64, reaches_etcd: bool) -> Vec<Effect> {
         let mut out = Vec::new();
+        // Without etcd another leader cannot be named, and this one goes on as soon as the member is heard again.
+        if let Event::Frame {
+            frame: Frame::Beacon { is_stuck, .. },
+            ..
+        } = &mut event
+        {
+            *is_stuck &= reaches_etcd;
+        }
         if let Event::Frame {
             from,
             frame: Frame::BeaconAnswer { epoch, sent_ms, .. },
@@ -134,9 +142,15 @@ impl Clocked {
                     continue;
                 }
                 Effect::Send {
-                    frame: Frame::Beacon { sent_ms, .. },
+                    frame:
+                        Frame::Beacon {
+                            sent_ms, is_stuck, ..
+                        },
                     ..
-                } => *sent_ms = now_ms,
+                } => {
+                    *sent_ms = now_ms;
+                    *is_stuck = !reaches && !self.silent.is_disjoint(&self.shard.waits_for());
+                }
                 Effect::Send {
                     frame: Frame::BeaconAnswer { reaches_etcd, .. },
                     ..

@@ -272,24 +272,23 @@ fn a_lagging_member_leaves_and_comes_back_after_a_time_that_doubles() {
     }
 }
 
-#[test]
-fn a_follower_answers_beacons_and_asks_when_they_stop() {
-    let mut clocked = started(1_000);
-    let beacon = Frame::Beacon {
-        epoch: Epoch(1),
-        sent_ms: 77,
-        told: vec![],
+/// Of a leader of epoch 1.
+fn beacon(is_stuck: bool) -> Event {
+    let (epoch, sent_ms, told) = (Epoch(1), 77, vec![]);
+    let frame = Frame::Beacon {
+        epoch,
+        sent_ms,
+        is_stuck,
+        told,
     };
-    let effects = clocked.handle(from(2, beacon), 1_100, false);
-    let answer = Frame::BeaconAnswer {
-        epoch: Epoch(1),
-        sent_ms: 77,
-        reaches_etcd: false,
-    };
-    let to = member(2);
-    let sent = Effect::Send { to, frame: answer };
-    assert!(effects.contains(&sent), "{effects:?}");
-    stand(&mut clocked, &effects, 1_100);
+    from(2, frame)
+}
+
+/// It has had the first beacon of member 2, and knows that this one leads in epoch 1.
+fn follower(now_ms: u64, reaches_etcd: bool) -> (Clocked, Vec<Effect>) {
+    let mut clocked = started(now_ms - 100);
+    let effects = clocked.handle(beacon(false), now_ms, reaches_etcd);
+    stand(&mut clocked, &effects, now_ms);
     let all: BTreeSet<_> = [1, 2, 3].map(member).into();
     let key = ShardKey {
         replicas: all.clone(),
@@ -299,32 +298,88 @@ fn a_follower_answers_beacons_and_asks_when_they_stop() {
         committed: 0,
     };
     let (revision, was_read) = (Revision(2), false);
-    let _ = clocked.handle(
-        Event::Key {
-            revision,
-            key,
-            was_read,
-        },
-        1_200,
-        true,
-    );
-    let asks = |effects: &[Effect]| {
-        let is_ask = |effect: &&Effect| {
-            matches!(
-                effect,
-                Effect::Send {
-                    frame: Frame::Ask { .. },
-                    ..
-                }
-            )
-        };
-        effects.iter().filter(is_ask).count()
+    let key = Event::Key {
+        revision,
+        key,
+        was_read,
     };
+    let _ = clocked.handle(key, now_ms, true);
+    (clocked, effects)
+}
+
+fn asks(effects: &[Effect]) -> usize {
+    let is_ask = |effect: &&Effect| {
+        matches!(
+            effect,
+            Effect::Send {
+                frame: Frame::Ask { .. },
+                ..
+            }
+        )
+    };
+    effects.iter().filter(is_ask).count()
+}
+
+fn answer(reaches_etcd: bool) -> Effect {
+    let (epoch, sent_ms) = (Epoch(1), 77);
+    let frame = Frame::BeaconAnswer {
+        epoch,
+        sent_ms,
+        reaches_etcd,
+    };
+    let to = member(2);
+    Effect::Send { to, frame }
+}
+
+#[test]
+fn a_follower_answers_beacons_and_asks_when_they_stop() {
+    let (mut clocked, effects) = follower(1_100, false);
+    assert!(effects.contains(&answer(false)), "{effects:?}");
     assert_eq!(asks(&clocked.tick(1_100 + lease::GRACE_MS - 1, true)), 0);
     assert_eq!(asks(&clocked.tick(1_100 + lease::GRACE_MS, true)), 2);
     // Nobody answers: alone, it writes the set as it is.
     let effects = clocked.tick(1_100 + lease::GRACE_MS + ROUND_MS, true);
     assert_eq!(sets(&effects), [3]);
+}
+
+#[test]
+fn a_leader_that_is_not_answered_and_does_not_reach_etcd_says_so() {
+    for (answers, reaches_etcd, is_stuck) in [(2, false, true), (2, true, false), (3, false, false)]
+    {
+        let mut clocked = leader(10_000);
+        for number in 2..=answers {
+            answered(&mut clocked, number, 12_000, 12_100);
+        }
+        let effects = clocked.tick(13_000, reaches_etcd);
+        let said = effects.iter().filter_map(|effect| match effect {
+            Effect::Send {
+                frame: Frame::Beacon { is_stuck, .. },
+                ..
+            } => Some(*is_stuck),
+            _ => None,
+        });
+        let said: Vec<_> = said.collect();
+        assert_eq!(said.last(), Some(&is_stuck), "{effects:?}");
+    }
+}
+
+/// Who reaches etcd can do what the leader cannot; nobody else asks.
+#[test]
+fn a_follower_that_reaches_etcd_asks_about_a_leader_that_is_stuck() {
+    for (reaches_etcd, asked) in [(true, 2), (false, 0)] {
+        let (mut clocked, _) = follower(1_100, true);
+        for at in [1_600, 2_100, 2_600, 3_100, 3_600, 4_100, 4_600] {
+            let effects = clocked.handle(beacon(true), at, reaches_etcd);
+            assert_eq!(effects, [answer(reaches_etcd)]);
+        }
+        let at = 1_100 + lease::GRACE_MS;
+        assert_eq!(asks(&clocked.tick(at, reaches_etcd)), asked);
+        // It is asked about until it serves again.
+        let _ = clocked.handle(beacon(true), at + 10, reaches_etcd);
+        assert_eq!(clocked.shard().hears().is_some(), !reaches_etcd);
+        let _ = clocked.handle(beacon(false), at + 20, reaches_etcd);
+        assert!(clocked.shard().hears().is_some());
+    }
 }
 
 #[test]

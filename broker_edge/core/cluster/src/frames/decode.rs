@@ -247,6 +247,7 @@ fn body(kind: u8, from: &mut In<'_>) -> Result<Frame, FrameError> {
         2 => Frame::Beacon {
             epoch: from.epoch()?,
             sent_ms: from.u64()?,
+            is_stuck: from.flag()?,
             told: from.each(16, In::told)?,
         },
         3 => Frame::BeaconAnswer {

@@ -90,10 +90,12 @@ fn body(frame: &Frame, out: &mut Out<'_>) {
         Frame::Beacon {
             epoch,
             sent_ms,
+            is_stuck,
             told,
         } => {
             out.u64(epoch.0);
             out.u64(*sent_ms);
+            out.u8((*is_stuck).into());
             out.each(told, Out::told);
         }
         Frame::BeaconAnswer {

@@ -78,10 +78,12 @@ pub struct Edges {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Frame {
     Hello(Hello),
-    /// Leader to replica, each 500 ms. `sent_ms` is the sender's clock, and comes back in the answer.
+    /// Leader to replica, each 500 ms. `sent_ms` is the sender's clock, and comes back in the answer. `is_stuck`: a
+    /// member does not answer and the leader does not reach etcd, so it can neither serve nor remove that member.
     Beacon {
         epoch: Epoch,
         sent_ms: u64,
+        is_stuck: bool,
         told: Vec<Told>,
     },
     BeaconAnswer {

@@ -76,11 +76,14 @@ fn frames() -> impl Strategy<Value = Frame> {
                     clock_ms,
                 })
             ),
-        (any::<[u64; 2]>(), few(tolds())).prop_map(|([epoch, sent_ms], told)| Frame::Beacon {
-            epoch: Epoch(epoch),
-            sent_ms,
-            told
-        }),
+        (any::<[u64; 2]>(), any::<bool>(), few(tolds())).prop_map(
+            |([epoch, sent_ms], is_stuck, told)| Frame::Beacon {
+                epoch: Epoch(epoch),
+                sent_ms,
+                is_stuck,
+                told
+            }
+        ),
         (any::<[u64; 2]>(), any::<bool>()).prop_map(|([epoch, sent_ms], reaches_etcd)| {
             Frame::BeaconAnswer {
                 epoch: Epoch(epoch),
@@ -251,6 +254,7 @@ fn a_count_is_compared_with_the_bytes_before_it_is_allocated() {
         frame: Frame::Beacon {
             epoch: Epoch(1),
             sent_ms: 2,
+            is_stuck: false,
             told: vec![],
         },
     };

@@ -130,7 +130,7 @@ impl Shard {
         &mut self,
         from: Member,
         epoch: Epoch,
-        sent_ms: u64,
+        (sent_ms, is_stuck): (u64, bool),
         told: &[Told],
         out: &mut Effects,
     ) {
@@ -139,9 +139,10 @@ impl Shard {
             out.push(Effect::Send { to: from, frame });
             return;
         }
+        let is_new = epoch > self.epoch || matches!(self.role, Role::Looking);
         if epoch > self.epoch {
             self.enter(epoch, Some(from.clone()), out);
-        } else if matches!(self.role, Role::Looking) {
+        } else if is_new {
             self.role = Role::Following(Following::new(from.clone(), self.partitions.len()));
             out.push(Effect::LeaderIs(Some(from.clone())));
             self.send_follow(out);
@@ -152,7 +153,8 @@ impl Shard {
         if following.leader != from {
             return self.stop(StopReason::TwoLeaders, out);
         }
-        if !following.has_resigned {
+        // One that is stuck is followed, and counts as silent from the first time on that it says so.
+        if !following.has_resigned && (is_new || !is_stuck) {
             following.is_led = true;
             self.round = None;
             self.waited_long = false;

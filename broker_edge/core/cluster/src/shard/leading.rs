@@ -111,8 +111,9 @@ impl Shard {
         });
         let frame = Frame::Beacon {
             epoch: self.epoch,
-            // Put in when it is sent: a shard has no clock.
+            // Put in when it is sent: a shard has no clock, and does not know whether etcd is reached.
             sent_ms: 0,
+            is_stuck: false,
             told: told.collect(),
         };
         for to in self.links.keys().cloned() {

@@ -131,8 +131,9 @@ impl Shard {
             Frame::Beacon {
                 epoch,
                 sent_ms,
+                is_stuck,
                 told,
-            } => self.beacon(from, epoch, sent_ms, &told, out),
+            } => self.beacon(from, epoch, (sent_ms, is_stuck), &told, out),
             Frame::Follow {
                 stamp,
                 trust,
