@@ -68,10 +68,10 @@ class Bits(ClusterLife):
         self.sleep(1.0, ALONE_S)
 
     def damage(self, name: str) -> None:
-        """Flips one bit: mostly in one of the newest batches, whose segment is not sealed."""
+        """Flips one bit of a segment that is not sealed, mostly in one of its newest batches. A sealed one is read by
+        those who ask for its records, so damage of a copy that nobody reads would be found at the end of the life."""
         segments = sorted(path for path in self.nodes.folders[name].glob("*-*/*.seg") if path.stem.isdecimal())
-        newest = {path.parent: path for path in segments}
-        chosen = list(newest.values()) if self.draw(0.8) else segments
+        chosen = list({path.parent: path for path in segments}.values())
         found = {path: batches(path.read_bytes()) for path in chosen}
         # The last batch may be taken for a write that was not finished; one before it may not.
         several = [path for path in chosen if len(found[path]) > 2]
