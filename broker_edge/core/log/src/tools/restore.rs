@@ -68,6 +68,7 @@ pub fn restore(
     let segments = manifest.partitions.iter().flat_map(|one| &one.segments);
     let total = segments.map(|one| one.bytes).sum();
     let mut done = 0;
+    let mut epoch = Epoch(manifest.meta.epoch);
     for (number, partition) in manifest.partitions.iter().enumerate() {
         let name = Path::new(&partition.name);
         let (class, _) = class_of(&partition.name)
@@ -81,7 +82,7 @@ pub fn restore(
             work,
             place: PartitionDir::new(dir, &partition.name, class, identity(id, secret)),
             old: identity(old_id, old_secret),
-            epoch: Epoch(manifest.meta.epoch),
+            epoch,
             open: None,
             next: Offset(partition.log_start),
             records: 0,
@@ -92,6 +93,7 @@ pub fn restore(
             (work.progress)(done, total);
         })?;
         report.records += writer.records;
+        epoch = writer.epoch;
         report.partitions.push((
             partition.name.clone(),
             partition.log_start,
@@ -103,7 +105,7 @@ pub fn restore(
         log_id: id.to_string(),
         secret,
         created_us: work.seams.clock.now_us(),
-        epoch: manifest.meta.epoch + ahead,
+        epoch: epoch.0 + ahead,
         ..manifest.meta
     };
     sync_names_of(files, dir)?;
@@ -145,6 +147,7 @@ struct Writer<'a> {
     /// The new partition.
     place: PartitionDir,
     old: Identity,
+    /// Not below that of any batch so far. `log.meta` of a replica knows its starts, and not the terms of its leaders.
     epoch: Epoch,
     open: Option<Open>,
     /// The next expected offset.
@@ -253,6 +256,7 @@ impl Writer<'_> {
     }
 
     fn put(&mut self, batch: &Batch) -> Result<(), ToolError> {
+        self.epoch = self.epoch.max(batch.epoch());
         if batch.base_offset() != self.next {
             self.begin(batch.base_offset())?;
         }

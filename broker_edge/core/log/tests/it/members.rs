@@ -175,12 +175,24 @@ fn a_term_above_the_starts_of_a_node_is_no_damage() {
     let range = partition.append(records(1, &["x"])).expect("queued");
     await_that("the sync", || partition.synced() == range.end);
     assert_eq!(partition.commit_to(range.end), range.end);
-    drop(log);
     let work = Work {
         seams: &Seams::system(),
         progress: &|_, _| {},
         stop: &STOP,
     };
+    let dest = tempfile::tempdir().expect("a folder");
+    let copy = dest.path().join("copy");
+    log.backup(&copy, work).expect("copied");
+    drop(log);
     let report = verify(dir.path(), Access::Alone, work).expect("it is read");
     assert!(!report.is_damaged(), "{report:?}");
+
+    for same_id in [false, true] {
+        let target = dest.path().join(format!("log-{same_id}"));
+        restore(&copy, &target, same_id, work).expect("restored");
+        let restored = open_with(alone(&target), Seams::system());
+        let partition = restored.by_name("telemetry-0").expect("it is there");
+        assert_eq!(read_all(partition), [(0, b"x".to_vec())]);
+        assert!(partition.epoch() > Epoch(9));
+    }
 }
