@@ -255,8 +255,10 @@ class FlightClient:
     # Administration
 
     def backup(self, name: str, *, timeout_s: float | None = None) -> JsonObject:
-        """Makes the broker copy its log to `name` in its `log.backup_dir`; waits until the copy is complete."""
-        return self._change("backup", {"name": name}, timeout_s)
+        """Makes the broker copy its log to `name` in its `log.backup_dir`; waits until the copy is complete.
+
+        Tried again like a read: what is there already is not copied twice."""
+        return self._read("backup", {"name": name}, timeout_s)
 
     def _read(self, action: str, body: JsonObject, timeout_s: float | None) -> JsonObject:
         return self._one(action, self._connection.read(action, body, timeout_s=timeout_s))

@@ -121,5 +121,6 @@ __all__ = [
 
 
 def connect(server: str, timeout_s: float) -> Client:
-    """A client that does not retry: a person at a terminal wants to know at once that no broker answers."""
+    """A client that does not retry: a person at a terminal wants to know at once that no broker answers. Of several
+    addresses it asks each."""
     return Client(server, timeout_s=timeout_s, retries=0)

@@ -67,7 +67,9 @@ def status(
             say(f"{node}: {why}")
         for node, ahead_ms in found.clocks_apart.items():
             side = "ahead of" if ahead_ms > 0 else "behind"
-            say(f"{node}: its clock is {abs(ahead_ms) // 1000} s {side} that of {found.newest['node']}; set both by NTP")
+            say(
+                f"{node}: its clock is {abs(ahead_ms) // 1000} s {side} that of {found.newest['node']}; set both by NTP"
+            )
     if not found.is_whole:
         raise typer.Exit(1)
 

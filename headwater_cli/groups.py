@@ -28,6 +28,8 @@ def groups(
         if group != "rm":
             raise typer.BadParameter(f"unexpected argument `{removed}`: did you mean `headwater groups rm {removed}`?")
         with connect(server, timeout) as client:
+            # A change is sent once: the leader of a cluster is found by what changes nothing.
+            client.offsets(partitions=[])
             client.remove_group(removed)
         say(f"removed consumer group {removed}")
         return
