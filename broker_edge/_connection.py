@@ -118,9 +118,9 @@ class Connection:
     """A lazily opened channel to `server`: one address, or several nodes of a cluster, of which one serves clients.
 
     `retries` is the number of retries of a read, with growing pauses, while the broker is unreachable and time is left.
-    With several addresses the next one is tried, and there are more retries, because an election takes a moment; with
-    `retries=0` as many as there are addresses. A node that names the leader is believed if the leader's address uses
-    TLS as its own does. A change is never tried again here, but the next call goes to where the leader may be.
+    With several addresses the next one is tried, and there are more retries, because an election takes a moment. A node
+    that names the leader is believed if the leader's address uses TLS as its own does. A change is never tried again
+    here, but the next call goes to where the leader may be.
     """
 
     def __init__(
@@ -148,10 +148,7 @@ class Connection:
         if tls is not None and tls.is_given and not is_tls(self.server):
             raise ConfigError(f"{self.server} does not use TLS: write grpc+tls://…, or omit the TLS files")
         self.timeout_s = timeout_s
-        if len(self._servers) > 1:
-            # Without retries each of them is asked once, and the leader that one of them names.
-            retries = max(retries, _ELECTION_RETRIES if retries else len(self._servers))
-        self.retries = retries
+        self.retries = max(retries, _ELECTION_RETRIES) if retries and len(self._servers) > 1 else retries
         self._client: flight.FlightClient | None = None
         self._closed = False
 

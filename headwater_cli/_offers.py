@@ -9,7 +9,7 @@ import typer
 from broker_edge.errors import HeadwaterError, NotFoundError
 from broker_edge.escape import moment
 from headwater_cli._author import ByOption, SignInOption, author
-from headwater_cli._options import JsonOption, ServersOption, TimeoutOption
+from headwater_cli._options import JsonOption, ServersOption, TimeoutOption, retries_of
 from headwater_cli._output import put_fields, put_json, say
 from headwater_cli._tables import Tables, brokers_of, require_tables
 
@@ -94,7 +94,7 @@ def _removed(
     for broker in brokers:
         where = {"broker": broker.name or broker.server}
         try:
-            with broker.client(timeout_s=timeout_s, retries=0) as client:
+            with broker.client(timeout_s=timeout_s, retries=retries_of(broker.server)) as client:
                 ArtifactStore(client).remove(name, version)
             rows.append({**where, "what": f"{name} {version} removed"})
         except NotFoundError:

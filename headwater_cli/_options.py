@@ -9,7 +9,7 @@ import typer
 
 from broker_edge.client import DEFAULT_SERVER, Client
 from broker_edge.errors import ConfigError
-from broker_edge.flight import parse_server
+from broker_edge.flight import nodes_of, parse_server
 from broker_edge.mqtt_address import parse_mqtt
 
 DEFAULT_MQTT = "127.0.0.1:1883"
@@ -117,10 +117,16 @@ __all__ = [
     "TimeoutOption",
     "connect",
     "parse_mqtt",
+    "retries_of",
 ]
 
 
 def connect(server: str, timeout_s: float) -> Client:
     """A client that does not retry: a person at a terminal wants to know at once that no broker answers. Of several
-    addresses it asks each."""
-    return Client(server, timeout_s=timeout_s, retries=0)
+    addresses one leads, or will in a moment."""
+    return Client(server, timeout_s=timeout_s, retries=retries_of(server))
+
+
+def retries_of(server: str) -> int:
+    """Of a command: none for one broker. For a cluster a client has as many as an election takes."""
+    return int(len(nodes_of(parse_server(server))) > 1)

@@ -20,7 +20,15 @@ from broker_edge.errors import HeadwaterError
 from broker_edge.escape import moment
 from headwater_cli import _offers
 from headwater_cli._author import ByOption, author
-from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, ServersOption, TimeoutOption, connect
+from headwater_cli._options import (
+    DEFAULT_SERVER,
+    JsonOption,
+    ServerOption,
+    ServersOption,
+    TimeoutOption,
+    connect,
+    retries_of,
+)
 from headwater_cli._order import labels_of
 from headwater_cli._output import put_fields, put_json, put_rows, say
 from headwater_cli._tables import Tables, brokers_of, require_tables
@@ -91,7 +99,10 @@ def push(
         who = {"server": broker.server, "name": broker.name} if len(brokers) > 1 else {}
         where = f"{broker.name or broker.server}: " if len(brokers) > 1 else ""
         try:
-            with broker.client(timeout_s=timeout, retries=0) as client, _bar("pushing") as progress:
+            with (
+                broker.client(timeout_s=timeout, retries=retries_of(broker.server)) as client,
+                _bar("pushing") as progress,
+            ):
                 if signed is not None:
                     is_checked = check_policy(client, signed) and is_checked
                 done = push_file(

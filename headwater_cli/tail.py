@@ -16,7 +16,15 @@ from broker_edge.client import Client
 from broker_edge.errors import DeadlineError, HeadwaterError, RefusedError
 from broker_edge.positions import parse_position, resolve
 from broker_edge.stream import RecordStream
-from headwater_cli._options import DEFAULT_SERVER, CountOption, FiltersArgument, JsonOption, LimitOption, ServerOption
+from headwater_cli._options import (
+    DEFAULT_SERVER,
+    CountOption,
+    FiltersArgument,
+    JsonOption,
+    LimitOption,
+    ServerOption,
+    retries_of,
+)
 from headwater_cli._output import payload_json, payload_text, put_fields, put_json
 
 # When this many batches wait for a slow terminal, the readers stop.
@@ -48,7 +56,7 @@ def tail(
         raise typer.BadParameter(str(error)) from error
     shown = 0
     deadline = None if timeout is None else time.monotonic() + timeout
-    with Client(server, timeout_s=timeout or 30.0, retries=0) as asking:
+    with Client(server, timeout_s=timeout or 30.0, retries=retries_of(server)) as asking:
         starts = resolve(asking, position, filters)
         bounds = asking.offsets(partitions=starts).partitions
         if follow:

@@ -105,17 +105,6 @@ def test_a_read_of_several_nodes_outlasts_an_election(nodes: Nodes, monkeypatch:
         client.offsets(partitions=[3])
 
 
-def test_without_retries_each_address_is_asked_once(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_connection.time, "sleep", lambda seconds: None)
-    nodes.leader = 2
-    with Client(nodes.locations, timeout_s=60, retries=0) as client:
-        client.offsets(partitions=[3])
-        assert client.server == nodes.locations[2]
-    nodes.leader = None
-    with Client(nodes.locations, timeout_s=60, retries=0) as client, pytest.raises(NotLeaderError):
-        client.offsets(partitions=[3])
-
-
 def test_a_leader_that_does_not_use_tls_as_we_do_is_not_followed(nodes: Nodes) -> None:
     def before(name: str) -> None:
         raise refusal("not_leader", "another node leads", leader="grpc+tls://127.0.0.1:1")
