@@ -149,7 +149,7 @@ impl Clocked {
                     ..
                 } => {
                     *sent_ms = now_ms;
-                    *is_stuck = !reaches && !self.silent.is_disjoint(&self.shard.waits_for());
+                    *is_stuck = !self.silent.is_disjoint(&self.shard.waits_for());
                 }
                 Effect::Send {
                     frame: Frame::BeaconAnswer { reaches_etcd, .. },

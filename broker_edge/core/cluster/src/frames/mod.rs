@@ -79,7 +79,7 @@ pub struct Edges {
 pub enum Frame {
     Hello(Hello),
     /// Leader to replica, each 500 ms. `sent_ms` is the sender's clock, and comes back in the answer. `is_stuck`: a
-    /// member does not answer and the leader does not reach etcd, so it can neither serve nor remove that member.
+    /// member of the set does not answer, so the leader does not serve.
     Beacon {
         epoch: Epoch,
         sent_ms: u64,

@@ -111,7 +111,7 @@ impl Shard {
         });
         let frame = Frame::Beacon {
             epoch: self.epoch,
-            // Put in when it is sent: a shard has no clock, and does not know whether etcd is reached.
+            // Put in when it is sent: a shard has no clock.
             sent_ms: 0,
             is_stuck: false,
             told: told.collect(),
