@@ -1,6 +1,6 @@
 """What runs of `headwater torture --cluster 3` have done together: `tests/faults/cluster_ledger.tsv`, a line a run.
 
-    headwater torture --cluster 3 --for 90m --json > outcome.json; python -m tests.support.torture_ledger outcome.json
+    headwater torture --cluster 3 --for 90m --json > outcome.json; python tests/support/torture_ledger.py outcome.json
 
 A run counts for the code whose digest stands in its line: that of the protocol and of what carries it out. Changes of
 tests are no changes of the code.
