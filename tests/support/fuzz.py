@@ -31,8 +31,9 @@ PROGRAM = ROOT / ".cache/fuzz/build/fuzz/headwater-fuzz"
 PYTHON = ROOT / ".cache/fuzz/python"
 """atheris; empty where it has no wheel for this Python."""
 TREE = ROOT / "broker_edge/core/fuzz/corpus"
-LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-malloc_limit_mb=1024"]
-"""Of one input: seconds, memory of the process, one allocation. The program bounds the memory of an input closely."""
+LIMITS = ["-timeout=60", "-report_slow_units=60", "-rss_limit_mb=2048", "-malloc_limit_mb=1024"]
+"""Of one input: seconds, which count on while a busy machine does not run it; memory of the process, one allocation.
+The program bounds the memory of an input closely."""
 INPUT_BYTES_MAX, INPUTS_BYTES_MAX = 4096, 20 * 1024
 """Of an input in the tree, and of a target's inputs together, so that the corpora stay below 1 MB."""
 
