@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.following import Place, Publisher, address_of, in_log, until
-from support.programs import Ended, headwater, headwaterd, program
+from support.programs import headwater, headwaterd, program
 
 from broker_edge.local_cluster import LocalCluster, Node
 
 
-def _backup(nodes: list[Node]) -> Ended:
+def _backup(nodes: list[Node]) -> None:
     done = headwater("log", "backup", "daily", "--server", address_of(nodes), "--json")
     assert done.code == 0, done.err
-    return done
 
 
 def _followers_first(cluster: LocalCluster) -> list[Node]:

@@ -153,7 +153,7 @@ impl Shard {
         if following.leader != from {
             return self.stop(StopReason::TwoLeaders, out);
         }
-        // One that is stuck is followed, and counts as silent from the first time on that it says so.
+        // A leader that says it is stuck does not put off the time at which this replica asks.
         if !following.has_resigned && (is_new || !is_stuck) {
             following.is_led = true;
             self.round = None;
