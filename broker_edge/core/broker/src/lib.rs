@@ -30,6 +30,7 @@ pub mod metrics;
 #[cfg(test)]
 #[path = "../tests/it/common/numbers.rs"]
 mod numbers;
+mod one_line;
 pub mod pattern;
 pub mod peer;
 mod regular_file;

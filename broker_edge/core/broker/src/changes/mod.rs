@@ -12,6 +12,7 @@ use std::path::Path;
 use crate::auth::acl::Acl;
 use crate::auth::file;
 use crate::config::Config;
+use crate::one_line::one_line;
 
 pub use table::CHANGES;
 
@@ -97,14 +98,8 @@ pub fn notes(config: &Config) -> String {
 }
 
 fn note(notes: &mut String, place: &str, key: &str, meaning: &str) {
-    // The notes quote lines of the file, whose control characters a terminal would execute.
-    for c in format!("{place}: [{key}] {meaning}").chars() {
-        if c.is_control() {
-            notes.extend(c.escape_default());
-        } else {
-            notes.push(c);
-        }
-    }
+    // The notes quote lines of the file.
+    notes.push_str(&one_line(&format!("{place}: [{key}] {meaning}")));
     notes.push('\n');
 }
 

@@ -2,24 +2,26 @@
 
 use std::net::SocketAddr;
 
+use crate::one_line::one_line;
+
 /// Why a configuration was refused. The text is meant for the operator as it is.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("cannot read {}: {}", line(file), line(reason))]
+    #[error("cannot read {}: {}", one_line(file), one_line(reason))]
     Unreadable { file: String, reason: String },
-    #[error("{}: unknown key `{}`{}", line(place), key.escape_debug(), hint(nearest.as_deref(), known))]
+    #[error("{}: unknown key `{}`{}", one_line(place), key.escape_debug(), hint(nearest.as_deref(), known))]
     UnknownKey {
         place: String,
         key: String,
         nearest: Option<String>,
         known: Vec<String>,
     },
-    #[error("{}: {}", line(place), line(reason))]
+    #[error("{}: {}", one_line(place), one_line(reason))]
     Invalid { place: String, reason: String },
     #[error(
         "{}: {} is out of range; write a value between {min} and {max}",
-        line(key),
-        line(value)
+        one_line(key),
+        one_line(value)
     )]
     OutOfRange {
         key: String,
@@ -27,7 +29,7 @@ pub enum ConfigError {
         min: String,
         max: String,
     },
-    #[error("{}: {}", line(key), line(reason))]
+    #[error("{}: {}", one_line(key), one_line(reason))]
     BadValue { key: String, reason: String },
     #[error(
         "{key}: {bind} can be reached from other hosts and authentication is not configured; set `auth.password_file`, \
@@ -43,15 +45,6 @@ impl ConfigError {
             reason: reason.into(),
         }
     }
-}
-
-/// A value that is shown may have ends of lines, and characters that control a terminal.
-fn line(text: &str) -> String {
-    let shown = |one: char| match one.is_control() {
-        true => one.escape_debug().to_string(),
-        false => one.to_string(),
-    };
-    text.chars().map(shown).collect()
 }
 
 fn hint(nearest: Option<&str>, known: &[String]) -> String {
