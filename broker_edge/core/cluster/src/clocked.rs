@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::frames::Frame;
 use crate::lease::{self, Lease};
-use crate::marks::{Member, Offset};
+use crate::marks::{Epoch, Member, Offset};
 use crate::shard::{Effect, Event, Found, Place, Shard, Timer};
 
 pub const FOLLOW_MS: u64 = 1_000;
@@ -34,6 +34,8 @@ pub struct Clocked {
     deadlines_ms: BTreeMap<Timer, u64>,
     lease: Lease,
     silent: BTreeSet<Member>,
+    /// In which epoch, and since when, the leader that is followed says that it is stuck.
+    stuck: Option<(Epoch, u64)>,
     goals: BTreeMap<Member, Goal>,
     /// When the lease was looked at last.
     looked_ms: u64,
@@ -50,6 +52,7 @@ impl Clocked {
             deadlines_ms: BTreeMap::new(),
             lease: Lease::default(),
             silent: BTreeSet::new(),
+            stuck: None,
             goals: BTreeMap::new(),
             looked_ms: now_ms,
             held_back_ms: BTreeMap::new(),
@@ -69,12 +72,17 @@ impl Clocked {
     #[must_use]
     pub fn handle(&mut self, mut event: Event, now_ms: u64, reaches_etcd: bool) -> Vec<Effect> {
         let mut out = Vec::new();
-        // Without etcd another leader cannot be named, and this one goes on as soon as the member is heard again.
         if let Event::Frame {
-            frame: Frame::Beacon { is_stuck, .. },
+            frame: Frame::Beacon {
+                epoch, is_stuck, ..
+            },
             ..
         } = &mut event
+            && *epoch >= self.shard.epoch()
         {
+            let since = self.stuck.filter(|(of, _)| of == epoch);
+            self.stuck = is_stuck.then(|| since.unwrap_or((*epoch, now_ms)));
+            // Without etcd another leader cannot be named, and this one goes on as soon as the member is heard again.
             *is_stuck &= reaches_etcd;
         }
         if let Event::Frame {
@@ -156,6 +164,19 @@ impl Clocked {
                     ..
                 } => {
                     *reaches_etcd = reaches;
+                }
+                Effect::Send {
+                    frame:
+                        Frame::Answer {
+                            epoch, still_led, ..
+                        },
+                    ..
+                } => {
+                    // Who asks may reach etcd although this node does not.
+                    let is_stuck = |(of, since): (Epoch, u64)| {
+                        of == *epoch && since + lease::GRACE_MS <= now_ms
+                    };
+                    *still_led &= !self.stuck.is_some_and(is_stuck);
                 }
                 _ => {}
             }

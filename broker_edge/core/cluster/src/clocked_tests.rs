@@ -7,6 +7,9 @@ use crate::replica_file::ReplicaFile;
 use crate::rules::Rules;
 use crate::shard::{CasOutcome, Held, Office};
 
+#[path = "clocked_following_tests.rs"]
+mod following;
+
 fn member(number: u8) -> Member {
     Member {
         node: Node::new(&format!("n{number}")).expect("a name"),
@@ -272,76 +275,6 @@ fn a_lagging_member_leaves_and_comes_back_after_a_time_that_doubles() {
     }
 }
 
-/// Of a leader of epoch 1.
-fn beacon(is_stuck: bool) -> Event {
-    let (epoch, sent_ms, told) = (Epoch(1), 77, vec![]);
-    let frame = Frame::Beacon {
-        epoch,
-        sent_ms,
-        is_stuck,
-        told,
-    };
-    from(2, frame)
-}
-
-/// It has had the first beacon of member 2, and knows that this one leads in epoch 1.
-fn follower(now_ms: u64, reaches_etcd: bool) -> (Clocked, Vec<Effect>) {
-    let mut clocked = started(now_ms - 100);
-    let effects = clocked.handle(beacon(false), now_ms, reaches_etcd);
-    stand(&mut clocked, &effects, now_ms);
-    let all: BTreeSet<_> = [1, 2, 3].map(member).into();
-    let key = ShardKey {
-        replicas: all.clone(),
-        leader: None,
-        epoch: Epoch(1),
-        in_sync: all,
-        committed: 0,
-    };
-    let (revision, was_read) = (Revision(2), false);
-    let key = Event::Key {
-        revision,
-        key,
-        was_read,
-    };
-    let _ = clocked.handle(key, now_ms, true);
-    (clocked, effects)
-}
-
-fn asks(effects: &[Effect]) -> usize {
-    let is_ask = |effect: &&Effect| {
-        matches!(
-            effect,
-            Effect::Send {
-                frame: Frame::Ask { .. },
-                ..
-            }
-        )
-    };
-    effects.iter().filter(is_ask).count()
-}
-
-fn answer(reaches_etcd: bool) -> Effect {
-    let (epoch, sent_ms) = (Epoch(1), 77);
-    let frame = Frame::BeaconAnswer {
-        epoch,
-        sent_ms,
-        reaches_etcd,
-    };
-    let to = member(2);
-    Effect::Send { to, frame }
-}
-
-#[test]
-fn a_follower_answers_beacons_and_asks_when_they_stop() {
-    let (mut clocked, effects) = follower(1_100, false);
-    assert!(effects.contains(&answer(false)), "{effects:?}");
-    assert_eq!(asks(&clocked.tick(1_100 + lease::GRACE_MS - 1, true)), 0);
-    assert_eq!(asks(&clocked.tick(1_100 + lease::GRACE_MS, true)), 2);
-    // Nobody answers: alone, it writes the set as it is.
-    let effects = clocked.tick(1_100 + lease::GRACE_MS + ROUND_MS, true);
-    assert_eq!(sets(&effects), [3]);
-}
-
 #[test]
 fn a_leader_that_a_member_does_not_answer_says_that_it_is_stuck() {
     for (answers, is_stuck) in [(2, true), (3, false)] {
@@ -359,25 +292,6 @@ fn a_leader_that_a_member_does_not_answer_says_that_it_is_stuck() {
         });
         let said: Vec<_> = said.collect();
         assert_eq!(said.last(), Some(&is_stuck), "{effects:?}");
-    }
-}
-
-/// Who reaches etcd can do what the leader cannot; nobody else asks.
-#[test]
-fn a_follower_that_reaches_etcd_asks_about_a_leader_that_is_stuck() {
-    for (reaches_etcd, asked) in [(true, 2), (false, 0)] {
-        let (mut clocked, _) = follower(1_100, true);
-        for at in [1_600, 2_100, 2_600, 3_100, 3_600, 4_100, 4_600] {
-            let effects = clocked.handle(beacon(true), at, reaches_etcd);
-            assert_eq!(effects, [answer(reaches_etcd)]);
-        }
-        let at = 1_100 + lease::GRACE_MS;
-        assert_eq!(asks(&clocked.tick(at, reaches_etcd)), asked);
-        // It is asked about until it serves again.
-        let _ = clocked.handle(beacon(true), at + 10, reaches_etcd);
-        assert_eq!(clocked.shard().hears().is_some(), !reaches_etcd);
-        let _ = clocked.handle(beacon(false), at + 20, reaches_etcd);
-        assert!(clocked.shard().hears().is_some());
     }
 }
 

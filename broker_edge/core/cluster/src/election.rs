@@ -20,6 +20,9 @@ pub struct Standing {
     pub marks: Vec<(Epoch, Offset)>,
 }
 
+/// How many rounds in a row are left to a candidate that is preferred.
+pub const DEFERRALS: u8 = 2;
+
 /// How long answers were waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Waited {
@@ -38,6 +41,9 @@ pub struct Candidate<'a> {
     /// All of them were given in the epoch of the key.
     pub answers: &'a BTreeMap<Member, Standing>,
     pub waited: Waited,
+    /// It leaves the shard to one that is preferred. That one may not reach etcd, or may be the leader that is asked
+    /// about, so this ends after [`DEFERRALS`].
+    pub defers: bool,
     pub leader_resigned: bool,
     pub min_in_sync: usize,
     pub rules: Rules,
@@ -84,7 +90,7 @@ impl Candidate<'_> {
         let is_better = |(member, standing): (&Member, &Standing)| {
             standing.trust == Trust::Sound && (&standing.marks, std::cmp::Reverse(member)) > mine
         };
-        if self.members().any(is_better) {
+        if self.defers && self.members().any(is_better) {
             return Decision::Another;
         }
         self.take()
@@ -119,7 +125,9 @@ impl Candidate<'_> {
                 (true, true) if self.has_unproven() => return Decision::Another,
                 (true, true) => return Decision::NobodyMay,
                 (true, false) => return Decision::Another,
-                (false, false) if (one.trust, member) < rank => return Decision::Another,
+                (false, false) if self.defers && (one.trust, member) < rank => {
+                    return Decision::Another;
+                }
                 _ => {}
             }
         }
@@ -133,7 +141,7 @@ impl Candidate<'_> {
         let is_better = |(member, standing): (&Member, &Standing)| {
             standing.trust == Trust::Unproven && (&standing.marks, std::cmp::Reverse(member)) > mine
         };
-        match self.members().any(is_better) {
+        match self.defers && self.members().any(is_better) {
             true => Decision::Another,
             false => self.take(),
         }

@@ -25,6 +25,7 @@ struct Case {
     mine: Standing,
     answers: BTreeMap<Member, Standing>,
     waited: Waited,
+    defers: bool,
     resigned: bool,
 }
 
@@ -44,6 +45,7 @@ fn case(mine: Standing, answers: &[(u8, Standing)]) -> Case {
             .map(|(number, one)| (member(*number), one.clone()))
             .collect(),
         waited: Waited::Not,
+        defers: true,
         resigned: false,
     }
 }
@@ -56,6 +58,7 @@ impl Case {
             key: &self.key,
             answers: &self.answers,
             waited: self.waited,
+            defers: self.defers,
             leader_resigned: self.resigned,
             min_in_sync: 2,
             rules: Rules::default(),
@@ -207,4 +210,34 @@ fn a_doubtful_log_with_less_than_was_committed_never_leads() {
     // One that is alone in the set has nobody to compare with.
     one.key.in_sync = set(&[1]);
     assert_eq!(one.decide(), Decision::NobodyMay);
+}
+
+#[test]
+fn who_has_deferred_often_enough_takes_over_unless_another_has_what_it_lacks() {
+    let longer = |trust| standing(trust, &[6]);
+    let better = [(2, longer(Sound)), (3, standing(Sound, &[5]))];
+    let tie = [(2, standing(Unproven, &[5])), (3, standing(Suspect, &[5]))];
+    let unproven = [(2, longer(Unproven)), (3, standing(Suspect, &[5]))];
+    let cases = [
+        (case(standing(Sound, &[5]), &better), Waited::Not, true),
+        (case(standing(Suspect, &[5]), &tie), Waited::Not, true),
+        (
+            case(standing(Unproven, &[5]), &unproven),
+            Waited::Long,
+            true,
+        ),
+        (
+            case(standing(Unproven, &[5]), &unproven),
+            Waited::Round,
+            false,
+        ),
+        (case(standing(Suspect, &[5]), &better), Waited::Long, false),
+    ];
+    for (at, (mut one, waited, takes)) in cases.into_iter().enumerate() {
+        one.waited = waited;
+        assert_eq!(one.decide(), Decision::Another, "case {at}");
+        one.defers = false;
+        let takes_over = matches!(one.decide(), Decision::Take { .. });
+        assert_eq!(takes_over, takes, "case {at}");
+    }
 }

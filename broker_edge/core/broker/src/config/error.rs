@@ -9,7 +9,7 @@ use crate::one_line::one_line;
 pub enum ConfigError {
     #[error("cannot read {}: {}", one_line(file), one_line(reason))]
     Unreadable { file: String, reason: String },
-    #[error("{}: unknown key `{}`{}", one_line(place), key.escape_debug(), hint(nearest.as_deref(), known))]
+    #[error("{}: unknown key `{}`{}", one_line(place), one_line(key), hint(nearest.as_deref(), known))]
     UnknownKey {
         place: String,
         key: String,

@@ -36,9 +36,26 @@ fn write_value(value: &Value, depth: usize, text: &mut String) {
             // JSON scalars and lists are YAML too, and quoted where YAML would need it.
             scalar => {
                 text.push(' ');
-                text.push_str(&scalar.to_string());
+                write_scalar(&scalar.to_string(), text);
                 text.push('\n');
             }
+        }
+    }
+}
+
+/// JSON leaves some characters as they are that YAML allows as escapes only: its rule 1, `c-printable`.
+fn write_scalar(json: &str, text: &mut String) {
+    for c in json.chars() {
+        match c {
+            '\u{7f}'..='\u{9f}'
+            | '\u{2028}'
+            | '\u{2029}'
+            | '\u{feff}'
+            | '\u{fffe}'
+            | '\u{ffff}' => {
+                text.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            _ => text.push(c),
         }
     }
 }

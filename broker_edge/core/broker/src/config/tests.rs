@@ -115,6 +115,12 @@ fn printed_settings_read_back_to_the_same_values() {
     let config = config.unwrap();
     assert_eq!(config.data_dir, Path::new("a: b # c"));
     assert_eq!(from_text(&to_yaml(&config)).unwrap(), config);
+    // Each of these is special to JSON or to YAML, and none is written as it is.
+    for c in "\0\t\u{1f}\u{7f}\u{85}\u{9f}\u{2028}\u{2029}\u{feff}\u{fffe}\u{ffff}\"\\".chars() {
+        let config = with_set(&[&format!("data_dir=a{c}b")]).unwrap();
+        assert_eq!(config.data_dir, Path::new(&format!("a{c}b")), "{c:?}");
+        assert_eq!(from_text(&to_yaml(&config)).unwrap(), config, "{c:?}");
+    }
 }
 
 #[test]

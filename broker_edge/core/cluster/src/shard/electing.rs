@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::keys::CasKind;
 use super::{Alarm, Effect, Effects, Role, Shard, Timer};
-use crate::election::{Candidate, Decision, Standing, Waited};
+use crate::election::{Candidate, DEFERRALS, Decision, Standing, Waited};
 use crate::frames::Frame;
 use crate::marks::{Epoch, FollowNumber, Member, Offset, Trust};
 use crate::rules::Rule;
@@ -17,9 +17,16 @@ pub(super) struct Round {
     is_over: bool,
     /// Once it is over, the answers that come late are not asked for again before the next.
     has_ended: bool,
+    /// How many rounds in a row were left to another candidate, up to [`DEFERRALS`].
+    deferred: u8,
 }
 
 impl Round {
+    /// The long wait changes who is preferred.
+    pub fn waited_long(&mut self) {
+        self.deferred = 0;
+    }
+
     pub fn is_open(&self) -> bool {
         !self.has_ended
     }
@@ -100,12 +107,14 @@ impl Shard {
             return;
         }
         let is_first = self.round.is_none();
+        let deferred = self.round.as_ref().map_or(0, |round| round.deferred);
         let number = self.next_number();
         self.round = Some(Round {
             number,
             answers: BTreeMap::new(),
             is_over: false,
             has_ended: false,
+            deferred,
         });
         for to in self.links.keys() {
             self.send_ask(to, out);
@@ -233,6 +242,7 @@ impl Shard {
             key,
             answers: &round.answers,
             waited,
+            defers: round.deferred < DEFERRALS,
             leader_resigned: self.has_resigned(),
             min_in_sync: self.place.min_in_sync,
             rules: self.place.rules,
@@ -261,6 +271,11 @@ impl Shard {
                 }
                 if let Some(round) = &mut self.round {
                     round.has_ended = true;
+                    round.deferred = match decision {
+                        Decision::Another => DEFERRALS.min(round.deferred + 1),
+                        Decision::StillLed => 0,
+                        _ => round.deferred,
+                    };
                 }
                 out.push(Effect::Arm(Timer::Retry));
             }

@@ -293,7 +293,12 @@ impl Shard {
             Timer::Follow => self.follow_unanswered(out),
             Timer::Round => self.round_over(out),
             Timer::Retry => self.begin_round(out),
-            Timer::Long => self.waited_long = true,
+            Timer::Long => {
+                self.waited_long = true;
+                if let Some(round) = &mut self.round {
+                    round.waited_long();
+                }
+            }
             Timer::HoldBack(member) => self.held_back_over(&member, out),
             Timer::HandOver => self.hand_over_failed(out),
             Timer::Hints => {
