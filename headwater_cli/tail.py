@@ -60,7 +60,7 @@ def tail(
         starts = resolve(asking, position, filters)
         bounds = asking.offsets(partitions=starts).partitions
         if follow:
-            batches = _follow(asking.server, starts, filters, deadline)
+            batches = _follow(server, starts, filters, deadline)
         else:
             ends = {number: bounds[number].high_watermark for number in starts}
             batches = _bounded(asking, starts, ends, filters, deadline)
