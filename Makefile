@@ -246,6 +246,10 @@ bench-log: ## the commit log beside other libraries and a plain program (ARGS=--
 bench-spark: setup release store-server ## Spark and Delta beside Kafka's source, on two cores (ARGS='--records 1000000', ARGS=--latency)
 	HEADWATERD=$(CURDIR)/$(CORE)/target/release/headwaterd $(PY) tests/bench/spark_kafka.py $(ARGS)
 
+.PHONY: bench-cluster
+bench-cluster: setup release ## three nodes beside one broker, NATS and Kafka (ARGS='--rounds 1 --only broker,cluster')
+	HEADWATERD=$(CURDIR)/$(CORE)/target/release/headwaterd $(PY) tests/bench/cluster.py $(ARGS)
+
 .PHONY: bench-tenants
 bench-tenants: build release ## two tenants, one of them hostile in every way (ARGS='--seconds 60 --rounds 1')
 	HEADWATERD=$(CURDIR)/$(CORE)/target/release/headwaterd $(PY) tests/bench/tenants.py $(ARGS)

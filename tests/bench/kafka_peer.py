@@ -1,6 +1,7 @@
-"""A single-node Kafka from Maven as a process, and the jars of Spark's Kafka source: the peer of `spark_kafka.py`.
+"""Kafka from Maven, as one process or several, and the jars of Spark's Kafka source: the peer of `spark_kafka.py` and
+`cluster.py`.
 
-The jars are fetched once into the project's cache. All files of the broker are in the folder given to it.
+The jars are fetched once into the project's cache. All files of the brokers are in the folder given to them.
 """
 
 from __future__ import annotations
@@ -36,16 +37,18 @@ START_SECONDS = 60.0
 
 _PROPERTIES = """
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={node}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{broker}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs={folder}/log
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+log.dirs={folder}/log-{node}
+default.replication.factor={nodes}
+min.insync.replicas={in_sync}
+offsets.topic.replication.factor={nodes}
+transaction.state.log.replication.factor={nodes}
+transaction.state.log.min.isr={in_sync}
 group.initial.rebalance.delay.ms=0
 """
 
@@ -61,52 +64,72 @@ def source_jars() -> list[Path]:
 
 
 class Kafka:
-    """One broker on its own ports; a context manager."""
+    """Brokers on their own ports; a context manager. Of three nodes, two have to have a record."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, nodes: int = 1) -> None:
         self._folder = folder
         jars = fetch_packages(default_folder().parent / "jars-kafka-broker", BROKER_PACKAGES)
         # Ivy inside Spark omits jars that Spark already has.
         jars += (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
         self._command = [str(require_java()), "-Xmx1g", "-cp", ":".join(str(jar) for jar in jars)]
-        self._port, self._controller_port = _free_ports(2)
-        self._process: subprocess.Popen[bytes] | None = None
+        ports = _free_ports(2 * nodes)
+        self._ports, self._controllers = ports[:nodes], ports[nodes:]
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     @property
     def servers(self) -> str:
-        return f"127.0.0.1:{self._port}"
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports)
 
     @property
-    def pid(self) -> int:
-        assert self._process is not None, "Kafka is not running"
-        return self._process.pid
+    def pids(self) -> list[int]:
+        assert self._processes, "Kafka is not running"
+        return [process.pid for process in self._processes]
 
     def __enter__(self) -> Kafka:
         self._folder.mkdir(parents=True)
-        properties = self._folder / "server.properties"
-        properties.write_text(
-            _PROPERTIES.format(broker=self._port, controller=self._controller_port, folder=self._folder)
-        )
+        files = [self._write_properties(number) for number in range(len(self._ports))]
         cluster = base64.urlsafe_b64encode(uuid.UUID(int=1).bytes).decode().rstrip("=")
-        self._run("kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(properties))
+        for file in files:
+            self._run("kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(file))
         with (self._folder / "kafka.txt").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._command, "kafka.Kafka", str(properties)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._wait()
+            for file in files:
+                self._processes.append(
+                    subprocess.Popen(
+                        [*self._command, "kafka.Kafka", str(file)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
+                )
+        for port in self._ports:
+            self._wait(port)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        process, self._process = self._process, None
-        if process is not None:
+        processes, self._processes = self._processes, []
+        for process in processes:
             process.kill()
             process.wait(timeout=30)
+
+    def _write_properties(self, number: int) -> Path:
+        voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(self._controllers, 1))
+        count = len(self._ports)
+        file = self._folder / f"server-{number + 1}.properties"
+        file.write_text(
+            _PROPERTIES.format(
+                node=number + 1,
+                voters=voters,
+                broker=self._ports[number],
+                controller=self._controllers[number],
+                folder=self._folder,
+                nodes=count,
+                in_sync=min(count, 2),
+            )
+        )
+        return file
 
     def make_topic(self, topic: str, *, partitions: int) -> None:
         self._run(
@@ -115,7 +138,8 @@ class Kafka:
         )
 
     def start_producer(self, topic: str, *, records: int, size_bytes: int, per_second: int) -> subprocess.Popen[bytes]:
-        """Starts Kafka's own load program at a steady rate. The caller waits for its end."""
+        """Starts Kafka's own load program, at a steady rate or, with -1, as fast as it can. The caller waits for its
+        end."""
         return subprocess.Popen(
             [
                 *(*self._command, "org.apache.kafka.tools.ProducerPerformance", "--topic", topic),
@@ -134,13 +158,12 @@ class Kafka:
         if done.returncode != 0:
             raise RuntimeError(f"{program} failed: {(done.stdout + done.stderr).strip()[-2_000:]}")
 
-    def _wait(self) -> None:
+    def _wait(self, port: int) -> None:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
-            assert self._process is not None
-            if self._process.poll() is not None:
+            if any(process.poll() is not None for process in self._processes):
                 break
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 return
             time.sleep(0.1)
         raise RuntimeError(f"Kafka did not start: {(self._folder / 'kafka.txt').read_text(errors='replace')[-2_000:]}")

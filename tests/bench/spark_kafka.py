@@ -136,7 +136,7 @@ class Bench:
     def measure(self, name: str, records: int) -> Figure:
         """Runs `name` once and removes its output."""
         folder = self.folder / f"{name}-{time.time_ns()}"
-        brokers = [self.broker.pid, *([] if self.kafka is None else [self.kafka.pid])]
+        brokers = [self.broker.pid, *([] if self.kafka is None else self.kafka.pids)]
         stores = [] if self.s3 is None else [self.s3.pid]
         own = brokers[0] if not name.startswith("kafka") else brokers[1]
         broker_before, store_before, start = cpu_of(own), sum(map(cpu_of, stores)), time.monotonic()

@@ -85,7 +85,7 @@ class _Bench:
         else:
             query = _bronze(self.spark, self.broker, folder, trigger_s, sync=False if way == UNSYNCED else None)
             load = _mqtt_load(self.broker, self.options)
-        brokers = [self.broker.pid, *([] if self.kafka is None else [self.kafka.pid])]
+        brokers = [self.broker.pid, *([] if self.kafka is None else self.kafka.pids)]
         return _measure(way, query, load, [*brokers, load.pid], folder, trigger_s)
 
 
