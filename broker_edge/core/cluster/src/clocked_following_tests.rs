@@ -156,3 +156,42 @@ fn a_follower_defers_twice_to_a_longer_log_that_does_not_take_over() {
         effects = clocked.tick(now_ms, true);
     }
 }
+
+fn follows(effects: &[Effect]) -> usize {
+    let is_follow = |effect: &&Effect| {
+        let Effect::Send { frame, .. } = effect else {
+            return false;
+        };
+        matches!(frame, Frame::Follow { .. })
+    };
+    effects.iter().filter(is_follow).count()
+}
+
+/// It learns from etcd who leads, and asks before the other one has opened its epoch.
+#[test]
+fn a_follower_asks_again_when_its_leader_is_heard_for_the_first_time() {
+    let mut clocked = started(1_000);
+    let all: BTreeSet<_> = [1, 2, 3].map(member).into();
+    let leader = Leader {
+        member: member(2),
+        starts: Starts(1),
+    };
+    let key = ShardKey {
+        replicas: all.clone(),
+        leader: Some(leader),
+        epoch: Epoch(1),
+        in_sync: all,
+        committed: 0,
+    };
+    let (revision, was_read) = (Revision(2), false);
+    let key = Event::Key {
+        revision,
+        key,
+        was_read,
+    };
+    let effects = clocked.handle(key, 1_000, true);
+    let effects = stand(&mut clocked, &effects, 1_000);
+    assert_eq!(follows(&effects), 1);
+    assert_eq!(follows(&clocked.handle(beacon(false), 1_010, true)), 1);
+    assert_eq!(follows(&clocked.handle(beacon(false), 1_020, true)), 0);
+}

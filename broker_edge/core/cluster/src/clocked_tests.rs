@@ -1,7 +1,7 @@
 use super::*;
 use crate::divergence::History;
 use crate::frames::FollowPart;
-use crate::key::{Revision, ShardKey};
+use crate::key::{Leader, Revision, ShardKey};
 use crate::marks::{DiskId, Epoch, FollowNumber, Node, PartitionId, ShardId, Stamp, Starts, Trust};
 use crate::replica_file::ReplicaFile;
 use crate::rules::Rules;

@@ -22,6 +22,8 @@ pub(super) struct Following {
     /// The leader was heard within the grace and has not resigned.
     pub is_led: bool,
     pub has_resigned: bool,
+    /// It has beaconed in this epoch, so it takes a `Follow`.
+    is_heard: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,6 +46,7 @@ impl Following {
             told_start: vec![Offset(0); partitions],
             is_led: true,
             has_resigned: false,
+            is_heard: false,
         }
     }
 
@@ -153,6 +156,8 @@ impl Shard {
         if following.leader != from {
             return self.stop(StopReason::TwoLeaders, out);
         }
+        let is_first = !std::mem::replace(&mut following.is_heard, true);
+        let is_early = is_first && following.stage == Stage::Asked;
         // A leader that says it is stuck does not put off the time at which this replica asks.
         if !following.has_resigned && (is_new || !is_stuck) {
             following.is_led = true;
@@ -167,6 +172,10 @@ impl Shard {
             for (partition, told) in told.iter().enumerate() {
                 self.told(partition, *told, out);
             }
+        }
+        if is_early && !is_new {
+            // This replica knew of the epoch before the leader had opened it, and was not listened to.
+            self.send_follow(out);
         }
         // Whether etcd is reached is known outside, and is put in there.
         let frame = Frame::BeaconAnswer {
