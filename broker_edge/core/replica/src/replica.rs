@@ -74,7 +74,7 @@ pub enum Output {
     /// Where clients should go.
     LeaderIs(Option<Member>),
     Alarm(Alarm),
-    /// The leader's own copy lacks what a follower needs. Its stream has ended.
+    /// What a follower needs cannot be read in the leader's own copy. It is tried again.
     CannotRead {
         partition: PartitionId,
         reason: String,
@@ -203,6 +203,9 @@ impl Replica {
             self.follow_again_at_ms = None;
             self.events.push_back(Event::TakeRefused);
         }
+        for stream in self.streams.values_mut() {
+            stream.tick(now_ms);
+        }
         let effects = self.clocked.tick(now_ms, self.reaches_etcd);
         self.carry_out_all(effects, now_ms);
         self.run(now_ms);
@@ -215,7 +218,8 @@ impl Replica {
             return None;
         }
         let timers = self.clocked.deadline_ms(now_ms).into_iter();
-        timers.chain(self.follow_again_at_ms).min()
+        let streams = self.streams.values().filter_map(Stream::again_ms);
+        timers.chain(self.follow_again_at_ms).chain(streams).min()
     }
 
     /// An orderly end: writes and syncs what is queued, closes the log, and notes that nothing is missing. A leader

@@ -9,6 +9,9 @@ use headwater_log::{Batch, Partition, ReadError};
 use crate::open::SHARD;
 use crate::replica::{Output, Replica};
 
+/// How long after a read that failed the next one is tried; it doubles up to the second.
+const READ_AGAIN_MS: u64 = 500;
+const READ_AGAIN_MS_MAX: u64 = 32_000;
 /// Bytes of whole batches that are read at once; a longer batch is read alone.
 const RUN_BYTES: usize = CHUNK_BYTES_MAX;
 
@@ -22,6 +25,10 @@ pub(crate) struct Stream {
     run: Option<Sending>,
     /// The partition that is looked at first, so that each has its turn.
     turn: usize,
+    /// Batches could not be read, and are tried again then.
+    again_ms: Option<u64>,
+    /// The wait before that.
+    waited_ms: u64,
 }
 
 /// A run of which not every chunk was sent.
@@ -42,7 +49,22 @@ impl Stream {
             credit,
             run: None,
             turn: 0,
+            again_ms: None,
+            waited_ms: 0,
         }
+    }
+
+    pub fn again_ms(&self) -> Option<u64> {
+        self.again_ms
+    }
+
+    pub fn tick(&mut self, now_ms: u64) {
+        self.again_ms = self.again_ms.filter(|at| *at > now_ms);
+    }
+
+    fn read_failed(&mut self, now_ms: u64) {
+        self.waited_ms = (self.waited_ms * 2).clamp(READ_AGAIN_MS, READ_AGAIN_MS_MAX);
+        self.again_ms = Some(now_ms + self.waited_ms);
     }
 
     pub fn give(&mut self, bytes: u32) {
@@ -60,6 +82,7 @@ impl Stream {
             let Some(end) = batches.last().map(Batch::next_offset) else {
                 continue;
             };
+            self.waited_ms = 0;
             self.next[at] = Offset(end.0);
             self.turn = at + 1;
             self.run = Some(Sending {
@@ -123,15 +146,18 @@ fn read(partition: &Partition, from: Offset) -> Result<Vec<Batch>, ReadError> {
 impl Replica {
     /// The next batches for this follower, if there are any and it has room for them. To be asked for when the link has
     /// nothing else to send.
-    pub fn next_batches(&mut self, to: &Member) -> Option<Frame> {
+    pub fn next_batches(&mut self, to: &Member, now_ms: u64) -> Option<Frame> {
         if self.is_over {
             return None;
         }
         let stream = self.streams.get_mut(to)?;
+        if stream.again_ms.is_some() {
+            return None;
+        }
         if stream.run.is_none()
             && let Err((at, error)) = stream.fill(self.log.partitions())
         {
-            self.end_stream(to, at, &error);
+            self.not_read(to, at, &error, now_ms);
             return None;
         }
         let stamp = stream.stamp;
@@ -151,16 +177,18 @@ impl Replica {
         })
     }
 
-    /// The log start has passed the stream, or the batches can not be read: then this follower gets no further.
-    fn end_stream(&mut self, to: &Member, at: usize, error: &ReadError) {
-        self.streams.remove(to);
-        let output = match error {
-            ReadError::OutOfRange { .. } => Output::Disconnect(to.clone()),
-            error => Output::CannotRead {
-                partition: PartitionId(self.log.partitions()[at].id().0),
-                reason: error.to_string(),
-            },
-        };
-        self.outputs.push(output);
+    /// The log start has passed the stream, which begins anew then; or the batches cannot be read, now at least.
+    fn not_read(&mut self, to: &Member, at: usize, error: &ReadError, now_ms: u64) {
+        if let ReadError::OutOfRange { .. } = error {
+            self.streams.remove(to);
+            return self.outputs.push(Output::Disconnect(to.clone()));
+        }
+        if let Some(stream) = self.streams.get_mut(to) {
+            stream.read_failed(now_ms);
+        }
+        self.outputs.push(Output::CannotRead {
+            partition: PartitionId(self.log.partitions()[at].id().0),
+            reason: error.to_string(),
+        });
     }
 }

@@ -141,7 +141,7 @@ impl Node {
         self.transfer_step(now);
         self.reopen_step(now);
         let Parts { replica, mesh, .. } = &mut self.parts;
-        self.has_more = mesh.flush(now, |to| Some((SHARD, replica.next_batches(to)?)));
+        self.has_more = mesh.flush(now, |to| Some((SHARD, replica.next_batches(to, now)?)));
         self.settle(now);
     }
 
@@ -271,7 +271,7 @@ impl Node {
                 tracing::error!(
                     partition = partition.0,
                     reason,
-                    "a follower cannot be given records"
+                    "a follower cannot be given records; they are read again soon"
                 );
             }
             Output::Disconnect(peer) => self.parts.mesh.disconnect(&peer, now),

@@ -60,6 +60,7 @@ fn sum(seen: &[Seen]) -> Seen {
         all.faults += one.faults;
         all.starts += one.starts;
         all.anew += one.anew;
+        all.unread += one.unread;
     }
     println!("{} seeds: {all:?}", seen.len());
     all

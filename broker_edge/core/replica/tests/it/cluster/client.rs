@@ -22,6 +22,7 @@ pub(crate) struct Client {
     made: u64,
     pub faults: usize,
     pub anew: usize,
+    pub unread: usize,
 }
 
 impl Client {

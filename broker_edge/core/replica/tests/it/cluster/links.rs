@@ -200,10 +200,11 @@ impl World {
                 .get(&(from, to))
                 .is_some_and(|pipe| pipe.frames.len() < ON_THE_WAY_MAX)
             {
+                let now_ms = self.now_ms;
                 let Some(life) = &mut self.nodes[from].life else {
                     return;
                 };
-                let Some(frame) = life.replica.next_batches(&peer) else {
+                let Some(frame) = life.replica.next_batches(&peer, now_ms) else {
                     break;
                 };
                 self.send(from, to, &frame);

@@ -126,6 +126,8 @@ pub struct Seen {
     pub faults: usize,
     pub starts: u64,
     pub anew: usize,
+    /// Reads of a leader for a follower that failed.
+    pub unread: usize,
 }
 
 /// Runs it; an error is what must never happen, with what led to it.
@@ -247,6 +249,7 @@ impl World {
             faults: self.client.faults,
             starts: self.nodes.iter().map(|node| node.lives).sum(),
             anew: self.client.anew,
+            unread: self.client.unread,
         })
     }
 

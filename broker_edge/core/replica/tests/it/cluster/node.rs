@@ -308,6 +308,7 @@ impl World {
                 }
             }
             Output::CannotRead { partition, reason } => {
+                self.client.unread += 1;
                 self.note(|| {
                     format!(
                         "{} cannot read partition {}: {reason}",
