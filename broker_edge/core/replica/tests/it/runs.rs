@@ -61,6 +61,7 @@ fn sum(seen: &[Seen]) -> Seen {
         all.starts += one.starts;
         all.anew += one.anew;
         all.unread += one.unread;
+        all.undecided += one.undecided;
     }
     println!("{} seeds: {all:?}", seen.len());
     all
@@ -72,6 +73,7 @@ fn nothing_is_lost_when_nodes_and_links_fail() {
     let all = sum(&seen);
     assert!(all.acknowledged > seen.len() * 50, "{all:?}");
     assert!(all.epochs > seen.len() * 2, "{all:?}");
+    assert_eq!(all.undecided, 0, "no disk fails: {all:?}");
 }
 
 #[test]
@@ -80,6 +82,7 @@ fn nothing_is_lost_when_disks_fail_too() {
     let all = sum(&seen);
     assert!(all.acknowledged > seen.len() * 50, "{all:?}");
     assert!(all.starts > seen.len() as u64 * 4, "{all:?}");
+    assert!(all.undecided <= seen.len() / 50, "{all:?}");
 }
 
 /// How many seeds it takes until something is found that is done wrong.

@@ -6,7 +6,8 @@ use std::collections::btree_map::Entry;
 use headwater_cluster::marks::{Epoch, Trust};
 use headwater_log::{Offset, Partition, ReadError};
 
-use super::{Checked, NODES, PARTITIONS, World, node};
+use super::node::{self, Node};
+use super::{Checked, NODES, PARTITIONS, World};
 
 type At = (usize, u64);
 
@@ -172,6 +173,17 @@ impl World {
     }
 
     /// Everybody is sound, has everything, and one serves.
+    /// Everybody lives, and nobody may lead because no member of the set is sound.
+    pub(super) fn is_left_to_a_person(&self) -> bool {
+        let in_set = |node: &&Node| self.etcd.has_in_sync(&node.member());
+        let mut of_set = self.nodes.iter().filter(in_set);
+        let is_doubtful = |node: &Node| {
+            let life = node.life.as_ref();
+            life.is_some_and(|life| life.replica.shard().trust() != Trust::Sound)
+        };
+        self.client.is_undecided && of_set.all(is_doubtful)
+    }
+
     pub(super) fn is_quiet(&self) -> bool {
         let lives: Vec<_> = self
             .nodes

@@ -23,6 +23,8 @@ pub(crate) struct Client {
     pub faults: usize,
     pub anew: usize,
     pub unread: usize,
+    /// Since everything was healed, a replica has said that nobody may lead.
+    pub is_undecided: bool,
 }
 
 impl Client {

@@ -55,6 +55,11 @@ impl Etcd {
         self.key.as_ref().map_or(0, |(_, key)| key.in_sync.len())
     }
 
+    pub fn has_in_sync(&self, member: &Member) -> bool {
+        let key = self.key.as_ref();
+        key.is_some_and(|(_, key)| key.in_sync.contains(member))
+    }
+
     pub fn describe(&self) -> String {
         let Some((revision, key)) = &self.key else {
             return "has no key".to_owned();

@@ -128,6 +128,9 @@ pub struct Seen {
     pub anew: usize,
     /// Reads of a leader for a follower that failed.
     pub unread: usize,
+    /// No member of the set was sound at the end, and what each had did not show which of them has everything: a person
+    /// decides.
+    pub undecided: usize,
 }
 
 /// Runs it; an error is what must never happen, with what led to it.
@@ -237,20 +240,31 @@ impl World {
         self.heal();
         let deadline = self.now_ms + 180_000;
         while !self.is_quiet() {
+            if self.now_ms > deadline && self.is_left_to_a_person() {
+                return Ok(Seen {
+                    undecided: 1,
+                    ..self.seen()
+                });
+            }
             if self.now_ms > deadline {
                 return Err(format!("it does not serve again: {}", self.describe()));
             }
             self.step()?;
         }
         self.check_end()?;
-        Ok(Seen {
+        Ok(self.seen())
+    }
+
+    fn seen(&self) -> Seen {
+        Seen {
             acknowledged: self.checks.acknowledged.len(),
             epochs: self.checks.leaders.len(),
             faults: self.client.faults,
             starts: self.nodes.iter().map(|node| node.lives).sum(),
             anew: self.client.anew,
             unread: self.client.unread,
-        })
+            undecided: 0,
+        }
     }
 
     fn after(&mut self, delay_ms: u64, happening: Happening) {

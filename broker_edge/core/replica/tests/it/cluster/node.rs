@@ -300,6 +300,7 @@ impl World {
             Output::LeaderIs(_) => {}
             Output::Alarm(alarm) => {
                 self.note(|| format!("{}: {alarm:?}", name(at)));
+                self.client.is_undecided |= self.is_healed && alarm == Alarm::NobodyMayLead;
                 if matches!(
                     alarm,
                     Alarm::FollowerAhead(_) | Alarm::MetadataWentBack { .. }
