@@ -2,7 +2,7 @@
 
 use headwater_cluster::rules::Rule;
 
-use crate::cluster::{Faults, Plan, Sabotage, Seen, lose_leader, run};
+use crate::cluster::{Faults, Plan, Sabotage, Seen, fail_a_call_in_catch_up, lose_leader, run};
 
 fn from_env(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
@@ -83,6 +83,16 @@ fn nothing_is_lost_when_disks_fail_too() {
     assert!(all.acknowledged > seen.len() * 50, "{all:?}");
     assert!(all.starts > seen.len() as u64 * 4, "{all:?}");
     assert!(all.undecided <= seen.len() / 50, "{all:?}");
+}
+
+#[test]
+fn a_read_that_fails_once_does_not_keep_a_follower_behind() {
+    // Most of these calls are writes, after which the leader stops and starts again.
+    let seen: Vec<_> = (1..=60)
+        .map(|nth| fail_a_call_in_catch_up(plan(nth, Faults::NONE), nth))
+        .map(|run| run.unwrap_or_else(|found| panic!("{found}")))
+        .collect();
+    assert!(sum(&seen).unread > 0, "{seen:?}");
 }
 
 /// How many seeds it takes until something is found that is done wrong.

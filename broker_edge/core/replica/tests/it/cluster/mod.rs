@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use headwater_cluster::marks::Member;
 use headwater_cluster::rules::{Rule, Rules};
 
-use crate::sim::Random;
+use crate::sim::{Fault, Random};
 use checks::Checks;
 use etcd::Etcd;
 pub use faults::Faults;
@@ -143,6 +143,11 @@ pub fn lose_leader(plan: Plan) -> Result<Seen, String> {
     traced(plan, World::lose_leader)
 }
 
+/// Keeps a follower of an otherwise healthy cluster away, and fails one call of the leader when it is back.
+pub fn fail_a_call_in_catch_up(plan: Plan, nth: u64) -> Result<Seen, String> {
+    traced(plan, |world| world.fail_a_call_in_catch_up(nth))
+}
+
 fn traced(
     plan: Plan,
     run: impl FnOnce(&mut World) -> Result<Seen, String>,
@@ -206,6 +211,18 @@ impl World {
         }
         let next = self.serving().ok_or("nobody serves any more")?;
         self.check_office_of(next)?;
+        self.finish()
+    }
+
+    fn fail_a_call_in_catch_up(&mut self, nth: u64) -> Result<Seen, String> {
+        self.begin()?;
+        self.until(3_000)?;
+        let leader = self.serving().ok_or("nobody serves")?;
+        let away = (leader + 1) % NODES;
+        self.end(away, false);
+        self.until(9_000)?;
+        self.start(away)?;
+        self.nodes[leader].files.fail_call(nth, Fault::Error);
         self.finish()
     }
 
