@@ -156,6 +156,8 @@ impl Writer {
             // What a writer gave back unwritten, and the offsets that were given and are not written.
             queue.drop_all();
             (queue.next, queue.taken_epoch) = (active.next, last);
+            // Nothing waits for room any more. Whether there is some, the next write finds out.
+            self.status.set_full(false);
             Ok(())
         })?;
         self.status.tell_watchers();

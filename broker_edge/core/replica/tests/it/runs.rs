@@ -27,7 +27,10 @@ fn run_seeds(count: u64, faults: Faults) -> Vec<Seen> {
     let one = std::env::var("HEADWATER_SIM_SEED").is_ok();
     let seeds = match one {
         true => vec![from_env("HEADWATER_SIM_SEED", 0)],
-        false => (0..from_env("HEADWATER_SIM_SEEDS", count)).collect(),
+        false => {
+            let first = from_env("HEADWATER_SIM_FIRST", 0);
+            (first..first + from_env("HEADWATER_SIM_SEEDS", count)).collect()
+        }
     };
     let runs = seeds.into_iter().map(|seed| run(plan(seed, faults)));
     runs.map(|run| run.unwrap_or_else(|found| panic!("{found}")))

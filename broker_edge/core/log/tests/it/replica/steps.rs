@@ -56,30 +56,46 @@ fn without_threads_a_turn_that_finds_nothing_to_write_syncs_what_waits_for_its_i
     assert_eq!(partition.synced(), Offset(1));
 }
 
-#[test]
-fn a_follower_on_a_full_disk_says_so_and_writes_what_it_took_once_there_is_space() {
-    let files = [SimFiles::new(33), SimFiles::new(34)];
-    let (_leading, leader) = start(&files[0], 0, 0);
+/// A follower that has one record, and could not write a second one for want of space.
+fn full_follower(seed: u64) -> (SimFiles, Log, Partition) {
+    let (of_leader, files) = (SimFiles::new(seed), SimFiles::new(seed + 1));
+    let (_leading, leader) = start(&of_leader, 0, 0);
     leader.lead(Epoch(2)).expect("it leads");
     let large = "x".repeat(40 << 10);
     append_synced(&leader, &[&large]);
     leader.commit_to(Offset(1));
     append_synced(&leader, &[&large]);
-    let (_following, follower) = stepped(&files[1], SyncMode::Always);
+    let (log, follower) = stepped(&files, SyncMode::Always);
     follower.follow(Epoch(2)).expect("it follows");
     let mut batches = leader.read(Offset(0), usize::MAX).expect("it is there");
     batches.extend(uncommitted(&leader));
     take(&follower, 2, &batches[..1]).expect("it fits");
     assert!(follower.work() && follower.has_room());
     follower.commit_to(Offset(1));
-    files[1].set_free(Some(0));
+    files.set_free(Some(0));
     take(&follower, 2, &batches[1..]).expect("it fits");
     assert!(!follower.work(), "a new segment has no space");
     assert!(!follower.has_room());
     assert_eq!(follower.written(), Offset(1));
-    files[1].set_free(None);
+    (files, log, follower)
+}
+
+#[test]
+fn a_follower_on_a_full_disk_says_so_and_writes_what_it_took_once_there_is_space() {
+    let (files, _log, follower) = full_follower(33);
+    files.set_free(None);
     assert!(follower.work() && follower.has_room());
     assert_eq!(follower.synced(), Offset(2));
+}
+
+/// Else it would say so for ever where nothing else is written, and nobody would count on it again.
+#[test]
+fn a_disk_does_not_count_as_full_when_nothing_waits_for_space_any_more() {
+    let (_files, _log, follower) = full_follower(36);
+    follower.follow(Epoch(3)).expect("it follows");
+    assert!(follower.has_room());
+    assert!(!follower.work(), "what it took is dropped");
+    assert!(follower.has_room());
 }
 
 #[test]
