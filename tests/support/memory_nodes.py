@@ -23,6 +23,11 @@ class Nodes:
     def locations(self) -> list[str]:
         return [server.location for server in self.all]
 
+    @property
+    def address(self) -> str:
+        """All of them in one address."""
+        return "grpc://" + "/".join(location.removeprefix("grpc://") for location in self.locations)
+
     def calls(self, name: str) -> int:
         return sum(server.calls.get(name, 0) for server in self.all)
 

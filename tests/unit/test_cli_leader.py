@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,18 +12,6 @@ from support.memory_nodes import Nodes
 from broker_edge.access import BrokerAccess
 from headwater_cli import main
 from headwater_cli._offers import _removed
-
-
-@pytest.fixture
-def nodes() -> Iterator[Nodes]:
-    made = Nodes()
-    yield made
-    for server in made.all:
-        server.down()
-
-
-def _server(nodes: Nodes) -> str:
-    return "grpc://" + "/".join(location.removeprefix("grpc://") for location in nodes.locations)
 
 
 @pytest.fixture
@@ -43,7 +30,7 @@ def elected_while_waited_for(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("elected_while_waited_for")
 def test_tail_waits_for_a_leader(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
     nodes.all[0].log.append("devices/d/telemetry", b"one", partition=3)
-    assert main(["tail", "--from", "earliest", "--no-follow", "--server", _server(nodes)]) == 0
+    assert main(["tail", "--from", "earliest", "--no-follow", "--server", nodes.address]) == 0
     assert capsys.readouterr().out == "telemetry-0:0\tdevices/d/telemetry\tone\n"
 
 
@@ -53,14 +40,14 @@ def test_an_artifact_is_pushed_to_the_leader_that_is_waited_for(
 ) -> None:
     image = tmp_path / "fw.bin"
     image.write_bytes(b"firmware")
-    command = ["artifacts", "push", str(image), "fw", "1", "--server", _server(nodes)]
+    command = ["artifacts", "push", str(image), "fw", "1", "--server", nodes.address]
     assert main(command) == 0, capsys.readouterr()
 
 
 @pytest.mark.usefixtures("elected_while_waited_for")
 def test_an_artifact_is_removed_by_the_leader_that_is_waited_for(nodes: Nodes) -> None:
-    rows, failed = _removed((BrokerAccess(_server(nodes)),), "fw", "1", 30.0)
-    assert (rows, failed) == ([{"broker": _server(nodes), "what": "does not have fw 1"}], None)
+    rows, failed = _removed((BrokerAccess(nodes.address),), "fw", "1", 30.0)
+    assert (rows, failed) == ([{"broker": nodes.address, "what": "does not have fw 1"}], None)
 
 
 def test_tail_goes_on_at_the_next_leader(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +68,7 @@ def test_tail_goes_on_at_the_next_leader(nodes: Nodes, capsys: pytest.CaptureFix
 
     first.before = before
     command = ["tail", "devices/#", "--from", "telemetry-0:0", "--count", "2", "--json"]
-    assert main([*command, "--server", _server(nodes)]) == 0
+    assert main([*command, "--server", nodes.address]) == 0
     failing.join()
     assert [json.loads(line)["offset"] for line in capsys.readouterr().out.splitlines()] == [0, 1]
     assert nodes.all[2].calls["DoGet"] == 1

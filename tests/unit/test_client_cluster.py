@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from support.flight_server import refusal
 from support.memory_nodes import Nodes
 
 from broker_edge import Client, ConfigError, ConnectError, NotLeaderError, Row, _connection
 from broker_edge.errors import HeadwaterError
-
-
-@pytest.fixture
-def nodes() -> Iterator[Nodes]:
-    made = Nodes()
-    yield made
-    for server in made.all:
-        server.down()
 
 
 def _fill(nodes: Nodes, count: int) -> None:

@@ -23,18 +23,6 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sources.stream.IDLE_SECONDS", 0.0)
 
 
-@pytest.fixture
-def nodes() -> Iterator[Nodes]:
-    made = Nodes()
-    yield made
-    for server in made.all:
-        server.down()
-
-
-def _address(nodes: Nodes) -> str:
-    return "grpc://" + "/".join(location.partition("://")[2] for location in nodes.locations)
-
-
 def _numbers(query: Query) -> list[int]:
     return sorted(int(row["value"]) for row in query.rows)
 
@@ -42,7 +30,7 @@ def _numbers(query: Query) -> list[int]:
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_query_goes_on_at_the_new_leader_with_the_same_checkpoint(nodes: Nodes, is_named: bool) -> None:
     nodes.leader, nodes.is_named = 1, is_named
-    query = Query(_address(nodes))
+    query = Query(nodes.address)
     fill(nodes.all[0], 20)
     query.drain()
     nodes.all[1].down()
@@ -58,7 +46,7 @@ def test_a_query_goes_on_at_the_new_leader_with_the_same_checkpoint(nodes: Nodes
 
 
 def test_a_batch_that_was_planned_at_the_old_leader_is_read_at_the_new_one(nodes: Nodes) -> None:
-    query = Query(_address(nodes), pollTimeoutMs="20000")
+    query = Query(nodes.address, pollTimeoutMs="20000")
     fill(nodes.all[0], 20)
     start, end = query.start(), query.plan()[1]
     tasks = query.reader.partitions(start, end)
@@ -72,7 +60,7 @@ def test_tasks_begin_at_the_node_that_led_when_they_were_planned(nodes: Nodes) -
     """With the access of that server."""
     nodes.leader = 2
     fill(nodes.all[0], 5)
-    reader = open_reader(_address(nodes), access=json.dumps({_address(nodes): {"name": "plant"}}))
+    reader = open_reader(nodes.address, access=json.dumps({nodes.address: {"name": "plant"}}))
     start = reader.initialOffset()
     (first, *_) = tasks = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
     assert first.address == "grpc://" + "/".join(nodes.locations[at].partition("://")[2] for at in (2, 0, 1))
@@ -83,13 +71,13 @@ def test_tasks_begin_at_the_node_that_led_when_they_were_planned(nodes: Nodes) -
 
 
 def test_without_a_leader_a_running_query_waits_and_a_new_one_says_what_is_missing(nodes: Nodes) -> None:
-    query = Query(_address(nodes))
+    query = Query(nodes.address)
     fill(nodes.all[0], 5)
     query.drain()
     nodes.leader = None
     fill(nodes.all[0], 5)
     assert query.drain() == []
-    new = open_reader(_address(nodes), requestTimeoutMs="1500")
+    new = open_reader(nodes.address, requestTimeoutMs="1500")
     began = time.monotonic()
     with pytest.raises(UnavailableError) as told:
         new.initialOffset()
@@ -110,11 +98,11 @@ def test_a_new_query_and_a_batch_read_wait_for_the_election(nodes: Nodes, monkey
         nodes.leader = 1 if sum(waits) > 6 else None
 
     monkeypatch.setattr("sources.log_server.time.sleep", wait)
-    reader = open_reader(_address(nodes))
+    reader = open_reader(nodes.address)
     assert reader.initialOffset()
     nodes.leader = None
     waits.clear()
-    batch = BatchReader(parse_options({"servers": _address(nodes), "subscribe": FILTER}))
+    batch = BatchReader(parse_options({"servers": nodes.address, "subscribe": FILTER}))
     assert sum(one.end - one.start for task in batch.partitions() for one in task.offsets) == 5
 
 
@@ -215,7 +203,7 @@ def test_a_query_goes_on_when_its_address_gets_more_nodes(nodes: Nodes) -> None:
         query = Query(nodes.all[0], other)
         fill(nodes.all[0], 10)
         query.drain()
-        query._servers = (_address(nodes), other)
+        query._servers = (nodes.address, other)
         query.restart()
         nodes.leader = 1
         fill(nodes.all[0], 10)

@@ -14,26 +14,29 @@ fn beacon(is_stuck: bool) -> Event {
     from(2, frame)
 }
 
+/// Etcd tells the key of epoch 1.
+fn key(leader: Option<Leader>) -> Event {
+    let all: BTreeSet<_> = [1, 2, 3].map(member).into();
+    let key = ShardKey {
+        replicas: all.clone(),
+        leader,
+        epoch: Epoch(1),
+        in_sync: all,
+        committed: 0,
+    };
+    Event::Key {
+        revision: Revision(2),
+        key,
+        was_read: false,
+    }
+}
+
 /// It has had the first beacon of member 2, and knows that this one leads in epoch 1.
 fn follower(now_ms: u64, reaches_etcd: bool) -> (Clocked, Vec<Effect>) {
     let mut clocked = started(now_ms - 100);
     let effects = clocked.handle(beacon(false), now_ms, reaches_etcd);
     stand(&mut clocked, &effects, now_ms);
-    let all: BTreeSet<_> = [1, 2, 3].map(member).into();
-    let key = ShardKey {
-        replicas: all.clone(),
-        leader: None,
-        epoch: Epoch(1),
-        in_sync: all,
-        committed: 0,
-    };
-    let (revision, was_read) = (Revision(2), false);
-    let key = Event::Key {
-        revision,
-        key,
-        was_read,
-    };
-    let _ = clocked.handle(key, now_ms, true);
+    let _ = clocked.handle(key(None), now_ms, true);
     (clocked, effects)
 }
 
@@ -171,25 +174,11 @@ fn follows(effects: &[Effect]) -> usize {
 #[test]
 fn a_follower_asks_again_when_its_leader_is_heard_for_the_first_time() {
     let mut clocked = started(1_000);
-    let all: BTreeSet<_> = [1, 2, 3].map(member).into();
     let leader = Leader {
         member: member(2),
         starts: Starts(1),
     };
-    let key = ShardKey {
-        replicas: all.clone(),
-        leader: Some(leader),
-        epoch: Epoch(1),
-        in_sync: all,
-        committed: 0,
-    };
-    let (revision, was_read) = (Revision(2), false);
-    let key = Event::Key {
-        revision,
-        key,
-        was_read,
-    };
-    let effects = clocked.handle(key, 1_000, true);
+    let effects = clocked.handle(key(Some(leader)), 1_000, true);
     let effects = stand(&mut clocked, &effects, 1_000);
     assert_eq!(follows(&effects), 1);
     assert_eq!(follows(&clocked.handle(beacon(false), 1_010, true)), 1);
