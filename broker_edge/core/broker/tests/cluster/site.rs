@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use headwater_broker::cluster::keys::{Keys, Meta};
@@ -50,6 +51,8 @@ struct Running {
     child: Child,
     mqtt: SocketAddr,
     admin: SocketAddr,
+    /// Stopped by a signal: it takes connections and answers nothing.
+    is_frozen: AtomicBool,
 }
 
 pub fn name(text: &str) -> Name {
@@ -202,6 +205,7 @@ impl Site {
             mqtt: address("mqtt="),
             admin: address("admin="),
             child,
+            is_frozen: AtomicBool::new(false),
         };
         self.nodes[at].running = Some(running);
     }
@@ -273,9 +277,12 @@ impl Node {
 
     /// None while it does not answer.
     pub fn get(&self, path: &str) -> Option<(u16, String)> {
-        let admin = self.running.as_ref()?.admin;
-        std::net::TcpStream::connect(admin).ok()?;
-        Some(http::text(admin, "GET", path))
+        let running = self.running.as_ref()?;
+        if running.is_frozen.load(Ordering::Relaxed) {
+            return None;
+        }
+        std::net::TcpStream::connect(running.admin).ok()?;
+        Some(http::text(running.admin, "GET", path))
     }
 
     /// Asks it to give the log to another node.
@@ -289,9 +296,20 @@ impl Node {
         (code == 200).then(|| serde_json::from_str(&text).unwrap())
     }
 
-    pub fn signal(&self, signal: Signal) {
+    fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.running().child);
         kill_process(pid, signal).unwrap();
+    }
+
+    /// Its process keeps its connections and does nothing.
+    pub fn freeze(&self) {
+        self.running().is_frozen.store(true, Ordering::Relaxed);
+        self.signal(Signal::STOP);
+    }
+
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+        self.running().is_frozen.store(false, Ordering::Relaxed);
     }
 
     /// As a crash of the process.

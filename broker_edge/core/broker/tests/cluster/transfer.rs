@@ -1,7 +1,6 @@
 //! A leader that gives the log to the node that an operator names.
 
 use headwater_mqtt::Version;
-use rustix::process::Signal;
 
 use crate::common::Client;
 use crate::failover::{publish, session};
@@ -82,7 +81,7 @@ fn a_leader_goes_on_when_the_other_node_does_not_take_over() {
     site.until_in_sync(3);
     let (leader, to) = (site.leader(), site.followers()[0]);
     let mut publisher = Client::connect(site.nodes[leader].mqtt(), Version::V5, "publisher");
-    site.nodes[to].signal(Signal::STOP);
+    site.nodes[to].freeze();
     // It cannot have this one, so it is not ready to lead.
     publisher.send_publish("devices/d1/telemetry", b"late", 1, false, &[]);
     assert_eq!(site.nodes[leader].elect(NAMES[to]).0, 202);
@@ -94,7 +93,7 @@ fn a_leader_goes_on_when_the_other_node_does_not_take_over() {
     site.nodes[leader].until_says("the other node did not take over the log");
     assert_eq!(site.leader(), leader);
     publish(&site, 0..3);
-    site.nodes[to].signal(Signal::CONT);
+    site.nodes[to].thaw();
     site.until_in_sync(3);
     assert_eq!(site.leader(), leader);
 }
