@@ -32,7 +32,7 @@ impl Compaction {
         let (own_store, own_stop) = (Arc::clone(store), Arc::clone(&stop));
         let thread = std::thread::Builder::new()
             .name("state".to_owned())
-            .spawn(move || run(&own_store, &own_stop))?;
+            .spawn(move || run(&own_store, &own_stop, StateStore::compact))?;
         Ok(Compaction {
             store: Arc::clone(store),
             stop,
@@ -52,20 +52,30 @@ impl Drop for Compaction {
     }
 }
 
-fn run(store: &StateStore, stop: &AtomicBool) {
+/// Compacts when it is due, until `stop` is set.
+pub(super) fn run(
+    store: &StateStore,
+    stop: &AtomicBool,
+    compact: impl Fn(&StateStore, &AtomicBool) -> Result<(), StateError>,
+) {
+    let mut has_failed = false;
     loop {
         // Read the count before the stop flag, so that a stop in between ends the wait below.
         let seen = store.moves();
         if stop.load(Ordering::Acquire) {
             return;
         }
-        if !store.is_compaction_due() {
+        if has_failed || !store.is_compaction_due() {
+            has_failed = false;
             store.wait_for_move(seen, None);
             continue;
         }
-        if let Err(error) = store.compact(stop) {
-            tracing::warn!(%error, "could not compact the state; the next change tries again");
-            store.wait_for_move(store.moves(), None);
+        if let Err(error) = compact(store, stop) {
+            has_failed = true;
+            // One that was told to stop ends for that reason.
+            if !stop.load(Ordering::Acquire) {
+                tracing::warn!(%error, "could not compact the state; the next change tries again");
+            }
         }
     }
 }

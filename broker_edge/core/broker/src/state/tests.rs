@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use headwater_log::{Class, ClassConfig, Log, LogConfig, Offset, Seams};
 
-use super::{Change, Compaction, StateStore};
+use super::compaction::run;
+use super::{Change, Compaction, StateError, StateStore};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Small enough that a test fills several segments.
@@ -188,6 +190,25 @@ fn a_stop_ends_the_wait_of_a_compaction() {
     store.compact(&stop).unwrap();
     drop(compaction);
     assert_eq!(store.get("group/a").as_deref(), Some(b"1".as_slice()));
+}
+
+#[test]
+fn a_stop_while_a_compaction_fails_is_not_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_log, store) = open(dir.path(), 0);
+    store.put("group/a", &[1; 1_000]).unwrap();
+    store.put("group/a", b"1").unwrap();
+    let (ended, end) = channel();
+    std::thread::spawn(move || {
+        let stop = AtomicBool::new(false);
+        run(&store, &stop, |store, stop| {
+            stop.store(true, Ordering::Release);
+            store.moved.notify();
+            Err(StateError::KeyTooLong { bytes: 0 })
+        });
+        ended.send(()).unwrap();
+    });
+    assert_eq!(end.recv_timeout(DEADLINE), Ok(()));
 }
 
 #[test]
