@@ -76,6 +76,8 @@ struct Conn {
     connect_by_ms: Option<u64>,
     /// The poll has said that there is something to read.
     is_readable: bool,
+    /// The poll has said that the end of the stream is, or will be, behind what there is to read.
+    is_closing: bool,
     /// The socket took everything the last time.
     is_writable: bool,
 }
@@ -188,8 +190,8 @@ impl Mesh {
         for event in &events {
             self.has_callers |= event.token() == LISTENER;
             if let Some(conn) = self.conns.get_mut(&event.token()) {
-                conn.is_readable |=
-                    event.is_readable() || event.is_read_closed() || event.is_error();
+                conn.is_closing |= event.is_read_closed() || event.is_error();
+                conn.is_readable |= event.is_readable() || conn.is_closing;
                 conn.is_writable |= event.is_writable();
             }
         }
@@ -270,6 +272,7 @@ impl Mesh {
             dialled,
             connect_by_ms: is_dialled.then_some(now_ms + CONNECT_MS),
             is_readable: false,
+            is_closing: false,
             is_writable: !is_dialled,
         };
         self.conns.insert(token, conn);
@@ -284,7 +287,9 @@ impl Mesh {
             && left > 0
         {
             match conn.socket.read(conn.link.room(READ_BYTES)) {
-                Ok(Received::Bytes(count)) => {
+                Ok(received @ (Received::Bytes(count) | Received::Last(count))) => {
+                    let is_last = matches!(received, Received::Last(_));
+                    conn.is_readable = !is_last || conn.is_closing;
                     left = left.saturating_sub(count);
                     conn.link.received(count);
                     self.take_all(token, now_ms);

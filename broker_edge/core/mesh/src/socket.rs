@@ -31,6 +31,8 @@ pub struct Socket {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
     Bytes(usize),
+    /// The same, and nothing more for now, unless the peer has closed the connection behind them.
+    Last(usize),
     /// Nothing more for now.
     Nothing,
     Ended,
@@ -100,7 +102,12 @@ impl Socket {
     /// The connection failed, or the peer broke the rules of TLS.
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<Received> {
         let Some(tls) = &mut self.tls else {
-            return told(self.tcp.read(buffer));
+            let received = told(self.tcp.read(buffer))?;
+            return Ok(match received {
+                // A stream that gave less than it could has nothing more: epoll(7) says so.
+                Received::Bytes(count) if count < buffer.len() => Received::Last(count),
+                other => other,
+            });
         };
         loop {
             match tls.reader().read(buffer) {
@@ -113,7 +120,7 @@ impl Socket {
                 Err(error) => return Err(error),
             }
             match told(tls.read_tls(&mut self.tcp))? {
-                Received::Bytes(_) => {}
+                Received::Bytes(_) | Received::Last(_) => {}
                 other => return Ok(other),
             }
             tls.process_new_packets().map_err(io::Error::other)?;

@@ -218,7 +218,7 @@ impl Replica {
             return None;
         }
         let timers = self.clocked.deadline_ms(now_ms).into_iter();
-        let streams = self.streams.values().filter_map(Stream::again_ms);
+        let streams = self.streams.values().filter_map(Stream::deadline_ms);
         timers.chain(self.follow_again_at_ms).chain(streams).min()
     }
 

@@ -12,6 +12,8 @@ use crate::replica::{Output, Replica};
 /// How long after a read that failed the next one is tried; it doubles up to the second.
 const READ_AGAIN_MS: u64 = 500;
 const READ_AGAIN_MS_MAX: u64 = 32_000;
+/// How long a commit waits for a batch that tells of it, before the follower is told by itself.
+const TELL_MS: u64 = 2;
 /// Bytes of whole batches that are read at once; a longer batch is read alone.
 const RUN_BYTES: usize = CHUNK_BYTES_MAX;
 
@@ -21,6 +23,10 @@ pub(crate) struct Stream {
     next: Vec<Offset>,
     /// By partition: the high watermark that the follower knows.
     told: Vec<Offset>,
+    /// When the follower is told of a commit that no batch has told of.
+    tell_ms: Option<u64>,
+    /// That time is over.
+    is_tell_due: bool,
     credit: Credit,
     run: Option<Sending>,
     /// The partition that is looked at first, so that each has its turn.
@@ -46,6 +52,8 @@ impl Stream {
             stamp,
             told: vec![Offset(0); from.len()],
             next: from,
+            tell_ms: None,
+            is_tell_due: false,
             credit,
             run: None,
             turn: 0,
@@ -54,12 +62,13 @@ impl Stream {
         }
     }
 
-    pub fn again_ms(&self) -> Option<u64> {
-        self.again_ms
+    pub fn deadline_ms(&self) -> Option<u64> {
+        self.again_ms.into_iter().chain(self.tell_ms).min()
     }
 
     pub fn tick(&mut self, now_ms: u64) {
         self.again_ms = self.again_ms.filter(|at| *at > now_ms);
+        self.is_tell_due |= self.tell_ms.take_if(|at| *at <= now_ms).is_some();
     }
 
     fn read_failed(&mut self, now_ms: u64) {
@@ -95,12 +104,11 @@ impl Stream {
         Ok(())
     }
 
-    /// The next chunk. Without batches, one without bytes where something was committed since the last one: a follower
-    /// that waits for that, to show it or to begin a segment, shall not wait for a beacon.
-    fn chunk(&mut self, partitions: &[Partition]) -> Option<(usize, Edges, Bytes)> {
+    /// The next chunk. Without batches, one without bytes where something was committed a moment ago: a follower that
+    /// waits for that, to show it or to begin a segment, shall not wait for a beacon.
+    fn chunk(&mut self, partitions: &[Partition], now_ms: u64) -> Option<(usize, Edges, Bytes)> {
         let Some(run) = self.run.as_mut() else {
-            let mut known = self.told.iter().zip(partitions);
-            let at = known.position(|(told, one)| told.0 < one.high_watermark().0)?;
+            let at = self.untold(partitions, now_ms)?;
             let alone = Edges {
                 first: true,
                 last: true,
@@ -122,6 +130,18 @@ impl Stream {
             self.run = None;
         }
         Some((partition, edges, bytes))
+    }
+
+    /// A partition of which the follower is to be told now what is committed.
+    fn untold(&mut self, partitions: &[Partition], now_ms: u64) -> Option<usize> {
+        let mut known = self.told.iter().zip(partitions);
+        let at = known.position(|(told, one)| told.0 < one.high_watermark().0);
+        if at.is_none() {
+            (self.tell_ms, self.is_tell_due) = (None, false);
+        } else if !self.is_tell_due {
+            self.tell_ms.get_or_insert(now_ms + TELL_MS);
+        }
+        at.filter(|_| self.is_tell_due)
     }
 }
 
@@ -161,7 +181,7 @@ impl Replica {
             return None;
         }
         let stamp = stream.stamp;
-        let (at, edges, bytes) = stream.chunk(self.log.partitions())?;
+        let (at, edges, bytes) = stream.chunk(self.log.partitions(), now_ms)?;
         let partition = &self.log.partitions()[at];
         let high_watermark = Offset(partition.high_watermark().0);
         stream.told[at] = high_watermark;

@@ -46,7 +46,10 @@ impl Writer {
         }
         group.bytes = 0;
         self.status.set_written(active.next);
-        self.status.tell_watchers();
+        // A leader sends them on while it syncs. Nobody waits for what a follower has written and not synced.
+        if !self.status.is_following() {
+            self.status.tell_watchers();
+        }
         self.sync_when_due(active)
     }
 
