@@ -212,3 +212,7 @@ impl Replica {
         });
     }
 }
+
+#[cfg(test)]
+#[path = "stream_tests.rs"]
+mod tests;

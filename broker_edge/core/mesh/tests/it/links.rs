@@ -225,3 +225,14 @@ fn a_process_that_still_takes_connections_while_it_ends_is_found_to_be_gone() {
     let gone = MeshEvent::Gone { peer: member("a") };
     clock.until(&mut [&mut two], |all| all[0].came.contains(&gone));
 }
+
+/// A read that gives less than it could is the last one, unless the end of the stream is behind it.
+#[test]
+fn the_end_of_a_link_that_comes_with_its_last_frame_is_seen() {
+    let (mut one, mut two, mut clock) = pair();
+    one.mesh.send(&member("b"), SHARD, resign(7), clock.0);
+    one.mesh.flush(clock.0, |_| None);
+    drop(one);
+    clock.until(&mut [&mut two], |all| !all[0].is_linked("a"));
+    assert_eq!(two.frames(), [&resign(7)]);
+}
