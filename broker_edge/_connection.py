@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,12 +34,11 @@ from broker_edge.errors import (
     RefusedError,
     UnavailableError,
 )
+from broker_edge.server_address import is_tls, nodes_of, parse_server
 from broker_edge.tls import Tls, TlsFiles, tls_reason
 
 T = TypeVar("T")
 
-DEFAULT_PORT = 8815
-_PORT = re.compile(r":[0-9]+$")
 _ANSWER_BYTES_MAX = 256 << 20
 """Of the results of one action: room for the topics of a large broker. Whoever answers in its place must not fill the
 memory of a job that reads other brokers too."""
@@ -60,58 +58,6 @@ _CHANNEL_OPTIONS = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.max_receive_message_length", -1),
 ]
-
-
-def parse_server(text: str) -> str:
-    """`host`, `host:port`, `grpc://host:port` or `grpc+tls://…` as a Flight location; raises ConfigError.
-
-    The nodes of a cluster stand in one address: `grpc://host:port/host:port/host:port` (`nodes_of`). Two spellings of
-    one address give one location. Credentials do not belong into an address, and errors do not repeat what stands
-    before an `@`.
-    """
-    if "@" in text:
-        # Before it is parsed: a password may hold a character that ends the host.
-        raise ConfigError(
-            "a server address has a user or a password in it: write grpc://HOST:PORT, and give the credentials apart "
-            "(settings user and password, or HEADWATER_USER and HEADWATER_PASSWORD_FROM)"
-        )
-    scheme, _, places = text.rpartition("://")
-    scheme = scheme.lower() or "grpc"
-    first, *others = places.rstrip("/").split("/")
-    nodes = [_place(scheme, first), *(_place(scheme, other) for other in others)]
-    # A further node without a port would rather be a path, which a broker does not have.
-    if scheme not in ("grpc", "grpc+tcp", "grpc+tls") or None in nodes or not all(_PORT.search(one) for one in others):
-        raise ConfigError(
-            f"`{text}` is not a server address: write grpc://HOST:PORT, for example grpc://127.0.0.1:8815, and the "
-            "nodes of a cluster as grpc://HOST:PORT/HOST:PORT/HOST:PORT"
-        )
-    if len(set(nodes)) < len(nodes):
-        raise ConfigError(f"`{text}` names a node twice: write each node of the cluster once")
-    return f"{scheme}://{'/'.join(map(str, nodes))}"
-
-
-def _place(scheme: str, text: str) -> str | None:
-    """`host:port`; None for anything else."""
-    parts = urlsplit(f"{scheme}://{text}")
-    try:
-        port = parts.port
-    except ValueError:
-        return None
-    if not parts.hostname or port == 0 or parts.query or parts.fragment:
-        return None
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{port or DEFAULT_PORT}"
-
-
-def nodes_of(server: str) -> tuple[str, ...]:
-    """The address of each node that a location names; of a broker alone, its own."""
-    scheme, _, places = server.partition("://")
-    return tuple(f"{scheme}://{place}" for place in places.split("/"))
-
-
-def is_tls(server: str) -> bool:
-    """Whether an address asks for TLS. A scheme may be written in capitals (RFC 3986 §3.1)."""
-    return server.lower().startswith("grpc+tls://")
 
 
 class Connection:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from broker_edge.client import Client
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError
-from broker_edge.flight import is_tls, parse_server
 from broker_edge.log_owners import LogEntry
+from broker_edge.server_address import is_tls, parse_server
 from broker_edge.tls import TlsReferences
 
 

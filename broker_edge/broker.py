@@ -6,17 +6,17 @@ threads; none of its code is Python.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping
 from os import PathLike, fspath
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from broker_edge.client import Client
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError, StartError
+from broker_edge.native import native
 
 if TYPE_CHECKING:
     from broker_edge import _core
@@ -126,17 +126,6 @@ class Broker:
         if self._native is None:
             raise StartError("this broker is not running: use it in a `with` statement, or call start()")
         return self._native
-
-
-def native() -> Any:
-    """The native module, imported only when a broker is created, because a client does not need it."""
-    try:
-        _core = importlib.import_module("broker_edge._core")
-    except ImportError as error:
-        raise StartError(
-            f"the native module of headwater is missing ({error}): install the wheel, or run `make build` in a checkout"
-        ) from error
-    return _core
 
 
 def overrides(settings: Mapping[str, object]) -> list[str]:

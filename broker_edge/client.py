@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from broker_edge.credentials import Credentials
 from broker_edge.errors import BrokerError, ConfigError, RefusedError
-from broker_edge.flight import FlightClient, is_tls
+from broker_edge.flight import FlightClient
+from broker_edge.server_address import DEFAULT_SERVER, is_tls
 from broker_edge.stream import RecordStream
 from broker_edge.tls import Tls, TlsFiles, TlsReferences
 from broker_edge.values import (
@@ -36,8 +37,6 @@ from broker_edge.values import (
     topic_from_json,
     version_from_json,
 )
-
-DEFAULT_SERVER = "grpc://127.0.0.1:8815"
 
 # A batch of rows gets one answer and one sync. The broker's own limit on a Flight message is larger.
 _PRODUCE_ROWS = 4_096

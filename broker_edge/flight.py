@@ -15,21 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from broker_edge._connection import DEFAULT_PORT, Connection, from_flight, is_tls, nodes_of, parse_server
+from broker_edge._connection import Connection, from_flight
 from broker_edge.credentials import Credentials
 from broker_edge.errors import BrokerError, HeadwaterError
 from broker_edge.tls import Tls
 
-__all__ = [
-    "DEFAULT_PORT",
-    "FlightClient",
-    "JsonObject",
-    "RecordReader",
-    "from_flight",
-    "is_tls",
-    "nodes_of",
-    "parse_server",
-]
+__all__ = ["FlightClient", "JsonObject", "RecordReader", "from_flight"]
 
 JsonObject = dict[str, Any]
 

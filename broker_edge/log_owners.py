@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from broker_edge._connection import nodes_of
 from broker_edge.errors import ConfigError
+from broker_edge.server_address import nodes_of
 
 LOGS_MAX = 32
 """Logs that one entry may bring by itself. A replaced disk is a new log; a broker that invents them fills no table."""

@@ -264,7 +264,7 @@ def generate_passwords(users: Path, names: Sequence[str]) -> dict[str, str]:
     """Adds users with random passwords to a password file, and returns the passwords. The broker's own tool does it, in
     a process of its own because it prints them. Raises ConfigError."""
     program = (
-        "import sys; from broker_edge.broker import native; sys.exit(native().run(['users', 'generate', sys.argv[1]]))"
+        "import sys; from broker_edge.native import native; sys.exit(native().run(['users', 'generate', sys.argv[1]]))"
     )
     done = subprocess.run(
         own_python("-c", program, str(users)),

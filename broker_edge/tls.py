@@ -7,15 +7,17 @@ an authority, those that come with gRPC are trusted. Nothing here opens a connec
 from __future__ import annotations
 
 import os
-import ssl
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from broker_edge.credentials import REFERENCE, resolve_bytes
 from broker_edge.errors import ConfigError
 from broker_edge.regular_file import read_regular
+
+if TYPE_CHECKING:
+    import ssl
 
 # Default variables, if the program gives no files.
 CA_VARIABLE = "HEADWATER_TLS_CA"
@@ -120,6 +122,8 @@ def _bytes_of(path: Path) -> bytes:
 def ssl_context(tls: TlsReferences) -> ssl.SSLContext:
     """A context that checks the broker's certificate: by `tls.ca`, otherwise by the authorities of the system. Raises
     ConfigError."""
+    import ssl  # Most programs that have such references leave the handshake to a library.
+
     files = tls.read()
     try:
         ca = files.get("tls_root_certs")

@@ -16,7 +16,6 @@ from typing import Annotated
 
 import typer
 
-from broker_edge.broker import native
 from broker_edge.errors import (
     ConfigError,
     ConnectError,
@@ -31,31 +30,7 @@ from broker_edge.errors import (
     UnavailableError,
 )
 from broker_edge.escape import SafeFormatter
-from headwater_cli import (
-    actions,
-    artifacts,
-    bench,
-    broker,
-    clients,
-    cluster,
-    config,
-    demo,
-    devices,
-    doctor,
-    groups,
-    init,
-    jobs,
-    log,
-    offsets,
-    pub,
-    rollout,
-    spark,
-    sub,
-    tail,
-    topics,
-    torture,
-    users,
-)
+from broker_edge.native import native
 from headwater_cli._access import (
     CaOption,
     CertOption,
@@ -63,11 +38,10 @@ from headwater_cli._access import (
     PasswordOption,
     TokenOption,
     UserOption,
-    give_access,
     use,
 )
+from headwater_cli._nouns import COMPLETE_VARIABLE, Nouns
 from headwater_cli._output import put, say, say_lines
-from headwater_cli._tables import give_tables
 
 __all__ = ["app", "main"]
 
@@ -86,41 +60,14 @@ _EXIT_CODES: tuple[tuple[type[HeadwaterError], int], ...] = (
 
 app = typer.Typer(
     name="headwater",
+    cls=Nouns,
     help="Edge MQTT brokers with a durable log: run one, publish, subscribe, read by offset.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-_NOUNS = (
-    init,
-    broker,
-    cluster,
-    demo,
-    pub,
-    sub,
-    tail,
-    topics,
-    offsets,
-    groups,
-    clients,
-    log,
-    actions,
-    rollout,
-    artifacts,
-    devices,
-    jobs,
-    spark,
-    config,
-    doctor,
-    bench,
-    torture,
-    users,
-)
-for noun in _NOUNS:
-    noun.register(app)
-give_tables(app)
-give_access(app)
 
 
 def _say_version(wanted: bool) -> None:
@@ -165,6 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # gRPC writes its own lines about a failed connection to stderr; our error says what to do.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if os.environ.get(COMPLETE_VARIABLE):
+        from typer._completion_classes import completion_init
+
+        completion_init()
     debug = "--debug" in given or bool(os.environ.get("HEADWATER_DEBUG"))
     given = [word for word in given if word != "--debug"]
     try:
@@ -222,5 +173,6 @@ def _report_usage(error: typer.TyperException) -> int:
         say_lines(message)
         return 2
     command = context.command_path if context is not None else "headwater"
+    message = message.replace("Value error, ", "")
     say(f"headwater: {message.removeprefix('Invalid value: ').rstrip('.')} (see `{command} --help`)")
     return int(getattr(error, "exit_code", 2))

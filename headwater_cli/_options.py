@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broker_edge.client import DEFAULT_SERVER, Client
 from broker_edge.errors import ConfigError
-from broker_edge.flight import nodes_of, parse_server
 from broker_edge.mqtt_address import parse_mqtt
+from broker_edge.server_address import DEFAULT_SERVER, nodes_of, parse_server
+
+if TYPE_CHECKING:
+    from broker_edge.client import Client
 
 DEFAULT_MQTT = "127.0.0.1:1883"
 
@@ -124,6 +126,8 @@ __all__ = [
 def connect(server: str, timeout_s: float) -> Client:
     """A client that does not retry: a person at a terminal wants to know at once that no broker answers. Of several
     addresses one leads, or will in a moment."""
+    from broker_edge.client import Client  # It loads pyarrow.
+
     return Client(server, timeout_s=timeout_s, retries=retries_of(server))
 
 

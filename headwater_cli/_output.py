@@ -8,14 +8,12 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from broker_edge.escape import json_line, shown, shown_lines
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _ID_CELLS_MAX = 36
 
@@ -56,6 +54,10 @@ def put_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         for row in rows:
             put_fields(*row)
         return
+    from rich import box  # It takes longer to load than many commands to run.
+    from rich.console import Console
+    from rich.table import Table
+
     cells = [[text_cell(field) for field in row] for row in rows]
     table = Table(box=box.SIMPLE_HEAD)
     for place, name in enumerate(names):
@@ -87,4 +89,6 @@ def cell(field: object) -> str:
 
 def text_cell(field: object) -> Text:
     """A field of a table. A plain string would be parsed for Rich's own markup."""
+    from rich.text import Text
+
     return Text(cell(field))

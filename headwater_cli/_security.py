@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from broker_edge.admin import DEFAULT_ADMIN
-from broker_edge.broker import native
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError
+from broker_edge.native import native
 from broker_edge.security import (
     Check,
     Door,

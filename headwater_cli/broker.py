@@ -6,7 +6,7 @@ import signal
 
 import typer
 
-from broker_edge.broker import native
+from broker_edge.native import native
 
 
 def broker(context: typer.Context) -> None:

@@ -17,11 +17,11 @@ from typing import Annotated
 import typer
 
 from broker_edge.admin import DEFAULT_ADMIN, Admin
-from broker_edge.broker import native
 from broker_edge.cluster_status import ClusterStatus, ask_cluster
 from broker_edge.cluster_status import elect as elect_leader
 from broker_edge.errors import HeadwaterError
 from broker_edge.local_cluster import LocalCluster
+from broker_edge.native import native
 from headwater_cli._options import JsonOption, TimeoutOption, finite
 from headwater_cli._output import put, put_json, put_rows, say
 from headwater_cli.clients import parsed_admin

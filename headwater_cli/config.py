@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from broker_edge.broker import native
 from broker_edge.errors import ConfigError
+from broker_edge.native import native
 from headwater_cli._options import JsonOption
 from headwater_cli._output import put_json, say
 

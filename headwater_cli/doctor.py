@@ -18,8 +18,8 @@ from typing import Annotated, Literal
 import typer
 
 from broker_edge.admin import DEFAULT_ADMIN
-from broker_edge.broker import native
 from broker_edge.credentials import Credentials
+from broker_edge.native import native
 from headwater_cli._mqtt import Mqtt
 from headwater_cli._options import DEFAULT_MQTT, DEFAULT_SERVER, JsonOption, MqttOption, ServerOption, connect
 from headwater_cli._output import put_json, put_rows, say

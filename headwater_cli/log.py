@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from broker_edge.broker import native
+from broker_edge.native import native
 from headwater_cli._options import JsonOption, connect, finite
 from headwater_cli._output import put_json, say
 

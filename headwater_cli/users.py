@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from broker_edge.broker import native
+from broker_edge.native import native
 from headwater_cli._options import JsonOption
 
 app = typer.Typer(help="Users of a broker: add, generate, remove, list, verify.", no_args_is_help=True)

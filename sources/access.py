@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from broker_edge.access import BrokerAccess, accesses
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError, OptionError
-from broker_edge.flight import parse_server
+from broker_edge.server_address import parse_server
 from broker_edge.tls import TlsReferences
 from sources.option_values import count_value, reference_value
 

@@ -29,8 +29,9 @@ from broker_edge.errors import (
     RefusedError,
     UnavailableError,
 )
-from broker_edge.flight import FlightClient, JsonObject, nodes_of
+from broker_edge.flight import FlightClient, JsonObject
 from broker_edge.log_owners import LogEntry
+from broker_edge.server_address import nodes_of
 from broker_edge.tls import tls_reason
 from sources.access import Access
 from sources.answers import with_partitions

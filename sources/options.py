@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from broker_edge.errors import OptionError
-from broker_edge.flight import nodes_of
+from broker_edge.server_address import nodes_of
 from sources.access import CREDENTIAL_NAMES, TLS_NAMES, Access, access_by_server, common_access
 from sources.offsets import Place
 from sources.option_values import (

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from broker_edge.admin import parse_admin
 from broker_edge.clear_text import is_loopback
-from broker_edge.flight import is_tls, nodes_of, parse_server
 from broker_edge.mqtt_address import parse_mqtt
+from broker_edge.server_address import is_tls, nodes_of, parse_server
 
 _TLS = frozenset({"mqtts", "wss"})
 USUAL: Mapping[str, int] = {"mqtt": 1883, "mqtts": 8883, "ws": 8083, "wss": 8084, "flight": 8815, "admin": 8080}

@@ -17,7 +17,7 @@ from actions.uplink_status import TOPIC, UplinkTopic
 from broker_edge.access import BrokerAccess
 from broker_edge.credentials import REFERENCE
 from broker_edge.errors import ConfigError
-from broker_edge.flight import parse_server
+from broker_edge.server_address import parse_server
 from pipelines.settings.brokers import AccessSection, BrokerSection, fleet_of, referenced
 from pipelines.settings.yaml_file import Section, read_yaml
 from sinks.store import StoreAccess

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from broker_edge.access import BrokerAccess
 from broker_edge.credentials import REFERENCE, Credentials
 from broker_edge.errors import ConfigError, SettingsError
-from broker_edge.flight import is_tls
+from broker_edge.server_address import is_tls
 from broker_edge.tls import TlsReferences
 from pipelines.settings.yaml_file import Section
 

@@ -154,7 +154,7 @@ def test_actions_and_what_devices_said_of_them_are_escaped(tmp_path: Path, run: 
 def test_tables_on_a_terminal_show_markup_and_escapes_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=400, color_system=None)
-    monkeypatch.setattr(_output, "Console", lambda: terminal)
+    monkeypatch.setattr("rich.console.Console", lambda: terminal)
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: True))
     _output.put_rows(("a", "b"), [(NASTY, "[/]"), ("[link=http://x]y[/link]", ":smile:")])
     terminal.print(clients._table([(NASTY, *["[/nothing]"] * 10)]))
@@ -172,7 +172,7 @@ def test_tables_on_a_terminal_show_markup_and_escapes_as_text(monkeypatch: pytes
 def test_tables_on_a_narrow_terminal_keep_ids_and_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     terminal = Console(file=screen, width=80, color_system=None)
-    monkeypatch.setattr(_output, "Console", lambda: terminal)
+    monkeypatch.setattr("rich.console.Console", lambda: terminal)
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: True))
     digest = "0123456789abcdef" * 4
     _output.put_rows(("name", "sha256", "where", "message"), [("fw", digest, "artifacts-0:0", "x " * 40)])

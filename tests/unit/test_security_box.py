@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from broker_edge.authority import KeyPair, new_authority, new_certificate
-from broker_edge.broker import native
+from broker_edge.native import native
 from broker_edge.security import Check, box, worst
 
 _ARGON2ID = "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHRzYWx0c2FsdA$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g"
