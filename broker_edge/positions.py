@@ -1,5 +1,4 @@
-"""Start positions for reading: `earliest`, `latest`, a time in µs, or `<partition name>:<offset>[,…]`
-(docs/protocols.md)."""
+"""Start positions for reading: `earliest`, `latest`, a time, or `<partition name>:<offset>[,…]` (docs/protocols.md)."""
 
 from __future__ import annotations
 
@@ -9,13 +8,14 @@ from dataclasses import dataclass
 
 from broker_edge.client import Client
 from broker_edge.errors import RefusedError
+from broker_edge.times import FORMS, time_us
 
 _PLACE = re.compile(r"([a-z]+-\d+):(\d+)\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """One of: a word, a time, or offsets by partition name; `text` is the notation of MQTT."""
+    """One of: a word, a time, or offsets by partition name; `text` is the notation of MQTT, where a time is in µs."""
 
     text: str
     word: str | None = None
@@ -24,17 +24,24 @@ class Position:
 
 
 def parse_position(text: str) -> Position:
-    """Parses a position; raises RefusedError if `text` has none of the four forms."""
+    """Parses a position, with a time in any form of `time_us`. Raises RefusedError if `text` is none."""
     if text in ("earliest", "latest"):
         return Position(text, word=text)
-    if text.isascii() and text.isdigit():
-        return Position(text, time_us=int(text))
+    if _PLACE.match(text.partition(",")[0].strip()) is None:
+        try:
+            at_us = time_us(text)
+        except RefusedError as error:
+            raise RefusedError(
+                f"`{text}` is not a position: write earliest, latest, telemetry-0:1234, or a time: {FORMS}",
+                field="position",
+            ) from error
+        return Position(str(at_us), time_us=at_us)
     offsets: dict[str, int] = {}
     for part in text.split(","):
         found = _PLACE.match(part.strip())
         if found is None or found[1] in offsets:
             raise RefusedError(
-                f"`{text}` is not a position: write earliest, latest, a time in Unix µs, or telemetry-0:1234",
+                f"`{text}` is not a position: write each partition once, as in telemetry-0:1234,telemetry-1:0",
                 field="position",
             )
         offsets[found[1]] = int(found[2])

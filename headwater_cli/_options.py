@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broker_edge.errors import ConfigError
+from broker_edge.errors import ConfigError, NotFoundError, RefusedError
 from broker_edge.mqtt_address import parse_mqtt
 from broker_edge.server_address import DEFAULT_SERVER, nodes_of, parse_server
+from broker_edge.times import time_us
 
 if TYPE_CHECKING:
     from broker_edge.client import Client
@@ -107,19 +108,29 @@ FiltersArgument = Annotated[
     typer.Argument(metavar="[FILTER]...", show_default=False, help="MQTT filters (default: all topics)."),
 ]
 
+FROM_HELP = "earliest, latest, telemetry-0:1234[,…], or a time: -1h, 2027-01-15T22:00, a Unix time."
+PartitionsOption = Annotated[
+    list[str] | None,
+    typer.Option("--partition", "-p", metavar="NAME", help="Only this one, such as telemetry-0, or its number."),
+]
+
 __all__ = [
     "DEFAULT_MQTT",
     "DEFAULT_SERVER",
+    "FROM_HELP",
     "CountOption",
     "FiltersArgument",
     "JsonOption",
     "LimitOption",
     "MqttOption",
+    "PartitionsOption",
     "ServerOption",
     "TimeoutOption",
     "connect",
+    "numbers_of",
     "parse_mqtt",
     "retries_of",
+    "time_of",
 ]
 
 
@@ -134,3 +145,28 @@ def connect(server: str, timeout_s: float) -> Client:
 def retries_of(server: str) -> int:
     """Of a command: none for one broker. For a cluster a client has as many as an election takes."""
     return int(len(nodes_of(parse_server(server))) > 1)
+
+
+def time_of(option: str, text: str | None) -> int | None:
+    """The Unix µs of a time. Raises BadParameter."""
+    if text is None:
+        return None
+    try:
+        return time_us(text)
+    except RefusedError as error:
+        raise typer.BadParameter(f"{option}: {error}") from error
+
+
+def numbers_of(client: Client, partitions: list[str] | None) -> list[int] | None:
+    """The numbers of partitions by their names; None for none. Raises NotFoundError."""
+    if not partitions:
+        return None
+    if all(text.isascii() and text.isdigit() for text in partitions):
+        return [int(text) for text in partitions]
+    known = client.offsets().partitions
+    numbers = {one.name: number for number, one in known.items()} | {str(number): number for number in known}
+    for text in partitions:
+        if text not in numbers:
+            names = ", ".join(one.name for one in known.values())
+            raise NotFoundError(f"there is no partition `{text}` at {client.server}; there are: {names}")
+    return [numbers[text] for text in partitions]

@@ -9,20 +9,18 @@ import inspect
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater_cli._options import finite
+from broker_edge.times import SECONDS_MAX, UNITS
+from headwater_cli._options import finite, time_of
 
 if TYPE_CHECKING:
     from actions.fleet_desk import Order
 
 _TIME = "TIME"
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DURATION = re.compile(r"([0-9]+)([smhd]?)")
-_SECONDS_MAX = 2**31 - 1
 _INT_MAX = 2**31 - 1
 """The columns have 32 bits."""
 
@@ -32,8 +30,8 @@ def seconds_of(text: str) -> int:
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise typer.BadParameter(f"`{text}` is not a duration: write seconds, or 90s, 15m, 24h, 7d")
-    if len(found[1]) > 10 or (seconds := int(found[1]) * _UNITS[found[2]]) > _SECONDS_MAX:
-        raise typer.BadParameter(f"`{text}` is too long: at most {_SECONDS_MAX} s")
+    if len(found[1]) > 10 or (seconds := int(found[1]) * UNITS[found[2]]) > SECONDS_MAX:
+        raise typer.BadParameter(f"`{text}` is too long: at most {SECONDS_MAX} s")
     return seconds
 
 
@@ -223,27 +221,3 @@ def _wave(text: str) -> dict[str, Any]:
         keys = ", ".join(_WAVE_KEYS)
         raise typer.BadParameter(f"--wave {text}: write PERCENT[,KEY=NUMBER…][,approve] with {keys}") from error
     return wave
-
-
-def time_of(option: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        if text[:1] in ("+", "-"):
-            sign = -1 if text[0] == "-" else 1
-            return int((datetime.now(UTC).timestamp() + sign * _span(text[1:])) * 1_000_000)
-        moment = datetime.fromisoformat(text)
-    except (ValueError, OverflowError) as error:
-        raise typer.BadParameter(
-            f"{option} {text}: write a time such as 2027-01-15T22:00+01:00, +2h for in two hours, or -24h for a day ago"
-        ) from error
-    return int((moment if moment.tzinfo else moment.astimezone()).timestamp() * 1_000_000)
-
-
-def _span(text: str) -> float:
-    """Seconds, also with a fraction, or a number with a unit. Raises ValueError, OverflowError."""
-    found = _DURATION.fullmatch(text)
-    span = int(found[1]) * _UNITS[found[2]] if found else float(text)
-    if not 0 <= span <= _SECONDS_MAX:
-        raise OverflowError
-    return span

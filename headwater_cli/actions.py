@@ -18,8 +18,8 @@ from broker_edge.escape import moment
 from headwater_cli._author import ByOption, SignInOption, author
 from headwater_cli._export import write_csv, write_json
 from headwater_cli._missing import require_action, require_free, unprocessed
-from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, connect, finite
-from headwater_cli._order import labels_of, time_of, with_order
+from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, connect, finite, time_of
+from headwater_cli._order import labels_of, with_order
 from headwater_cli._output import put_fields, put_json, put_rows, say
 from headwater_cli._show import show_action, show_csv, show_device
 from headwater_cli._tables import Tables, require_tables

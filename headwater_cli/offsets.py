@@ -11,32 +11,37 @@ from headwater_cli._options import (
     DEFAULT_SERVER,
     FiltersArgument,
     JsonOption,
+    PartitionsOption,
     ServerOption,
     TimeoutOption,
     connect,
+    numbers_of,
+    time_of,
 )
 from headwater_cli._output import put_json, put_rows, say
 
 
 def offsets(
     filters: FiltersArgument = None,
-    partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
+    partition: PartitionsOption = None,
+    time: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Show the first offset at or after this time too: -1h, 2027-01-15T22:00, …"),
     ] = None,
-    time: Annotated[int | None, typer.Option(help="Show the first offset at or after this time too (Unix µs).")] = None,
     server: ServerOption = DEFAULT_SERVER,
     json: JsonOption = False,
     timeout: TimeoutOption = 30.0,
 ) -> None:
     """Show log start, high watermark, epoch, bytes and gaps of the partitions that the filters can reach."""
+    time_us = time_of("--time", time)
     with connect(server, timeout) as client:
-        found = client.offsets(partitions=partition or None, filters=filters or None, time_us=time)
+        found = client.offsets(partitions=numbers_of(client, partition), filters=filters or None, time_us=time_us)
     names = ["partition", "name", "class", "log_start", "high_watermark", "epoch", "bytes"]
     rows = [
         [one.partition, one.name, one.class_name, one.log_start, one.high_watermark, one.epoch, one.bytes]
         for one in found.partitions.values()
     ]
-    if time is not None:
+    if time_us is not None:
         names.append("offset_for_time")
         for row, one in zip(rows, found.partitions.values(), strict=True):
             row.append(one.offset_for_time if one.offset_for_time is not None else "-")

@@ -10,7 +10,7 @@ import typer
 from broker_edge.errors import DeadlineError, RefusedError
 from broker_edge.positions import parse_position
 from headwater_cli._mqtt import Message, Mqtt
-from headwater_cli._options import DEFAULT_MQTT, CountOption, JsonOption, LimitOption, MqttOption
+from headwater_cli._options import DEFAULT_MQTT, FROM_HELP, CountOption, JsonOption, LimitOption, MqttOption
 from headwater_cli._output import payload_json, payload_text, put_fields, put_json, say
 
 
@@ -18,9 +18,7 @@ def sub(
     filters: Annotated[list[str], typer.Argument(metavar="FILTER...", help="MQTT filters.")],
     start: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="POSITION", help="earliest, latest, a time in Unix µs, or telemetry-0:1234[,…]."
-        ),
+        typer.Option("--from", metavar="POSITION", help=FROM_HELP),
     ] = None,
     policy: Annotated[
         Literal["none", "earliest", "latest"], typer.Option(help="What to do if the offset is gone (MQTT 5).")

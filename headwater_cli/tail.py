@@ -18,6 +18,7 @@ from broker_edge.positions import parse_position, resolve
 from broker_edge.stream import RecordStream
 from headwater_cli._options import (
     DEFAULT_SERVER,
+    FROM_HELP,
     CountOption,
     FiltersArgument,
     JsonOption,
@@ -37,9 +38,7 @@ def tail(
     filters: FiltersArgument = None,
     start: Annotated[
         str,
-        typer.Option(
-            "--from", metavar="POSITION", help="earliest, latest, a time in Unix µs, or telemetry-0:1234[,…]."
-        ),
+        typer.Option("--from", metavar="POSITION", help=FROM_HELP),
     ] = "latest",
     follow: Annotated[
         bool, typer.Option("--follow/--no-follow", help="Continue with new records, or stop at the end of the log.")

@@ -220,7 +220,9 @@ def _below(group: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _command(command: Any, path: str) -> Iterator[str]:
-    with command.make_context(path, [], resilient_parsing=True) as context:
+    # As the root has them: a command keeps the option that it made first.
+    names = ["-h", "--help"]
+    with command.make_context(path, [], resilient_parsing=True, help_option_names=names) as context:
         said = re.sub(r"\s+", " ", (command.help or "").replace("\b", "")).strip()
         if said:
             yield _wrapped(said)

@@ -75,10 +75,19 @@ def test_topics_as_rows_and_as_json(served: FlightServer, run: Run) -> None:
 
 
 def test_offsets_show_bounds_and_the_offset_of_a_time(served: FlightServer, run: Run) -> None:
-    (document,) = run("offsets", "-p", "3", "--time", "1002", "--json").documents
+    at = "1970-01-01T00:00:00.001002Z"
+    (document,) = run("offsets", "-p", "3", "--time", at, "--json").documents
     assert document["log_id"] == served.log.log_id
     (row,) = document["partitions"]
     assert (row["log_start"], row["high_watermark"], row["offset_for_time"]) == (0, 3, 2)
+    assert run("offsets", "-p", "telemetry-0", "--time", at, "--json").documents == [document]
+
+
+def test_offsets_of_a_partition_that_is_not_there_name_those_that_are(served: FlightServer, run: Run) -> None:
+    done = run("offsets", "-p", "telemetry-7")
+    assert done.code == 4
+    assert "there is no partition `telemetry-7`" in done.err
+    assert "telemetry-0" in done.err
 
 
 def test_groups_show_how_far_they_are_behind(served: FlightServer, run: Run) -> None:
@@ -107,7 +116,7 @@ def test_a_removed_group_is_gone_and_can_not_be_removed_again(served: FlightServ
 def test_tail_to_the_end_of_the_log(served: FlightServer, run: Run) -> None:
     done = run("tail", "devices/+/telemetry", "--from", "telemetry-0:1", "--no-follow")
     assert done.lines == [f"telemetry-0:{i}\tdevices/a/telemetry\t{i}" for i in (1, 2)]
-    (document,) = run("tail", "--from", "1002", "--no-follow", "--json").documents
+    (document,) = run("tail", "--from", "1970-01-01T00:00:00.001002Z", "--no-follow", "--json").documents
     assert (document["offset"], document["ts"], document["value"], document["epoch"]) == (2, 1_002, "2", 1)
 
 
@@ -179,6 +188,8 @@ def test_an_offset_that_is_gone_is_refused_with_the_bounds(served: FlightServer,
         (("sub", "a", "--mqtt", "127.0.0.1:1"), 3, "127.0.0.1:1"),
         (("sub", "a", "--mqtt", "127.0.0.1:port"), 2, "127.0.0.1:port"),
         (("sub", "a", "--from", "yesterday"), 2, "yesterday"),
+        (("tail", "--from", "1002"), 2, "1002"),
+        (("offsets", "--time", "1002"), 2, "--time"),
         (("sub", "a", "--session"), 2, "--id"),
         (("tail", "--from", "telemetry-0"), 2, "telemetry-0"),
         (("pub", "a"), 2, "--file"),
