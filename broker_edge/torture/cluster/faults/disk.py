@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -75,12 +76,16 @@ class Errors(ClusterLife):
 
 
 class Clock(ClusterLife):
-    """Leases, epochs and offsets do not depend on the wall clock."""
+    """Leases, epochs and offsets do not depend on the wall clock. Retention by age does: a leader whose clock is ahead
+    removes what appears to be old."""
 
     name = "clock"
     about = "the clocks of nodes jump by up to 400 days (needs a fault build)"
     needs_fault_build = True
     cycles = 8
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(dataclasses.replace(bench, has_retention=True))
 
     def strike(self) -> None:
         for name in self.moments.sample(NODES, self.moments.randint(1, 3)):

@@ -68,7 +68,8 @@ impl Retention {
             return false;
         };
         let hook = self.hook.read().clone();
-        if hook.is_some_and(|hook| !hook(range.clone())) {
+        // A follower removes what its leader has removed, whose hook was asked. Its own ended with its last office.
+        if !self.status.is_following() && hook.is_some_and(|hook| !hook(range.clone())) {
             return false;
         }
         let held_records = self.tell_holders(&range, cause);

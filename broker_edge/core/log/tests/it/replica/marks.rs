@@ -1,5 +1,7 @@
 //! What a leader shows, and what a follower takes from it.
 
+use std::sync::Arc;
+
 use super::*;
 use headwater_log::{
     AppendError, Batch, Class, ClassConfig, Epoch, LogConfig, Offset, PartitionState, ReadError,
@@ -261,4 +263,29 @@ fn a_follower_removes_what_its_leader_has_removed_and_nothing_by_itself() {
     partition.lead(Epoch(4)).expect("it leads");
     log.maintain();
     assert_eq!(partition.log_start(), Offset(2), "as a leader it decides");
+}
+
+/// The hook of a leader ends with its office, and keeps everything from then on.
+#[test]
+fn a_follower_that_has_led_removes_what_its_leader_has_removed() {
+    let files = SimFiles::new(20);
+    let (log, partition) = start(&files, 0, 0);
+    partition.lead(Epoch(2)).expect("it leads");
+    let large = "x".repeat(60 << 10);
+    for end in 1..=3 {
+        append_synced(&partition, &[&large]);
+        partition.commit_to(Offset(end));
+    }
+    let guard = partition.before_delete(Arc::new(|_| true));
+    partition.follow(Epoch(3)).expect("it follows");
+    drop(guard);
+    partition.advance_log_start(Offset(2));
+    assert_eq!(partition.log_start(), Offset(2));
+    // A leader without a hook has nobody who looks after what it removes.
+    partition.lead(Epoch(4)).expect("it leads");
+    append_synced(&partition, &[&large]);
+    partition.commit_to(Offset(4));
+    partition.advance_log_start(Offset(3));
+    assert_eq!(partition.log_start(), Offset(2));
+    drop(log);
 }
