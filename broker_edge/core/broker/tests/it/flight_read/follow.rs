@@ -239,6 +239,11 @@ async fn readers_that_take_nothing_stay_within_the_budget_and_others_go_on() {
         let mut reader = broker.client().await;
         stalled.push(Box::pin(reader.stream(ticket.clone()).await.unwrap()));
     }
+    let started = std::time::Instant::now();
+    while figure(&broker, "read_memory_bytes") < BUDGET / 2 {
+        assert!(started.elapsed() < DEADLINE, "little is read ahead");
+        tokio::task::yield_now().await;
+    }
     let mut stream = Box::pin(client.stream(ticket.clone()).await.unwrap());
     let (mut rows, mut most) = (0, 0);
     while let Some(answer) = tokio::time::timeout(DEADLINE, stream.next()).await.unwrap() {
@@ -248,10 +253,7 @@ async fn readers_that_take_nothing_stay_within_the_budget_and_others_go_on() {
     assert_eq!(rows, end, "a reader beside them gets everything");
     // A record or a batch of the log may be this much larger than its loan.
     let beyond = (STALLED as u64 + 1) * (512 << 10);
-    assert!(
-        (BUDGET / 2..=BUDGET + beyond).contains(&most),
-        "{most} bytes"
-    );
+    assert!(most <= BUDGET + beyond, "{most} bytes");
     // Each stalled reader also continues when it is read.
     for mut stream in stalled {
         let mut rows = 0;
