@@ -24,7 +24,7 @@ class Position:
 
 
 def parse_position(text: str) -> Position:
-    """Parses a position, with a time in any form of `time_us`. Raises RefusedError if `text` is none."""
+    """Parses a position, with a time in any form of `time_us`. Raises RefusedError if `text` is not a position."""
     if text in ("earliest", "latest"):
         return Position(text, word=text)
     if _PLACE.match(text.partition(",")[0].strip()) is None:

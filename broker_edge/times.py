@@ -12,9 +12,9 @@ UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 SECONDS_MAX = 2**31 - 1
 _SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 _DIGITS = re.compile(r"[0-9]{9,19}")
-_US_PER_DIGITS = ((11, 1_000_000.0), (14, 1_000.0), (17, 1.0), (19, 0.001))
-"""Microseconds of a Unix time with at most so many digits: in seconds, ms, µs and ns. Times since 1973 have different
-numbers of digits in each unit."""
+_PER_S_BY_DIGITS = ((11, 1), (14, 1_000), (17, 1_000_000), (19, 1_000_000_000))
+"""The unit of a Unix time by its number of digits: up to 11 are seconds, up to 14 ms, up to 17 µs, up to 19 ns. From
+1974 on these do not overlap."""
 FORMS = "-1h for an hour ago, now, 2027-01-15T22:00+01:00, or a Unix time in seconds, ms, µs or ns"
 
 
@@ -32,7 +32,8 @@ def time_us(text: str, *, now_us: int | None = None) -> int:
         if given[:1] in ("+", "-"):
             return now_us + (-1 if given[0] == "-" else 1) * int(_span_s(given[1:]) * 1_000_000)
         if _DIGITS.fullmatch(given):
-            return int(int(given) * next(factor for digits, factor in _US_PER_DIGITS if len(given) <= digits))
+            per_s = next(per_s for digits, per_s in _PER_S_BY_DIGITS if len(given) <= digits)
+            return int(given) * 1_000_000 // per_s
         # ISO 8601 has dates of eight digits, and Python takes more of them for a date and a time.
         if given.isdigit() and len(given) != len("20270115"):
             raise ValueError

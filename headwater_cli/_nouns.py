@@ -47,7 +47,7 @@ COMPLETE_VARIABLE = "_HEADWATER_COMPLETE"
 
 @cache
 def load(name: str) -> Any:
-    """The command or group of a noun. Raises KeyError for a name that is none."""
+    """The command or group of a noun. Raises KeyError if there is no such noun."""
     NOUNS[name]
     from headwater_cli._access import give_access
     from headwater_cli._tables import give_tables

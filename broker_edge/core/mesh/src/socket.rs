@@ -104,7 +104,7 @@ impl Socket {
         let Some(tls) = &mut self.tls else {
             let received = told(self.tcp.read(buffer))?;
             return Ok(match received {
-                // A stream that gave less than it could has nothing more: epoll(7) says so.
+                // A read that does not fill the buffer has emptied the socket (epoll(7)).
                 Received::Bytes(count) if count < buffer.len() => Received::Last(count),
                 other => other,
             });
