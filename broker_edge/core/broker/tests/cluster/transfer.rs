@@ -84,6 +84,10 @@ fn a_leader_goes_on_when_the_other_node_does_not_take_over() {
     site.nodes[to].freeze();
     // It cannot have this one, so it is not ready to lead.
     publisher.send_publish("devices/d1/telemetry", b"late", 1, false, &[]);
+    until("a record that the frozen node lacks", || {
+        let report = site.nodes[leader].report()?;
+        (report["lag"][NAMES[to]].as_u64()? > 0).then_some(())
+    });
     assert_eq!(site.nodes[leader].elect(NAMES[to]).0, 202);
     assert_eq!(
         site.nodes[leader].elect(NAMES[to]).0,
