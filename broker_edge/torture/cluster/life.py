@@ -111,6 +111,9 @@ class ClusterLife:
     def free_disks(self) -> None:
         """After the nodes have ended."""
 
+    def mend_disks(self) -> None:
+        """What keeps a node behind for longer than it may be."""
+
     def folders(self) -> Mapping[str, Path]:
         """Data folders that are not below the folder of the life."""
         return {}
@@ -296,6 +299,7 @@ class ClusterLife:
         while not self.watch.is_whole() and not patience.is_over():
             time.sleep(_LOOK_S)
         if not self.watch.is_whole():
+            self.mend_disks()
             leader = self.leader()
             self.history.tell(f"not all are in sync, so {leader} hands over; {self.watch.describe()}")
             self.stop(leader)
