@@ -173,9 +173,13 @@ class LogServer:
         reader_epoch: int,
         *,
         initial: Mapping[int, int] | None = None,
-        committed: Mapping[int, int] | None = None,
+        finished: Mapping[int, tuple[int, int | None]] | None = None,
     ) -> JsonObject:
-        offsets = {number: {"committed": offset} for number, offset in (committed or {}).items()}
+        """`finished` has by partition the offset to commit, and up to where no further record matches, if known."""
+        offsets = {
+            number: {"committed": place} if scanned is None else {"committed": place, "scanned": scanned}
+            for number, (place, scanned) in (finished or {}).items()
+        }
         answer = self._asked(
             lambda client: client.commit(group, reader_epoch, initial=initial or None, offsets=offsets or None)
         )

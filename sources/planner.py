@@ -15,6 +15,7 @@ from sources.log_server import LogServer
 from sources.loss import find_loss, pass_or_raise
 from sources.offsets import Place, SourceOffset
 from sources.options import SourceOptions
+from sources.scans import Scan, Scans
 from sources.servers import Servers
 from sources.start import ask_offsets
 
@@ -22,20 +23,6 @@ Heads = Mapping[str, Mapping[int, Place]]
 
 # Ask brokers that reached their share a second time if at least this part of the limit is left over.
 _LEFT_OVER_PART = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """No record of a partition between `next` and `scanned` matches, as long as its epoch is unchanged."""
-
-    next: int
-    scanned: int
-    epoch: int
-
-
-Scans = dict[tuple[str, int], Scan]
-"""Ranges that were scanned without a match, by log and partition, so that a narrow filter does not scan them again in
-each batch."""
 
 
 @dataclass(slots=True)

@@ -32,7 +32,8 @@ from sources.log_server import LogServer
 from sources.loss import report_retired
 from sources.offsets import SourceOffset, ranges
 from sources.options import SourceOptions
-from sources.planner import Heads, Scans, find_heads, plan_batch
+from sources.planner import Heads, find_heads, plan_batch
+from sources.scans import Scans
 from sources.servers import Servers, unknown_log
 from sources.splits import SplitTask, plan_tasks, read_task
 from sources.start import resolve
@@ -121,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if session.group is not None:
             # Spark asks from here on, so all earlier records are in the sink.
             self._keep_checkpoint(session, text)
-            _, away = session.servers.ask(reachable, partial(session.group.commit, begin))
+            _, away = session.servers.ask(reachable, partial(session.group.commit, begin, session.scans))
             for error in away:
                 self._warn(session, error)
         delay_seconds = self._options.max_trigger_delay_ms / 1_000

@@ -130,7 +130,7 @@ def test_the_broker_s_refusals_are_understood(broker: BrokerProcess) -> None:
     log.commit("g", 7, initial={partition: 3})
     assert log.commit("g", 7, initial={partition: 5})["partitions"][str(partition)]["initial"] == 3
     with pytest.raises(FencedError, match="another query reads with consumer group g"):
-        log.commit("g", 6, committed={partition: 4})
+        log.commit("g", 6, finished={partition: (4, None)})
     broker.kill()
     with pytest.raises(UnavailableError, match="Connection refused"):
         log.version()

@@ -192,6 +192,37 @@ def test_the_group_hears_what_has_been_finished(flight_server: FlightServer) -> 
     assert group.committed[3] == 20
 
 
+def test_a_group_with_a_narrow_filter_says_how_far_it_has_looked(
+    flight_server: FlightServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lag is what it has not looked at: an idle group would otherwise look stuck."""
+    now = [1_000.0]
+    monkeypatch.setattr("sources.group.time.monotonic", lambda: now[0])
+    fill(flight_server, 10, partition=3)
+    query = Query(flight_server, consumerGroup="g")
+    query.drain()
+    group = flight_server.log.groups["g"]
+    fill(flight_server, 100, partition=3, topic="devices/d1/status")
+
+    def commits() -> int:
+        return flight_server.calls["commit"]
+
+    told = commits()
+    for _ in range(5):
+        assert query.batch() == []
+    assert commits() == told, "news without records wait a while"
+    now[0] += 11.0
+    assert query.batch() == []
+    assert (group.committed[3], group.scanned[3], commits()) == (10, 110, told + 1)
+    now[0] += 11.0
+    assert query.batch() == []
+    assert commits() == told + 1, "nothing is new"
+    fill(flight_server, 1, partition=3)
+    assert len(query.batch()) == 1
+    query.batch()
+    assert (group.committed[3], commits()) == (111, told + 2), "a finished record is told at once"
+
+
 def test_a_newer_reader_of_the_group_ends_the_older(flight_server: FlightServer) -> None:
     fill(flight_server, 50)
     older = Query(flight_server, consumerGroup="g")
