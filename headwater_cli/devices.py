@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -35,12 +36,13 @@ from headwater_cli._output import put, put_fields, put_json, say
 
 if TYPE_CHECKING:
     from broker_edge.device import UpdatePolicy
-    from broker_edge.device.fleet import FleetSettings
+    from broker_edge.device.fleet import FleetSettings, RunningFleet
     from broker_edge.device.wording import Said
 
 app = typer.Typer(help="Devices: the inventory, a simulated fleet, or one device.", no_args_is_help=True)
 
 _EVERY_S = 1.0
+_WAIT_TOLD_S = 2.0
 # Devices per process; larger fleets are spread over several processes.
 _PROCESS_MAX = 500
 
@@ -161,7 +163,7 @@ def _run_fleet(settings: FleetSettings, at: MqttAddress, series: Path | None, se
     fleet = RunningFleet(settings, _series(series) if settings.telemetry else [{}])
     deadline = None if seconds is None else time.monotonic() + seconds
     stopped = _stop_on_term()
-    with _link_errors(), fleet:
+    with _link_errors(), _said_while_waiting(fleet, at), fleet:
         what = "publish" if settings.telemetry else "listen"
         say(f"{settings.count} devices {what} on {at}")
         try:
@@ -174,6 +176,28 @@ def _run_fleet(settings: FleetSettings, at: MqttAddress, series: Path | None, se
         "unacked": fleet.unacked_at_stop,
         "events": dict(fleet.fleet.log.counts) if settings.updates is not None or settings.faults else {},
     }
+
+
+@contextlib.contextmanager
+def _said_while_waiting(fleet: RunningFleet, at: MqttAddress) -> Iterator[None]:
+    """Says what it waits for, if the devices are not connected soon."""
+    is_over = threading.Event()
+
+    def tell() -> None:
+        while not is_over.wait(_WAIT_TOLD_S):
+            if not fleet.is_starting:
+                continue
+            counts, trouble = fleet.counts(), fleet.fleet.trouble
+            why = "" if trouble is None else f": {trouble}"
+            say(f"{counts.connected} of {counts.devices} devices are connected; the others wait for {at}{why}")
+
+    thread = threading.Thread(target=tell, name="waits", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _stop_on_term() -> list[bool]:

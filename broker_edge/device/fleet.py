@@ -161,6 +161,11 @@ class Fleet:
             raise kind(f"the fleet could not connect: {first}") from first
         self._tasks = [asyncio.create_task(device.run()) for device in self.devices]
 
+    @property
+    def trouble(self) -> str | None:
+        """Why one of the devices is not connected, if that is known."""
+        return next((why for device in self.devices if (why := device.link.trouble) is not None), None)
+
     async def pause(self) -> None:
         """Stop publishing telemetry. The devices stay connected and still execute commands."""
         for task in self._tasks:
@@ -199,7 +204,10 @@ class RunningFleet:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True)
         self._fleet: Fleet | None = None
+        self._beginning: asyncio.Task[Fleet] | None = None
         self.unacked_at_stop: int | None = None
+        self.is_starting = False
+        """Whether the devices are made and some are not connected yet."""
 
     @property
     def fleet(self) -> Fleet:
@@ -218,16 +226,27 @@ class RunningFleet:
         self._thread.start()
 
         async def begin() -> Fleet:
+            self._beginning = asyncio.current_task()
             fleet = Fleet(self._settings, self._series)
-            self._fleet = fleet
-            await fleet.start()
+            self._fleet, self.is_starting = fleet, True
+            try:
+                await fleet.start()
+            finally:
+                self.is_starting = False
             return fleet
 
         try:
             asyncio.run_coroutine_threadsafe(begin(), self._loop).result()
         except BaseException:
+            # Ctrl-C reaches this thread alone.
+            asyncio.run_coroutine_threadsafe(self._begin_no_more(), self._loop).result()
             self.stop(drain_s=0)
             raise
+
+    async def _begin_no_more(self) -> None:
+        if self._beginning is not None:
+            self._beginning.cancel()
+            await asyncio.wait([self._beginning])
 
     def pause(self) -> None:
         asyncio.run_coroutine_threadsafe(self.fleet.pause(), self._loop).result()

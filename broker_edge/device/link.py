@@ -158,6 +158,11 @@ class Link:
         return self._up.is_set()
 
     @property
+    def trouble(self) -> str | None:
+        """Why it is not connected, if that is known."""
+        return None if self.connected else self._client.trouble
+
+    @property
     def closing(self) -> bool:
         """Whether the link was closed or aborted and will not reconnect."""
         return self._closing
@@ -180,7 +185,9 @@ class Link:
                             f"code {code}"
                         )
         except TimeoutError as error:
-            why = "" if self._was_up or self._at.is_tls else "; if this port speaks TLS, write mqtts:// or wss://"
+            why = f": {self.trouble}" if self.trouble else ""
+            if not self._was_up and not self._at.is_tls and not self.trouble:
+                why = "; if this port speaks TLS, write mqtts:// or wss://"
             raise LinkError(
                 f"device {self._client_id} could not connect to {self._at} within {timeout_s:g} s{why}"
             ) from error
@@ -370,9 +377,8 @@ class Link:
                 await asyncio.sleep(self._reconnect_delay_s)
             except MQTTConnectError as error:
                 if self._client._package_handler._permanent_failure:
-                    raise ConnectRefused(
-                        f"the broker at {self._at} refuses device {self._client_id}: {_refusal(error)}"
-                    ) from error
+                    why = _refusal(error, self._client.said)
+                    raise ConnectRefused(f"the broker at {self._at} refuses device {self._client_id}: {why}") from error
                 await self._up.wait()  # The broker is busy: gmqtt keeps trying.
                 return
         raise LinkClosed(f"device {self._client_id} is closing its connection")
@@ -464,11 +470,11 @@ class Link:
             self._client._connection.send_package(bytes([packet[0] & ~DUP]) + packet[1:])
 
 
-def _refusal(error: MQTTConnectError) -> str:
-    """The meaning of a reason code, and what to do where it is about credentials."""
+def _refusal(error: MQTTConnectError, said: str | None) -> str:
+    """The meaning of a reason code, and what the broker says; otherwise what to do where it is about credentials."""
     meaning = str(error.message).removeprefix("Connection Refused: ").lower()
     advice = ": check user, password and client id" if error._code in _NOT_ADMITTED else ""
-    return f"{meaning} (code {error._code}){advice}"
+    return f"{meaning} (code {error._code}){advice if said is None else f': {said}'}"
 
 
 class _Lost(Exception):

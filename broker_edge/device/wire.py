@@ -52,16 +52,23 @@ class WireClient(Client):  # type: ignore[misc]
         self.refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.answered = False
         """Whether the broker has sent anything in any connection."""
+        self.trouble: str | None = None
+        """Why the last attempt has failed: the operating system's words, or those of the broker with its refusal."""
+        self.said: str | None = None
+        """The reason string of the last CONNACK (MQTT 5 §3.2.2.3.9)."""
         self._is_ended = False
 
     def _connack(self, cmd: int, packet: bytes) -> None:
         """Chooses the address of the next connection, if this one is refused because another node serves."""
         level = self._connection_state.protocol_version
         code = packet[1] if len(packet) > 1 else 0
+        properties: dict[str, list[str]] = {}
+        if level == MQTTv50:
+            properties = self._package_handler._parse_properties(packet[2:])[0] or {}
+        self.said = properties.get("reason_string", [None])[0]
+        self.trouble = None if code == 0 else self.said or f"it refuses with code 0x{code:02x}"
         if code == _USE_ANOTHER_SERVER and level == MQTTv50:
-            properties, _ = self._package_handler._parse_properties(packet[2:])
-            named = (properties or {}).get("server_reference", [""])[0]
-            self.at = self._named(named) or self._next()
+            self.at = self._named(properties.get("server_reference", [""])[0]) or self._next()
         elif code == _UNAVAILABLE.get(level):
             self.at = self._next()
         self._gmqtt_connack(cmd, packet)
@@ -131,6 +138,7 @@ class WireClient(Client):  # type: ignore[misc]
             transport, _ = await loop.create_connection(lambda: protocol, self.at.host, self.at.port, ssl=context)
         except OSError as error:
             self.note(error)
+            self.trouble = str(error)
             self.at = self._next()
             raise
         return transport

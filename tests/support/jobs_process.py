@@ -55,7 +55,7 @@ class JobsProcess:
                 stderr=err,
                 # The process group that Ctrl-C reaches on a terminal: driver, JVM and their children.
                 start_new_session=True,
-                preexec_fn=_take_interrupts,
+                preexec_fn=take_interrupts,
             )
 
     def interrupt(self) -> int:
@@ -100,6 +100,6 @@ class JobsProcess:
         return self._folder / f"jobs.{self._starts}.{kind}"
 
 
-def _take_interrupts() -> None:
+def take_interrupts() -> None:
     """A test run in the background of a script ignores SIGINT, and its children would inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
