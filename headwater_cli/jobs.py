@@ -1,4 +1,4 @@
-"""`headwater jobs run`: only the command. `pipelines.run_jobs`, which needs Spark, runs the jobs."""
+"""`headwater jobs run` and `list`: only the commands. `pipelines.run_jobs`, which needs Spark, runs the jobs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from headwater_cli._access import (
     given_to,
 )
 from headwater_cli._options import JsonOption
+from headwater_cli._output import put_json, put_rows
 
 _NEEDED = ("pyspark", "delta", "deltalake", "pydantic", "yaml")
 
@@ -29,6 +30,17 @@ app = typer.Typer(help="Run the jobs that copy records into tables and send acti
 @app.callback()
 def _jobs() -> None:
     """Run the jobs that copy records into tables and send actions to devices."""
+
+
+@app.command("list")
+def list_(json: JsonOption = False) -> None:
+    """List the jobs and what each does."""
+    from pipelines.job_names import JOBS
+
+    if json:
+        put_json({"jobs": [{"name": name, "what": what} for name, what in JOBS.items()]})
+    else:
+        put_rows(("name", "what"), list(JOBS.items()))
 
 
 @app.command("run")

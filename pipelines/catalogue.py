@@ -1,6 +1,6 @@
 """The jobs by name, created from the settings: what each needs, and which can run at the same time.
 
-Wiring only. With `available_now` every job does the available work and ends; then the order matters, as `stages`
+Wiring only. With `available_now` every job does the available work and ends; then the order matters, as `STAGES`
 defines it.
 """
 
@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from broker_edge.errors import SettingsError, StoreError, StoreRefusedError
 from pipelines.actions import run_engine
 from pipelines.gaps import GapCopier, copy_until
+from pipelines.job_names import JOBS, STAGES
 from pipelines.jobs.kinds import Job, LoopJob, StreamJob
 from pipelines.maintenance import tend_until
 from pipelines.quality.job import QualityJob, check_until
@@ -27,10 +28,7 @@ from sinks import tables
 from sinks.probe import require_safe_commits
 from sinks.store import is_s3
 
-_STAGES = (("telemetry", "status"), ("silver", "actions"), ("gaps", "quality", "maintenance"))
-"""Order with `available_now`: silver reads what telemetry has written, quality what silver has written."""
-
-JOB_NAMES = tuple(name for stage in _STAGES for name in stage)
+JOB_NAMES = tuple(JOBS)
 _STREAMS = ("telemetry", "status", "silver")
 
 SparkOf = Callable[[], SparkSession]
@@ -75,7 +73,7 @@ def stages(names: Sequence[str], *, available_now: bool) -> list[list[str]]:
     """Groups of jobs that run at the same time, in order."""
     if not available_now:
         return [list(names)]
-    return [found for stage in _STAGES if (found := [name for name in stage if name in names])]
+    return [found for stage in STAGES if (found := [name for name in stage if name in names])]
 
 
 def make_job(name: str, settings: Settings, spark: SparkOf, *, available_now: bool, beside: Sequence[str] = ()) -> Job:

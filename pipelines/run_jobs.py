@@ -57,21 +57,21 @@ def run(
             hook = Webhook(url)
             stack.callback(hook.close)
             on_alert = hook.send
-        spark = _Session(settings, names)
-        stack.callback(spark.close)
-        spark.open()
-        # Installed after the session, whose own handlers it replaces.
-        stop = StopSignal()
         live = sys.stdout.isatty() and not as_json
         screen: LiveTable | JsonLines = LiveTable(Console()) if live else JsonLines(sys.stdout, sys.stderr)
+        stop = StopSignal()
+        stack.callback(lambda: screen.stopped() if stop.is_set() else None)
+        spark = _Session(settings, names)
+        stack.callback(spark.close)
+        stop.started(spark.open)
         stack.enter_context(screen)
         try:
             for stage in stages(names, available_now=available_now):
+                if stop.is_set():
+                    break
                 jobs = [make_job(name, settings, spark, available_now=available_now, beside=names) for name in stage]
                 with jvm_may_end(stop.is_set):
                     Runner(jobs, settings.jobs, screen, on_alert=on_alert).run(stop.wait)
-                if stop.is_set():
-                    break
         except RunFailedError as error:
             if stop.is_set() and isinstance(error.__cause__, CALL_ERRORS):
                 return 0

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
+from typing import TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -21,11 +22,13 @@ from pyspark.sql.streaming import StreamingQuery
 from broker_edge.errors import HeadwaterError
 from broker_edge.escape import SafeFormatter, shown_lines
 from pipelines.settings import SparkSettings
-from pipelines.spark.errors import own_error
-from pipelines.spark.jvm_end import jvm_may_end
+from pipelines.spark.errors import own_error, spark_sentence
+from pipelines.spark.jvm_end import CALL_ERRORS, jvm_may_end
 from pipelines.spark.session import open_session
 from sinks.connect import is_connect
 from sinks.store_errors import store_error
+
+T = TypeVar("T")
 
 EXIT_FAILED = 1
 EXIT_UNREACHABLE = 3
@@ -47,16 +50,40 @@ _EXIT_CODES = {
 
 
 class StopSignal:
-    """Set by SIGTERM and SIGINT. Create it in the main thread, after the Spark session, whose own handler it
-    replaces."""
+    """Set by SIGTERM and SIGINT. Create it in the main thread. A Spark session replaces its handlers, so begin one
+    with `started`, or before."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self._is_starting = False
+        self._listen()
+
+    def started(self, start: Callable[[], T]) -> T | None:
+        """Calls `start`, which takes seconds before there is anything to stop. The signal ends it: then the result is
+        None, and the end of the process ends what it has begun."""
+        self._is_starting = True
+        try:
+            return start()
+        except KeyboardInterrupt:
+            # From our handler, or from that of a session that has just begun.
+            self._event.set()
+            return None
+        except CALL_ERRORS:
+            if not self.is_set():
+                raise
+            return None
+        finally:
+            self._is_starting = False
+            self._listen()
+
+    def _listen(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._event.set()
+        if self._is_starting:
+            raise KeyboardInterrupt
 
     def is_set(self) -> bool:
         return self._event.is_set()
@@ -76,9 +103,11 @@ def wait(query: StreamingQuery, stop: StopSignal) -> None:
 
 def run_query(name: str, settings: SparkSettings, start: Callable[[SparkSession], StreamingQuery]) -> None:
     """Runs the only query of a process, in its own session, until it ends or is told to stop."""
-    session = open_session(name, settings)
-    mute_query_traces(session.spark)
     stop = StopSignal()
+    session = stop.started(lambda: open_session(name, settings))
+    if session is None:
+        return
+    mute_query_traces(session.spark)
     try:
         with jvm_may_end(stop.is_set):
             wait(start(session.spark), stop)
@@ -115,7 +144,7 @@ def run_job(work: Callable[[], None]) -> int:
             return _failed(type(trouble).__name__, str(trouble))
         found = own_error(error)
         if found is None:
-            return _failed("Spark", str(error).strip())
+            return _failed("Spark", f"{spark_sentence(error)}\n{str(error).strip()}")
         return _failed(*found)
     return 0
 

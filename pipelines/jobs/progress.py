@@ -39,6 +39,11 @@ class JsonLines:
         self._talk.write(f"alert: {shown(alert.sentence)}\n")
         self._talk.flush()
 
+    def stopped(self) -> None:
+        """The last line of a run that a signal has ended, when nothing of it is left."""
+        self._out.write(json_line({"at": _now(), "state": "stopped"}, ascii_only=True) + "\n")
+        self._out.flush()
+
     def __enter__(self) -> JsonLines:
         return self
 
@@ -63,6 +68,9 @@ class LiveTable:
 
     def alert(self, alert: Alert) -> None:
         self._live.console.print(f"alert: {shown(alert.sentence)}", markup=False, highlight=False)
+
+    def stopped(self) -> None:
+        self._live.console.print("stopped")
 
     def __enter__(self) -> LiveTable:
         self._live.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipelines.settings import JobsSettings
-from pipelines.spark.errors import has_new_columns, own_error
+from pipelines.spark.errors import has_new_columns, own_error, spark_sentence
 from sinks.store_errors import store_error
 
 FORGIVEN_S = 600.0
@@ -53,8 +53,7 @@ def sentence(error: BaseException) -> str:
     if trouble is not None:
         return str(trouble)
     found = own_error(error)
-    text = str(error) if found is None else found[1]
-    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    return spark_sentence(error) if found is None else found[1]
 
 
 @dataclass(slots=True)

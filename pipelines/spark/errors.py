@@ -10,6 +10,8 @@ _WHERE = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((\S+) executor \S
 _NO_PYTHON = re.compile(r"headwater: (no \S+ on \S+: .+)")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"[^\n]*error=(?:2|13),')
 _NO_PACKAGE = re.compile(r"No module named '((?:actions|broker_edge|pipelines|sinks|sources)(?:\.\w+)*)'")
+_THROWN = re.compile(r"(?:[a-z_]\w*\.)+([A-Z]\w*): (.+)")
+"""An exception of the JVM with its message, as in `java.io.IOException: no space left`."""
 
 _NEW_COLUMNS = "[DELTA_SCHEMA_CHANGED"
 """Delta ends a stream once when the table that it reads gets columns. The checkpoint stays as it is."""
@@ -33,6 +35,19 @@ def own_error(error: BaseException) -> tuple[str, str] | None:
 def has_new_columns(error: BaseException) -> bool:
     """Whether a stream ended because the table that it reads got columns: a restart goes on at the same offset."""
     return _NEW_COLUMNS in str(error)
+
+
+def spark_sentence(error: BaseException) -> str:
+    """The first thing that an error of Spark says, in one line. The text of an exception of the JVM begins with the
+    call that failed, a number of py4j's, and says what happened in the line after it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    if not lines[0].startswith("An error occurred while calling"):
+        return lines[0]
+    thrown = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])
+    found = _THROWN.match(thrown)
+    return thrown if found is None else f"{found[2]} ({found[1]})"
 
 
 def _missing(text: str) -> str | None:

@@ -18,6 +18,7 @@ from support.flight_server import FlightServer
 from broker_edge import Client
 from headwater_cli import main
 from pipelines import run_jobs
+from pipelines.catalogue import JOB_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -126,6 +127,12 @@ def test_what_is_wrong_is_one_sentence(
     assert says in capsys.readouterr().err
 
 
+def test_the_list_of_jobs_needs_no_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs", "list", "--json"]) == 0
+    (document,) = lines(capsys.readouterr().out)
+    assert [one["name"] for one in document["jobs"]] == list(JOB_NAMES)
+
+
 def test_sigterm_stops_the_jobs_cleanly(flight_server: FlightServer, tmp_path: Path) -> None:
     settings = str(config(flight_server.location, tmp_path))
     program = "import sys; from headwater_cli import main; sys.exit(main())"
@@ -142,6 +149,7 @@ def test_sigterm_stops_the_jobs_cleanly(flight_server: FlightServer, tmp_path: P
             if running == {"actions", "gaps"}:
                 break
         process.send_signal(signal.SIGTERM)
-        _, talk = process.communicate(timeout=60)
+        out, talk = process.communicate(timeout=60)
     assert process.returncode == 0, talk
+    assert json.loads(out.splitlines()[-1])["state"] == "stopped"
     assert "Traceback" not in talk

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
@@ -23,9 +25,9 @@ from broker_edge.errors import (
 from pipelines.catalogue import JOB_NAMES, names_of, needs_spark, stages
 from pipelines.jobs.alerts import Alert, AlertKind, StreamWatch, Webhook
 from pipelines.jobs.kinds import LoopJob, Progress, StreamJob, progress_of
-from pipelines.jobs.process import EXIT_UNREACHABLE, exit_code
+from pipelines.jobs.process import EXIT_UNREACHABLE, StopSignal, exit_code
 from pipelines.jobs.progress import JsonLines, LiveTable
-from pipelines.jobs.retry import is_final
+from pipelines.jobs.retry import is_final, sentence
 from pipelines.jobs.runner import JobState, JobView, RunFailedError, Runner
 from pipelines.settings import JobsSettings, Settings
 from pipelines.silver.job import start_silver
@@ -336,6 +338,75 @@ def test_json_lines_come_when_something_has_changed_and_alerts_go_to_both() -> N
     }
     assert second["alert"]["sentence"] == "it lags"
     assert talk.getvalue() == "alert: it lags\n"
+
+
+def test_the_last_line_of_a_run_that_was_stopped_says_so() -> None:
+    out = io.StringIO()
+    lines = JsonLines(out, io.StringIO())
+    lines.stopped()
+    (line,) = (json.loads(line) for line in out.getvalue().splitlines())
+    assert {**line, "at": None} == {"at": None, "state": "stopped"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_what_takes_long_to_start(number: int) -> None:
+    before = [(one, signal.getsignal(one)) for one in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        stop = StopSignal()
+        assert stop.started(lambda: 5) == 5
+        assert not stop.is_set()
+
+        def start() -> None:
+            # A session has its own handler.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.raise_signal(number)
+            time.sleep(60)
+
+        assert stop.started(start) is None
+        assert stop.is_set()
+        # Afterwards it only sets the flag.
+        signal.raise_signal(signal.SIGINT)
+
+        def end_of_the_jvm() -> None:
+            raise ConnectionRefusedError
+
+        assert stop.started(end_of_the_jvm) is None
+    finally:
+        for one, handler in before:
+            signal.signal(one, handler)
+
+
+def test_what_fails_while_nobody_has_stopped_it_is_an_error() -> None:
+    before = [(one, signal.getsignal(one)) for one in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        stop = StopSignal()
+        with pytest.raises(ZeroDivisionError):
+            stop.started(lambda: 1 / 0)
+        assert not stop.is_set()
+    finally:
+        for one, handler in before:
+            signal.signal(one, handler)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "An error occurred while calling o123.start.\n: java.io.IOException: No space left on device\n\tat a.b(c)",
+            "No space left on device (IOException)",
+        ),
+        (
+            "An error occurred while calling z:a.b.\n: org.apache.spark.SparkException: [X] Job aborted.\n\tat a",
+            "[X] Job aborted. (SparkException)",
+        ),
+        ("An error occurred while calling o1.a.\n: odd\n", "odd"),
+        ("An error occurred while calling o1.a. Trace:", "An error occurred while calling o1.a. Trace:"),
+        ("[TABLE_OR_VIEW_NOT_FOUND] The table `x` cannot be found.\n\nJVM stacktrace:\norg", None),
+        ("", "RuntimeError"),
+    ],
+)
+def test_an_error_of_spark_begins_with_what_happened(text: str, says: str | None) -> None:
+    assert sentence(RuntimeError(text)) == (says or text.splitlines()[0])
 
 
 def test_the_live_table_shows_each_job() -> None:
