@@ -1,6 +1,6 @@
 //! The broker's metrics, in Prometheus format.
 //!
-//! Names begin with `headwater_`, units are base units, and the only label that is not a fixed word is the partition,
+//! Names begin with `headwater_`, but those of the process; units are base units, and the only label that is not a fixed word is the partition,
 //! whose number the configuration bounds. Metrics that the log counts itself are in `log`. Counters are plain atomics:
 //! a loop adds once per turn, not once per record.
 //!
@@ -52,6 +52,8 @@ mod detail;
 mod durations;
 mod listeners;
 mod log;
+mod process;
+mod text;
 mod transport;
 
 use std::sync::atomic::AtomicU64;
@@ -62,6 +64,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::VERSION;
 use crate::audit::Audit;
 
 pub use auth::AuthMetrics;
@@ -70,6 +73,7 @@ pub use detail::DetailMetrics;
 pub use durations::Durations;
 pub use listeners::{Closed, ListenerMetrics};
 pub use log::LogMetrics;
+pub use text::Format;
 pub use transport::{ConnectFailure, GaugePart, TransportMetrics};
 
 /// Names of labels with fixed words.
@@ -232,26 +236,31 @@ impl Metrics {
         set(&self.partitions.damaged_bytes, stats.damaged_bytes);
     }
 
-    /// The registry that [`encode`](prometheus_client::encoding::text::encode) turns into text.
+    /// All of them, and those of the process.
     pub fn registry(&self) -> Registry {
-        let mut registry = Registry::with_prefix("headwater");
+        let mut whole = Registry::default();
+        process::register(&mut whole);
+        let registry = whole.sub_registry_with_prefix("headwater");
+        let build = Family::<Label, Gauge>::default();
+        build.get_or_create(&[("version", VERSION)]).set(1);
+        registry.register("build_info", "1, with the version of the broker", build);
         // Initialized so that they are 0 rather than missing before the first event.
         self.auth.start_at_zero();
         self.detail.start_at_zero();
         self.listeners.start_at_zero();
         self.transport.start_at_zero();
-        self.mqtt.register(&mut registry);
-        self.flight.register(&mut registry);
-        self.auth.register(&mut registry);
-        self.partitions.register(&mut registry);
-        self.detail.register(&mut registry);
-        self.listeners.register(&mut registry);
-        self.log.register(&mut registry);
-        self.transport.register(&mut registry);
+        self.mqtt.register(registry);
+        self.flight.register(registry);
+        self.auth.register(registry);
+        self.partitions.register(registry);
+        self.detail.register(registry);
+        self.listeners.register(registry);
+        self.log.register(registry);
+        self.transport.register(registry);
         if let Some(cluster) = &*self.cluster.lock() {
-            cluster.register(&mut registry);
+            cluster.register(registry);
         }
-        registry
+        whole
     }
 }
 

@@ -71,6 +71,17 @@ pub enum Denied {
 }
 
 impl Denied {
+    pub const ALL: [Self; 8] = [
+        Self::NoCredentials,
+        Self::BadCredentials,
+        Self::BadToken,
+        Self::ExpiredToken,
+        Self::ClientId,
+        Self::Method,
+        Self::Busy,
+        Self::Origin,
+    ];
+
     /// For metrics and logs.
     pub fn label(self) -> &'static str {
         match self {

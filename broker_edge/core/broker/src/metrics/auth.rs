@@ -43,8 +43,10 @@ impl AuthMetrics {
     }
 
     pub(super) fn start_at_zero(&self) {
-        let reason = Denied::BadCredentials.label();
-        drop(self.denied.get_or_create(&[("reason", reason)]));
+        for denied in Denied::ALL {
+            let reason = denied.label();
+            drop(self.denied.get_or_create(&[("reason", reason)]));
+        }
         for reason in ["revoked", "expired"] {
             drop(self.ended.get_or_create(&[("reason", reason)]));
         }

@@ -51,6 +51,28 @@ metrics! {
     }
 }
 
+/// Classes of status of the admin listener.
+const STATUS: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
+/// Refusals that are there from the start, so that their first is an increase; others appear when they happen.
+const USUAL: [(&str, ReasonCode); 16] = [
+    ("connack", ReasonCode::BadUserNameOrPassword),
+    ("connack", ReasonCode::NotAuthorized),
+    ("connack", ReasonCode::ClientIdentifierNotValid),
+    ("connack", ReasonCode::QuotaExceeded),
+    ("connack", ReasonCode::ServerUnavailable),
+    ("connack", ReasonCode::UseAnotherServer),
+    ("puback", ReasonCode::NotAuthorized),
+    ("puback", ReasonCode::QuotaExceeded),
+    ("suback", ReasonCode::NotAuthorized),
+    ("suback", ReasonCode::QuotaExceeded),
+    ("disconnect", ReasonCode::KeepAliveTimeout),
+    ("disconnect", ReasonCode::MalformedPacket),
+    ("disconnect", ReasonCode::ProtocolError),
+    ("disconnect", ReasonCode::PacketTooLarge),
+    ("disconnect", ReasonCode::QuotaExceeded),
+    ("disconnect", ReasonCode::SessionTakenOver),
+];
+
 impl DetailMetrics {
     pub fn add_clients(&self, transport: &'static str, version: &'static str, more: i64) {
         let label = [("transport", transport), ("version", version)];
@@ -78,6 +100,12 @@ impl DetailMetrics {
     pub(super) fn start_at_zero(&self) {
         for cause in Pause::CAUSES {
             drop(self.pauses.get_or_create(&[("cause", cause)]));
+        }
+        for status in STATUS {
+            drop(self.admin_requests.get_or_create(&[("status", status)]));
+        }
+        for (packet, reason) in USUAL {
+            self.refused(packet, reason, 0);
         }
     }
 }

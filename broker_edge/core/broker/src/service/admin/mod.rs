@@ -15,7 +15,7 @@ pub mod whoami;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -26,15 +26,13 @@ use tokio::sync::watch;
 
 use crate::VERSION;
 use crate::audit::Refusals;
-use crate::metrics::{ClusterMetrics, PartitionStats};
+use crate::metrics::{ClusterMetrics, Format, PartitionStats};
 use crate::service::connections::incoming::Incoming;
 use crate::service::office::Office;
 use crate::service::records::offsets::gap_rows;
 use crate::service::shared::Shared;
 use browser::Browser;
 use failure::Failure;
-
-const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The most groups that the status lists for a partition: those furthest behind.
 const HELD_BY_MAX: usize = 16;
@@ -113,7 +111,7 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
     not_ready(json!({"ready": false, "partitions": reasons, "disk": disk_status(&shared)}))
 }
 
-async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
     // Without an answer there are none: the last ones would say of a node that hangs that it leads.
     let cluster = shared.cluster_report().await;
     *shared.metrics.cluster.lock() = cluster.as_ref().map(ClusterMetrics::of);
@@ -139,9 +137,10 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
         shared.metrics.log.set_partition(partition.name(), &stats);
     }
     shared.metrics.log.set_disk(&shared.log.disk_use());
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &shared.metrics.registry()) {
-        Ok(()) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
+    let accept = headers.get(header::ACCEPT);
+    let format = Format::of(accept.and_then(|value| value.to_str().ok()));
+    match format.write(&shared.metrics.registry()) {
+        Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
