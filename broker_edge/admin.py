@@ -110,9 +110,20 @@ class Admin:
         query = {"session": "true"} if session else {}
         return self.ask("DELETE", f"/api/v1/clients/{quote(client_id, safe='')}", query)
 
+    def metrics(self) -> str:
+        """What `GET /metrics` answers, in the text format of Prometheus."""
+        status, body = self._answer("GET", "/metrics", None)
+        if status >= 300:
+            self._read(status, body)
+        return body.decode(errors="replace")
+
     def ask(self, method: str, path: str, query: Mapping[str, str] | None = None) -> Mapping[str, Any]:
         """Sends one request and returns the JSON object of its answer. `timeout_s` limits all of it, also an answer
         that comes byte by byte."""
+        return self._read(*self._answer(method, path, query))
+
+    def _answer(self, method: str, path: str, query: Mapping[str, str] | None) -> tuple[int, bytes]:
+        """Status and body."""
         parts = urlsplit(self.address)
         host, port = parts.hostname or "", parts.port or DEFAULT_PORT
         connection: http.client.HTTPConnection
@@ -144,7 +155,7 @@ class Admin:
             connection.close()
         if len(body) > _ANSWER_BYTES_MAX:
             raise BrokerError(f"{self.address} answers with more than {_ANSWER_BYTES_MAX:,} bytes: is it a broker?")
-        return self._read(status, body)
+        return status, body
 
     @property
     def sends_in_clear(self) -> bool:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from broker_edge.admin import DEFAULT_ADMIN
 from broker_edge.credentials import Credentials
 from broker_edge.native import native
+from headwater_cli._checks import Check, checked, of_broker, of_folder
 from headwater_cli._mqtt import Mqtt
 from headwater_cli._options import DEFAULT_MQTT, DEFAULT_SERVER, JsonOption, MqttOption, ServerOption, connect
 from headwater_cli._output import put_json, put_rows, say
@@ -28,26 +28,30 @@ from headwater_cli.clients import AdminOption
 _PROBE_S = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """`detail` says what was found, or what is wrong and what to do. `absent`: an optional part that is not
-    installed."""
-
-    name: str
-    state: Literal["ok", "absent", "failed"]
-    detail: str
-
-
 def doctor(
     server: ServerOption = DEFAULT_SERVER,
     mqtt: MqttOption = DEFAULT_MQTT,
     admin: AdminOption = DEFAULT_ADMIN,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option("--data-dir", metavar="FOLDER", help="Also the disk of this folder; nothing is left there."),
+    ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            "--bundle",
+            metavar="FILE",
+            help="Write what a report of a problem needs into a new FILE.tar.gz: no secrets.",
+        ),
+    ] = None,
     security: Annotated[
         bool, typer.Option("--security", help="What strangers can do; exit 0 nothing to do, 1 warnings, 2 failures.")
     ] = False,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="With --security, on its box: the settings of the broker."),
+        typer.Option(
+            "--config", metavar="FILE", help="With --security or --bundle, on its box: the settings of the broker."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -55,9 +59,14 @@ def doctor(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Check Python, the native module, Java and jars for Spark, and whether a broker lets us in; exit 1 if not."""
-    if (config is not None or settings) and not security:
-        raise typer.BadParameter("--config and --set belong to --security")
+    """Check Python, the native module, Java and jars for Spark, and whether a broker lets us in; exit 1 if not.
+
+    With an admin address that answers also what the broker says of itself: versions, partitions, disk, damage, groups.
+    """
+    if (config is not None or settings) and not (security or bundle):
+        raise typer.BadParameter("--config and --set belong to --security or --bundle")
+    if security and (bundle is not None or data_dir is not None):
+        raise typer.BadParameter("--bundle and --data-dir do not go with --security")
     if security:
         # Its library for certificates is loaded by this command only.
         from headwater_cli._security import examine
@@ -66,11 +75,19 @@ def doctor(
         raise typer.Exit(code)
     checks = [
         Check("python", "ok", f"{platform.python_version()} at {sys.executable}"),
-        _checked("native module", _native),
+        checked("native module", _native),
         *_spark(),
-        _checked("flight", lambda: _flight(server)),
-        _checked("mqtt", lambda: _mqtt(mqtt)),
+        checked("flight", lambda: _flight(server)),
+        checked("mqtt", lambda: _mqtt(mqtt)),
+        *of_broker(admin, native().version(), is_named=admin != DEFAULT_ADMIN),
+        *([] if data_dir is None else of_folder(data_dir)),
     ]
+    if bundle is not None:
+        from headwater_cli._bundle import write_bundle
+
+        checks.append(
+            checked("bundle", lambda: write_bundle(bundle, admin, checks, config=config, settings=settings or []))
+        )
     failed = [check for check in checks if check.state == "failed"]
     if json:
         put_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
@@ -79,13 +96,6 @@ def doctor(
     if failed:
         say(f"headwater: {len(failed)} of {len(checks)} checks failed: {', '.join(check.name for check in failed)}")
         raise typer.Exit(1)
-
-
-def _checked(name: str, look: Callable[[], str]) -> Check:
-    try:
-        return Check(name, "ok", look())
-    except Exception as error:
-        return Check(name, "failed", str(error).partition("\n")[0])
 
 
 def _native() -> str:
@@ -98,8 +108,8 @@ def _spark() -> list[Check]:
     jars = import_module("pipelines.spark.jars")
     java = import_module("pipelines.spark.java")
     return [
-        _checked("java", lambda: str(java.require_java())),
-        _checked("delta jars", lambda: f"{len(jars.delta_jars())} in {jars.default_folder()}"),
+        checked("java", lambda: str(java.require_java())),
+        checked("delta jars", lambda: f"{len(jars.delta_jars())} in {jars.default_folder()}"),
     ]
 
 

@@ -1,0 +1,82 @@
+"""`headwater doctor` with the admin of a real broker, and the file for a report of a problem."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+from support.programs import Ended, StartBroker, headwater
+
+from broker_edge.torture.process import BrokerProcess
+
+OF_BROKER = {"admin", "partitions", "disk", "damage", "groups", "descriptors"}
+
+
+def doctor(broker: BrokerProcess, *words: str) -> Ended:
+    flight, mqtt, admin = ("{}:{}".format(*address) for address in (broker.flight, broker.mqtt, broker.admin))
+    return headwater("doctor", "--server", f"grpc://{flight}", "--mqtt", mqtt, "--admin", f"http://{admin}", *words)
+
+
+def test_a_healthy_broker_passes_all_checks(start_broker: StartBroker, tmp_path: Path) -> None:
+    done = doctor(start_broker(), "--data-dir", str(tmp_path), "--json")
+    states = {check["name"]: check["state"] for check in done.documents[0]["checks"]}
+    assert done.code == 0, done.out
+    assert states.keys() >= OF_BROKER | {"file system", "free space", "sync"}
+    assert {states[name] for name in OF_BROKER} == {"ok"}
+
+
+def test_an_admin_that_nobody_has_named_may_be_away(start_broker: StartBroker) -> None:
+    """As on a machine with another program at port 8080, or without a broker."""
+    broker = start_broker()
+    flight, mqtt = "{}:{}".format(*broker.flight), "{}:{}".format(*broker.mqtt)
+    done = headwater("doctor", "--server", f"grpc://{flight}", "--mqtt", mqtt, "--json")
+    (admin,) = [check for check in done.documents[0]["checks"] if check["name"] == "admin"]
+    assert (done.code, admin["state"]) == (0, "absent")
+    named = doctor(broker, "--admin", "http://127.0.0.1:1", "--json")
+    assert (named.code, [c["name"] for c in named.documents[0]["checks"] if c["state"] == "failed"]) == (1, ["admin"])
+
+
+def test_a_bundle_has_what_a_report_needs_and_is_never_written_over(start_broker: StartBroker, tmp_path: Path) -> None:
+    broker = start_broker()
+    path, config = tmp_path / "report.tar.gz", tmp_path / "broker.yaml"
+    config.write_text("data_dir: /srv/headwater\n")
+    done = doctor(broker, "--bundle", str(path), "--config", str(config))
+    assert done.code == 0, done.err
+    with tarfile.open(path) as archive:
+        files = {entry.name: archive.extractfile(entry) for entry in archive.getmembers()}
+        found = {name: file.read().decode() for name, file in files.items() if file is not None}
+    assert {name.removeprefix("report/") for name in found} == {
+        *("versions.json", "checks.json", "status.json", "metrics.txt", "config.json")
+    }
+    assert json.loads(found["report/config.json"])["data_dir"] == "/srv/headwater"
+    assert json.loads(found["report/status.json"])["partitions"]
+    assert "headwater_build_info" in found["report/metrics.txt"]
+    before = path.read_bytes()
+    again = doctor(broker, "--bundle", str(path))
+    assert (again.code, f"{path} exists: give a new name" in again.out) == (1, True)
+    assert path.read_bytes() == before
+
+
+def test_a_bundle_without_a_broker_says_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "report.tar.gz"
+    away = "127.0.0.1:1"
+    words = ("--server", f"grpc://{away}", "--mqtt", away, "--admin", f"http://{away}", "--bundle", str(path))
+    done = headwater("doctor", *words)
+    assert done.code == 1
+    assert "without status.json, metrics.txt, cluster.json" in done.out
+    with tarfile.open(path) as archive:
+        missing = archive.extractfile("report/status.json.missing")
+        assert missing is not None
+        assert b"cannot connect" in missing.read()
+
+
+def test_options_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    for words, says in (
+        (("--config", "x.yaml"), "--config and --set belong to --security or --bundle"),
+        (("--security", "--bundle", str(tmp_path / "b.tar.gz")), "do not go with --security"),
+        (("--security", "--data-dir", str(tmp_path)), "do not go with --security"),
+    ):
+        done = headwater("doctor", *words)
+        assert (done.code, says in done.err) == (2, True), done.err
+    assert list(tmp_path.iterdir()) == []
