@@ -283,6 +283,18 @@ class Client:
                 raise BrokerError(f"{self.server} returned the same page of consumer groups again")
             after = following
 
+    def reset_group(self, group: str, offsets: Mapping[int, int], *, timeout_s: float | None = None) -> Group:
+        """Moves a consumer group: in these partitions, by number, it begins at the given offsets, and holds records
+        from there on.
+
+        A reader of the group that runs is fenced: its next commit raises FencedError. A Spark query continues from its
+        checkpoint; only one with a new checkpoint begins where the group is. Raises NotFoundError if there is no such
+        group, OutOfRangeError for an offset above the high watermark.
+        """
+        answer = self._flight.reset_group(group, offsets, timeout_s=timeout_s)
+        with self._flight.decoding():
+            return group_from_json(answer)
+
     def remove_group(self, group: str, *, timeout_s: float | None = None) -> None:
         """Removes a consumer group and its offsets, so that retention no longer waits for it.
 

@@ -224,6 +224,10 @@ class FlightClient:
         """One page of the consumer groups that this user may use; `next` is the `after` of the next page."""
         return self._read("groups", _body(after=after), timeout_s)
 
+    def reset_group(self, group: str, offsets: Mapping[int, int], *, timeout_s: float | None = None) -> JsonObject:
+        """Moves a group to these offsets, by partition, and fences its readers."""
+        return self._change("reset_group", {"group": group, "offsets": _by_text(offsets)}, timeout_s)
+
     def remove_group(self, group: str, *, timeout_s: float | None = None) -> None:
         """Removes a consumer group and its offsets."""
         self._connection.change("remove_group", {"group": group}, timeout_s=timeout_s)

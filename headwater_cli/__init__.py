@@ -40,6 +40,7 @@ from headwater_cli._access import (
     UserOption,
     use,
 )
+from headwater_cli._contexts import ContextOption
 from headwater_cli._nouns import COMPLETE_VARIABLE, Nouns
 from headwater_cli._output import put, say, say_lines
 
@@ -81,6 +82,7 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Show the version and exit.")
     ] = False,
+    of_context: ContextOption = None,
     user: UserOption = None,
     password_from: PasswordOption = None,
     token_from: TokenOption = None,

@@ -92,8 +92,9 @@ class Mqtt:
         self.address = address
         self._at = parse_mqtt(address)
         self._tls = TlsReferences.from_environment() if self._at.is_tls else TlsReferences()
-        # paho's thread reports why a connection broke in its log only.
+        # paho's thread reports why a connection broke in its log only; why the broker ended it is in its DISCONNECT.
         self._broke: str | None = None
+        self._ended: str | None = None
         self.is_v5 = protocol == "5"
         self.messages: queue.Queue[Message] = queue.Queue(QUEUE_MESSAGES)
         self.outstanding = 0
@@ -269,7 +270,8 @@ class Mqtt:
 
     def _raise_lost(self, doing: str) -> NoReturn:
         if self._lost.is_set():
-            raise ConnectError(f"lost the connection to {self.address} while {doing}", server=self.address)
+            why = f": {self._ended}" if self._ended else ""
+            raise ConnectError(f"lost the connection to {self.address} while {doing}{why}", server=self.address)
         raise DeadlineError(f"no answer from {self.address} in time while {doing}")
 
     def _subscribe(self, waiting: _Waiting, topic_filter: str, **options: Any) -> tuple[Any, int]:
@@ -293,7 +295,9 @@ class Mqtt:
         if level == paho.MQTT_LOG_ERR:
             self._broke = text
 
-    def _on_disconnect(self, client: object, data: object, flags: object, code: Any, properties: Any) -> None:
+    def _on_disconnect(self, client: object, data: object, flags: Any, code: Any, properties: Any) -> None:
+        if flags.is_disconnect_packet_from_server:
+            self._ended = ": ".join(filter(None, (str(code).lower(), _reason_string(properties))))
         self._lost.set()
         self._connected.event.set()
 

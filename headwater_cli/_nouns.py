@@ -24,7 +24,8 @@ NOUNS: Mapping[str, str] = {
     "tail": "Print records with their offsets, over Flight.",
     "topics": "List topics with their offsets.",
     "offsets": "Show the bounds of partitions, and what is lost.",
-    "groups": "List and remove consumer groups.",
+    "groups": "List, move and remove consumer groups.",
+    "top": "Show rates, latencies, lag and disk of brokers.",
     "clients": "List, show and disconnect clients.",
     "log": "Inspect, repair and copy the log of a broker.",
     "actions": "Send commands and firmware to devices, and follow them.",
@@ -33,6 +34,7 @@ NOUNS: Mapping[str, str] = {
     "devices": "Keep the inventory; simulate a fleet; run one device.",
     "jobs": "Run the jobs that copy records into tables and send actions.",
     "spark": "Prepare jobs for a Spark cluster.",
+    "context": "Keep addresses and credentials of fleets under names.",
     "config": "Show, check or describe the settings of a broker.",
     "doctor": "Check what this machine needs to run brokers and jobs.",
     "bench": "Measure an MQTT broker.",
@@ -50,13 +52,24 @@ def load(name: str) -> Any:
     """The command or group of a noun. Raises KeyError if there is no such noun."""
     NOUNS[name]
     from headwater_cli._access import give_access
+    from headwater_cli._contexts import give_contexts
     from headwater_cli._tables import give_tables
 
     root = typer.Typer(add_completion=False, rich_markup_mode=None)
     import_module(f"headwater_cli.{name}").register(root)
+    give_contexts(root)
     give_tables(root)
     give_access(root)
     return typer.main.get_group(root).commands[name]
+
+
+class Listed(TyperGroup):
+    """The group of a noun that people mostly list: without the name of another command it is `list`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
 
 
 class _Commands(Mapping[str, Any]):

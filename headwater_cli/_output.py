@@ -48,11 +48,16 @@ def put_json(value: Any) -> None:
     put(json_line(value, ascii_only=not encoding.startswith("utf")))
 
 
-def put_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Prints a table on a terminal, long values on several lines; in a pipe, tab-separated rows without a heading."""
+def put_rows(names: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str | None = None) -> None:
+    """Prints a table on a terminal, long values on several lines; in a pipe, tab-separated lines, the first with the
+    names. Without rows it says `empty` on stderr, if given."""
+    if not rows and empty is not None:
+        say(empty)
     if not sys.stdout.isatty():
-        for row in rows:
+        for row in (names, *rows):
             put_fields(*row)
+        return
+    if not rows and empty is not None:
         return
     from rich import box  # It takes longer to load than many commands to run.
     from rich.console import Console

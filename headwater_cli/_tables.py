@@ -75,7 +75,9 @@ def brokers_of(servers: list[str] | None, *, every: bool, settings: Settings | N
     if not every:
         return from_environment(servers or [DEFAULT_SERVER])
     if servers:
-        raise typer.BadParameter("give --all or --server, not both; the variable HEADWATER_SERVER counts as --server")
+        raise typer.BadParameter(
+            "give --all or --server, not both; the variable HEADWATER_SERVER and a context count as --server"
+        )
     return (settings or settings_of(None, option="--all")).fleet()
 
 

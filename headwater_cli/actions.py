@@ -109,7 +109,7 @@ def planned(desk: FleetDesk, order: Order, action_id: str | None, settings: Sett
     devices = "device" if chosen == 1 else "devices"
     say(found.message or f"{chosen} {devices} would get it, {skipped} would be skipped")
     rows = [(p.device_id, p.wave + 1, p.skipped or _when(p, logs)) for p in found.devices]
-    put_rows(("device_id", "wave", "what"), rows)
+    put_rows(("device_id", "wave", "what"), rows, empty="no device is selected")
 
 
 def _limits(settings: Settings | None) -> Limits | None:
@@ -153,7 +153,9 @@ def list_(
         put_json({"actions": [_plain(row) for row in rows]})
     else:
         names = ("action_id", "phase", "targets", "open", "message")
-        put_rows(names, [[row[name] for name in names] for row in rows])
+        put_rows(
+            names, [[row[name] for name in names] for row in rows], empty=f"there are no actions under {tables.root}"
+        )
 
 
 @app.command()

@@ -184,7 +184,7 @@ def list_(server: ServerOption = DEFAULT_SERVER, json: JsonOption = False, timeo
             say(f"{one.name} {one.version} cannot be used: {one.problem}")
     names = ("name", "version", "size", "chunks", "sha256", "key_id", "pushed", "place")
     shown = [one.manifest for one in found if one.manifest is not None]
-    put_rows(names, [_fields(manifest) for manifest in shown])
+    put_rows(names, [_fields(manifest) for manifest in shown], empty=f"{server} has no artifacts that can be used")
 
 
 @app.command()

@@ -88,7 +88,7 @@ def list_(
     if json:
         put_json({"clients": found})
     else:
-        put_rows(_COLUMNS, [_row(one) for one in found])
+        put_rows(_COLUMNS, [_row(one) for one in found], empty=f"{admin} has no such clients")
 
 
 @app.command()
@@ -104,11 +104,11 @@ def show(
         put_json(found)
         return
     put_rows(_COLUMNS, [_row(found)])
-    put_rows(
-        ("filter", "qos", "replaying"), [(one["filter"], one["qos"], one["replaying"]) for one in found["filters"]]
-    )
+    filters = [(one["filter"], one["qos"], one["replaying"]) for one in found["filters"]]
+    put_rows(("filter", "qos", "replaying"), filters, empty="it has no subscriptions")
     names = ("partition", "next", "high watermark", "live")
-    put_rows(names, [(one["name"], one["next"], one["high_watermark"], one["live"]) for one in found["cursors"]])
+    cursors = [(one["name"], one["next"], one["high_watermark"], one["live"]) for one in found["cursors"]]
+    put_rows(names, cursors, empty="it has no position in any partition")
 
 
 @app.command()

@@ -96,7 +96,8 @@ def list_(
     said = ("device_id", "labels", "groups", "time_zone", "log")
     reported = ("version", "product", "hardware", "last_seen_at")
     names = (*said, *reported, "retired_at")
-    put_rows(names, [[_cell(row, name) for name in names] for row in rows])
+    cells = [[_cell(row, name) for name in names] for row in rows]
+    put_rows(names, cells, empty=f"there are no such devices under {tables.root}")
 
 
 def show(

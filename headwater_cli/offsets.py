@@ -1,4 +1,4 @@
-"""`headwater offsets`: the bounds of partitions, and the offset that belongs to a time."""
+"""`headwater offsets list`: the bounds of partitions, and the offset that belongs to a time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from headwater_cli._nouns import Listed
 from headwater_cli._options import (
     DEFAULT_SERVER,
     FiltersArgument,
@@ -20,8 +21,16 @@ from headwater_cli._options import (
 )
 from headwater_cli._output import put_json, put_rows, say
 
+app = typer.Typer(cls=Listed, help="Show the bounds of partitions, and what is lost.")
 
-def offsets(
+
+@app.callback()
+def _offsets() -> None:
+    """Show the bounds of partitions, and what is lost."""
+
+
+@app.command("list")
+def list_(
     filters: FiltersArgument = None,
     partition: PartitionsOption = None,
     time: Annotated[
@@ -52,11 +61,11 @@ def offsets(
         ]
         put_json({"log_id": found.log_id, "partitions": documents})
         return
-    put_rows(names, rows)
+    put_rows(names, rows, empty=f"no topic at {client.server} matches: see `headwater topics`")
     for one in found.partitions.values():
         for gap in one.gaps:
             say(f"{one.name}: offsets [{gap.start}, {gap.end}) are gone: {gap.reason}")
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(offsets)
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="offsets")

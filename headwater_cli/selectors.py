@@ -63,7 +63,7 @@ def list_(tables: Tables, json: JsonOption = False) -> None:
         put_json({"selectors": [{key: value for key, value in row.items() if value is not None} for row in rows]})
         return
     shown = [(one.name, one.sentence, one.saved_by, moment(one.saved_us, "seconds")) for one in found]
-    put_rows(("name", "criteria", "by", "at"), shown)
+    put_rows(("name", "criteria", "by", "at"), shown, empty=f"there are no saved selectors under {tables.root}")
 
 
 @app.command()

@@ -218,7 +218,8 @@ def roots(server: ServerOption = DEFAULT_SERVER, json: JsonOption = False, timeo
     if json:
         put_json({"roots": [one.signed.to_json() for one in found]})
         return
-    put_rows(("version", "expires", "roles"), [(one.version, moment(one.expires_us), _roles(one)) for one in found])
+    rows = [(one.version, moment(one.expires_us), _roles(one)) for one in found]
+    put_rows(("version", "expires", "roles"), rows, empty=f"{server} has no key lists")
 
 
 def _roles(one: Root) -> str:

@@ -1,9 +1,10 @@
-"""`headwater topics`: the topics of a broker with their partitions and offsets."""
+"""`headwater topics list`: the topics of a broker with their partitions and offsets."""
 
 from __future__ import annotations
 
 import typer
 
+from headwater_cli._nouns import Listed
 from headwater_cli._options import (
     DEFAULT_SERVER,
     FiltersArgument,
@@ -14,8 +15,16 @@ from headwater_cli._options import (
 )
 from headwater_cli._output import put_json, put_rows
 
+app = typer.Typer(cls=Listed, help="List topics with their offsets.")
 
-def topics(
+
+@app.callback()
+def _topics() -> None:
+    """List topics with their offsets."""
+
+
+@app.command("list")
+def list_(
     filters: FiltersArgument = None,
     server: ServerOption = DEFAULT_SERVER,
     json: JsonOption = False,
@@ -29,8 +38,9 @@ def topics(
     if json:
         put_json({"topics": [dict(zip(names, row, strict=True)) for row in rows]})
     else:
-        put_rows(names, rows)
+        whose = "of these filters" if filters else "yet"
+        put_rows(names, rows, empty=f"{client.server} has no topics {whose}")
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(topics)
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="topics")

@@ -45,6 +45,9 @@ settings.register_profile(
 )
 settings.load_profile("shared")
 
+# A developer's own contexts are none of the tests' business, nor of the processes that they start.
+os.environ["HEADWATER_CONTEXTS"] = str(Path(__file__).parent / "no-contexts.json")
+
 
 @pytest.fixture
 def flight_server() -> Iterator[FlightServer]:

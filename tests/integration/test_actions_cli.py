@@ -91,7 +91,7 @@ def test_action_is_inserted_watched_and_shown(run: Run, root: str, engine: Actio
     shown = json.loads(out)
     assert [(row["device_id"], row["state"]) for row in shown["devices"]] == [("d1", "SUCCEEDED"), ("d2", "SUCCEEDED")]
     code, out, _ = run("actions", "list", "--root", root)
-    assert out.split("\t")[:4] == ["a1", "ENDED", "2", "0"]
+    assert out.splitlines()[1].split("\t")[:4] == ["a1", "ENDED", "2", "0"]
 
 
 def test_waiting_for_an_action_that_selects_nobody_fails_with_its_sentence(

@@ -41,6 +41,17 @@ def subscriber(hw: Commands) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
+def test_a_client_that_the_broker_disconnects_says_why(
+    broker: BrokerProcess, hw: Commands, subscriber: subprocess.Popen[str]
+) -> None:
+    admin = ("--admin", "http://{}:{}".format(*broker.admin))
+    (client,) = hw("clients", "list", "--connected", "--json", *admin).documents[0]["clients"]
+    assert hw("clients", "kick", client["client_id"], *admin).code == 0
+    _, err = subscriber.communicate(timeout=60)
+    assert subscriber.returncode == 3
+    assert err.rstrip().endswith("while waiting for messages: administrative action"), err
+
+
 @pytest.mark.parametrize("protocol", ["5", "3.1.1"])
 def test_what_is_published_is_listed_tailed_and_replayed(hw: Commands, protocol: str) -> None:
     topic = "devices/d1/telemetry"

@@ -211,6 +211,17 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         following = page[-1] if len(page) < len(names) else None
         yield {"groups": [group_json(self.log.groups[name]) for name in page], "next": following}
 
+    def reset_group(self, text: bytes) -> Iterator[JsonObject]:
+        body = json_object(text, "reset_group", ("group", "offsets"), ())
+        group = self.log.groups.get(body["group"])
+        if group is None:
+            raise refusal("not_found", f"there is no consumer group {body['group']}")
+        group.reader_epoch += 1
+        for number, offset in body["offsets"].items():
+            group.initial[int(number)] = group.committed[int(number)] = offset
+            group.scanned.pop(int(number), None)
+        yield group_json(group)
+
     def remove_group(self, text: bytes) -> Iterator[JsonObject]:
         body = json_object(text, "remove_group", ("group",), ())
         if self.log.groups.pop(body["group"], None) is None:
@@ -365,6 +376,7 @@ _ACTIONS: dict[str, Callable[[_Service, bytes], Iterator[JsonObject]]] = {
     "commit": _Service.commit,
     "committed": _Service.committed,
     "groups": _Service.groups,
+    "reset_group": _Service.reset_group,
     "remove_group": _Service.remove_group,
     "gap": _Service.gap,
 }

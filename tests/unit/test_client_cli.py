@@ -60,7 +60,9 @@ def served(flight_server: FlightServer, monkeypatch: pytest.MonkeyPatch, run: Ru
 
 
 def test_topics_as_rows_and_as_json(served: FlightServer, run: Run) -> None:
-    assert run("topics").lines == ["devices/a/telemetry\ttelemetry\t3\ttelemetry-0\t0\t3"]
+    rows = ["topic\tclass\tpartition\tname\tfirst\tnext", "devices/a/telemetry\ttelemetry\t3\ttelemetry-0\t0\t3"]
+    assert run("topics").lines == rows
+    assert run("topics", "list").lines == rows
     (document,) = run("topics", "devices/#", "--json").documents
     assert document["topics"] == [
         {
@@ -99,6 +101,57 @@ def test_groups_show_how_far_they_are_behind(served: FlightServer, run: Run) -> 
     missing = run("groups", "silver")
     assert missing.code == 4
     assert "no consumer group `silver`" in missing.err
+
+
+@pytest.mark.parametrize("words", [("topics", "nobody/#"), ("groups",)], ids=lambda words: words[0])
+def test_an_empty_result_is_a_sentence_and_a_heading_without_rows(
+    words: tuple[str, ...], served: FlightServer, run: Run
+) -> None:
+    done = run(*words)
+    assert (done.code, len(done.lines), len(done.err.splitlines())) == (0, 1, 1)
+    assert f"{served.location} has no" in done.err
+    assert not run(*words, "--json").err
+
+
+def test_offsets_and_groups_have_list_too(served: FlightServer, run: Run) -> None:
+    with Client(served.location) as client:
+        client.commit("bronze", reader_epoch=4, initial={3: 0})
+    for noun, words in (("offsets", ("-p", "3")), ("groups", ("bronze",))):
+        assert run(noun, *words, "--json").documents == run(noun, "list", *words, "--json").documents
+    assert run("topics", "list", "list").lines == run("topics").lines[:1], "a filter may have the name of a command"
+
+
+def test_a_reset_moves_the_partitions_of_a_group(served: FlightServer, run: Run) -> None:
+    with Client(served.location) as client:
+        client.commit("bronze", reader_epoch=4, initial={3: 0}, offsets={3: Commit(3, scanned=3)})
+        before = client.committed("bronze")
+        tried = run("groups", "reset", "bronze", "--to", "earliest", "--dry-run")
+        assert tried.lines == ["partition\tname\tbefore\tnow", "3\ttelemetry-0\t3\t0"]
+        assert client.committed("bronze") == before
+        at = "1970-01-01T00:00:00.001002Z"
+        for to, offset in (("latest", 3), ("earliest", 0), (at, 2), ("telemetry-0:1", 1)):
+            done = run("groups", "reset", "bronze", "--to", to, "--json")
+            assert (done.code, done.documents[0]["partitions"][0]["now"]) == (0, offset), to
+            place = client.committed("bronze").partitions[3]
+            assert (place.initial, place.committed, place.scanned) == (offset, offset, None)
+        assert client.committed("bronze").reader_epoch > before.reader_epoch
+
+
+def test_a_reset_of_what_is_not_there_changes_nothing(served: FlightServer, run: Run) -> None:
+    missing = run("groups", "reset", "silver", "--to", "earliest")
+    assert (missing.code, "no consumer group `silver`" in missing.err) == (4, True)
+    with Client(served.location) as client:
+        client.commit("bronze", reader_epoch=4)
+    for to, code, says in (
+        ("yesterday", 2, "`yesterday` is not a position"),
+        ("telemetry-9:1", 4, "there is no partition `telemetry-9`"),
+        ("earliest", 4, "has no offsets: name partitions"),
+    ):
+        done = run("groups", "reset", "bronze", "--to", to)
+        assert (done.code, len(done.err.splitlines())) == (code, 1), done.err
+        assert says in done.err
+    assert run("groups", "reset", "bronze").code == 2
+    assert served.log.groups["bronze"].reader_epoch == 4
 
 
 def test_a_removed_group_is_gone_and_can_not_be_removed_again(served: FlightServer, run: Run) -> None:

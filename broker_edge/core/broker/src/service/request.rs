@@ -76,6 +76,11 @@ requests! {
         pub limit: Option<usize>,
     }
 
+    pub struct ResetGroup {
+        pub group: String,
+        pub offsets: BTreeMap<String, u64>,
+    }
+
     pub struct GroupOf {
         pub group: String,
     }

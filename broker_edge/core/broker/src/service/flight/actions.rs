@@ -18,7 +18,7 @@ use crate::service::records::{offsets, plan};
 use crate::service::request;
 use crate::service::shared::Shared;
 
-pub const ACTIONS: [(&str, &str); 9] = [
+pub const ACTIONS: [(&str, &str); 10] = [
     ("version", "version, protocol, disk format and log id"),
     (
         "topics",
@@ -35,12 +35,16 @@ pub const ACTIONS: [(&str, &str); 9] = [
     ("commit", "commits offsets of a consumer group"),
     ("committed", "what a consumer group committed"),
     ("groups", "the consumer groups that the caller may use"),
+    (
+        "reset_group",
+        "moves a consumer group to other offsets, and fences its readers",
+    ),
     ("remove_group", "removes a consumer group"),
     ("gap", "records a gap that a reader found"),
 ];
 
 /// What the audit logs under the name of the caller: an operator did it, or the owner of a group.
-pub const OF_OPERATORS: [&str; 2] = ["backup", "remove_group"];
+pub const OF_OPERATORS: [&str; 3] = ["backup", "remove_group", "reset_group"];
 
 /// The longest reason or log id in a gap report.
 const GAP_TEXT_BYTES_MAX: usize = 4_096;
@@ -54,7 +58,9 @@ pub async fn act(
     let body = &action.body;
     match action.r#type.as_str() {
         name @ "backup" => caller.must_operate(name)?,
-        name @ ("commit" | "committed" | "groups" | "gap") => caller.must_replay(name)?,
+        name @ ("commit" | "committed" | "groups" | "reset_group" | "gap") => {
+            caller.must_replay(name)?
+        }
         _ => {}
     }
     if action.r#type == "version" {
@@ -90,6 +96,10 @@ pub async fn act(
             let page = page.await?;
             groups.durable().await?;
             page
+        }
+        "reset_group" => {
+            let body = shared.body(&caller, "reset_group", body).await?;
+            groups.reset(&caller, body).await?
         }
         "remove_group" => {
             let body = request::read("remove_group", body)?;

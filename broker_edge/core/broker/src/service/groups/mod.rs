@@ -190,6 +190,44 @@ impl Groups {
         self.reach(self.state.end()).await
     }
 
+    /// Moves a group: these partitions begin at the given offsets, as if they had been read up to there. Readers that
+    /// run are fenced, so that none commits its own place over this one.
+    pub async fn reset(
+        &self,
+        caller: &Caller,
+        body: request::ResetGroup,
+    ) -> Result<Value, Refusal> {
+        check_name(&body.group)?;
+        let offsets = by_number("offsets", Some(body.offsets))?;
+        if offsets.is_empty() {
+            let message = "name at least one partition, with the offset that it is moved to";
+            return Err(Refusal::invalid("offsets", message));
+        }
+        for (number, offset) in &offsets {
+            self.check_offset(*number, *offset)?;
+        }
+        let (group, end) = {
+            // As in `commit`: nobody changes the group between its value and the new one.
+            let _owners = self.owners.lock();
+            let Some(mut group) = self.find(&body.group)? else {
+                return Err(none(&body.group));
+            };
+            group.must_be_used_by(&body.group, caller)?;
+            group.reader_epoch = (group.reader_epoch + 1).min(EPOCH_MAX);
+            for (number, offset) in offsets {
+                let at = Some(offset);
+                let place = group.partitions.entry(number).or_default();
+                (place.initial, place.committed, place.scanned) = (at, at, None);
+            }
+            group.touched_us = now_us();
+            let end = self.holds.change(|| self.write(&body.group, &group))?;
+            self.holds.touch(&body.group);
+            (group, end)
+        };
+        self.reach(end).await?;
+        Ok(group.to_json(&body.group))
+    }
+
     /// Removes a group: it no longer holds anything, and the next commit to it starts a new group.
     pub async fn remove(&self, caller: &Caller, body: request::GroupOf) -> Result<Value, Refusal> {
         check_name(&body.group)?;
@@ -203,8 +241,7 @@ impl Groups {
                 caller.must_operate("remove_group")?;
             }
             if group.is_none() {
-                let message = format!("there is no consumer group {}", body.group);
-                return Err(Refusal::not_found(message));
+                return Err(none(&body.group));
             }
             let key = format!("{KIND}{}", body.group);
             let end = self.holds.change(|| self.state.delete(&key));
@@ -280,6 +317,10 @@ impl Groups {
         let written = self.state.put(&format!("{KIND}{name}"), &value);
         written.map_err(|error| Refusal::from_state(self.state.partition(), error))
     }
+}
+
+fn none(group: &str) -> Refusal {
+    Refusal::not_found(format!("there is no consumer group {group}"))
 }
 
 fn check_name(name: &str) -> Result<(), Refusal> {

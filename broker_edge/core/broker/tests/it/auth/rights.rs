@@ -211,9 +211,11 @@ async fn a_consumer_group_belongs_to_who_made_it() {
     let fence = json!({"group": "bronze", "reader_epoch": u64::MAX});
     let of_group = json!({"group": "bronze"});
     let gap = json!({"group": "bronze", "partition": 3, "start": 0, "end": 1, "reason": "none"});
+    let reset = json!({"group": "bronze", "offsets": {"3": 0}});
     for (action, body) in [
         ("commit", &fence),
         ("committed", &of_group),
+        ("reset_group", &reset),
         ("remove_group", &of_group),
         ("gap", &gap),
     ] {

@@ -100,6 +100,73 @@ async fn a_group_keeps_only_offsets_of_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_reset_moves_a_group_and_fences_its_reader() {
+    let mut broker = TestBroker::start(&["log.classes.telemetry.partitions=2"]);
+    let mut client = broker.client().await;
+    fill(&mut client).await;
+    let commit = json!({"group": "g", "reader_epoch": 5, "initial": {"3": 50, "4": 60},
+        "offsets": {"3": {"committed": 70, "scanned": 80}}});
+    client.act("commit", commit.clone()).await.unwrap();
+    let reset = json!({"group": "g", "offsets": {"3": 10}});
+    let answer = client.act("reset_group", reset).await.unwrap();
+    let expected = json!({"group": "g", "reader_epoch": 6, "partitions": {
+        "3": {"initial": 10, "committed": 10, "scanned": null},
+        "4": {"initial": 60, "committed": null, "scanned": null},
+    }});
+    assert_eq!(answer, expected);
+    let refused = client.refusal("commit", commit).await;
+    assert_eq!(refused.body["error"], "fenced");
+    broker.restart();
+    let mut client = broker.client().await;
+    let of_group = json!({"group": "g"});
+    let answer = client.act("committed", of_group).await.unwrap();
+    assert_eq!(answer, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_that_cannot_be_is_refused_and_changes_nothing() {
+    let broker = TestBroker::start(&["log.classes.telemetry.partitions=2"]);
+    let mut client = broker.client().await;
+    fill(&mut client).await;
+    let commit = json!({"group": "g", "reader_epoch": 1, "initial": {"3": 50}});
+    let before = client.act("commit", commit).await.unwrap();
+    for (body, code, says) in [
+        (
+            json!({"group": "other", "offsets": {"3": 0}}),
+            Code::NotFound,
+            "there is no consumer group other",
+        ),
+        (
+            json!({"group": "g", "offsets": {}}),
+            Code::InvalidArgument,
+            "at least one partition",
+        ),
+        (
+            json!({"group": "g", "offsets": {"3": 0, "77": 0}}),
+            Code::NotFound,
+            "there is no partition 77",
+        ),
+        (
+            json!({"group": "g", "offsets": {"3": 1_000_000}}),
+            Code::OutOfRange,
+            "1000000",
+        ),
+        (
+            json!({"group": "a/b", "offsets": {"3": 0}}),
+            Code::InvalidArgument,
+            "group name",
+        ),
+    ] {
+        let refused = client.refusal("reset_group", body).await;
+        assert_eq!(refused.code, code);
+        let message = refused.body["message"].as_str().unwrap();
+        assert!(message.contains(says), "{message}");
+    }
+    let of_group = json!({"group": "g"});
+    assert_eq!(client.act("committed", of_group).await.unwrap(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn groups_are_limited_and_come_in_pages() {
     let broker = TestBroker::start(&["flight.max_groups=7"]);
     let mut client = broker.client().await;
