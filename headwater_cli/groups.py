@@ -40,7 +40,9 @@ def list_(
         for number, place in one.partitions.items():
             # A group may name partitions that the broker does not have.
             there = bounds.get(number)
-            reached = next((at for at in (place.scanned, place.committed, place.initial) if at is not None), None)
+            reached = max(
+                (at for at in (place.scanned, place.committed, place.initial) if at is not None), default=None
+            )
             lag = None if reached is None or there is None else max(there.high_watermark - reached, 0)
             name = None if there is None else there.name
             rows.append((one.group, one.reader_epoch, number, name, place.initial, place.committed, place.scanned, lag))

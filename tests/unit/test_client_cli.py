@@ -98,6 +98,10 @@ def test_groups_show_how_far_they_are_behind(served: FlightServer, run: Run) -> 
     (document,) = run("groups", "bronze", "--json").documents
     (row,) = document["groups"]
     assert (row["group"], row["reader_epoch"], row["committed"], row["lag"]) == ("bronze", 4, 1, 2)
+    for done, lag in ((Commit(1, scanned=3), 0), (Commit(2, scanned=1), 1)):
+        with Client(served.location) as client:
+            client.commit("bronze", reader_epoch=4, offsets={3: done})
+        assert run("groups", "bronze", "--json").documents[0]["groups"][0]["lag"] == lag, "what it has not looked at"
     missing = run("groups", "silver")
     assert missing.code == 4
     assert "no consumer group `silver`" in missing.err
