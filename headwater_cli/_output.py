@@ -50,14 +50,13 @@ def put_json(value: Any) -> None:
 
 def put_rows(names: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str | None = None) -> None:
     """Prints a table on a terminal, long values on several lines; in a pipe, tab-separated lines, the first with the
-    names. Without rows it says `empty` on stderr, if given."""
+    names. Without rows it only says `empty` on stderr, if given."""
     if not rows and empty is not None:
         say(empty)
+        return
     if not sys.stdout.isatty():
         for row in (names, *rows):
             put_fields(*row)
-        return
-    if not rows and empty is not None:
         return
     from rich import box  # It takes longer to load than many commands to run.
     from rich.console import Console

@@ -109,7 +109,8 @@ def planned(desk: FleetDesk, order: Order, action_id: str | None, settings: Sett
     devices = "device" if chosen == 1 else "devices"
     say(found.message or f"{chosen} {devices} would get it, {skipped} would be skipped")
     rows = [(p.device_id, p.wave + 1, p.skipped or _when(p, logs)) for p in found.devices]
-    put_rows(("device_id", "wave", "what"), rows, empty="no device is selected")
+    if rows:
+        put_rows(("device_id", "wave", "what"), rows)
 
 
 def _limits(settings: Settings | None) -> Limits | None:

@@ -185,9 +185,10 @@ class Link:
                             f"code {code}"
                         )
         except TimeoutError as error:
-            why = f": {self.trouble}" if self.trouble else ""
-            if not self._was_up and not self._at.is_tls and not self.trouble:
-                why = "; if this port speaks TLS, write mqtts:// or wss://"
+            trouble = self.trouble or ""
+            why = f": {trouble}" if trouble else ""
+            if not self._was_up and not self._at.is_tls and (not trouble or "TLS" in trouble):
+                why += "; if this port speaks TLS, write mqtts:// or wss://"
             raise LinkError(
                 f"device {self._client_id} could not connect to {self._at} within {timeout_s:g} s{why}"
             ) from error

@@ -213,7 +213,7 @@ def test_the_command_pushes_lists_verifies_and_removes(
     assert (code, "already existed" in out) == (0, True)
     (listed,) = json.loads(run("list", "--json")[1])["artifacts"]
     assert (listed["name"], listed["version"], listed["size"]) == ("fw", "1.0", SIZE)
-    assert run("list")[1].split("\t")[:3] == ["fw", "1.0", str(SIZE)]
+    assert run("list")[1].splitlines()[1].split("\t")[:3] == ["fw", "1.0", str(SIZE)]
     assert run("verify", "fw", "1.0", "--trust", f"{key}.pub")[0] == 0
     other = tmp_path / "other"
     other.write_bytes(b"other")

@@ -291,7 +291,7 @@ def test_settings_belong_to_the_security_checks_and_have_to_be_valid(tmp_path: P
 def test_a_person_reads_one_line_for_each_check(loose: BrokerProcess) -> None:
     done = headwater("doctor", "--security", *addresses(loose, tls=False))
     assert done.code == 1
-    assert all(line.split("\t")[0] in ("ok", "warn", "fail") for line in done.lines)
+    assert all(line.split("\t")[0] in ("ok", "warn", "fail") for line in done.lines[1:])
     assert re.search(r"^headwater: 0 failures, [1-9]\d* warnings, \d+ checks are fine$", done.err, re.MULTILINE)
     assert "not checked: files, users, rights and settings" in done.err
     assert run(headwaterd(), "--version").code == 0

@@ -76,12 +76,3 @@ def test_the_alerts_are_right_and_tested() -> None:
     alerts = [rule["alert"] for group in yaml.safe_load(rules.read_text())["groups"] for rule in group["rules"]]
     tests = yaml.safe_load((RULES / "headwater.test.yml").read_text())["tests"]
     assert [[case["alertname"] for case in test["alert_rule_test"]] for test in tests] == [alerts, alerts]
-
-
-def test_every_metric_of_an_alert_is_documented() -> None:
-    """Those of a cluster only in operating.md, because a broker alone has none."""
-    docs = RULES.parents[1] / "docs"
-    pages = (docs / "reference/metrics.md").read_text() + (docs / "operating.md").read_text()
-    used = set(re.findall(r"\b(?:headwater|process)_[a-z_]+", (RULES / "headwater.rules.yml").read_text()))
-    for name in used:
-        assert f"`{name}`" in pages or f"`{re.sub('_(bucket|sum|count)$', '', name)}`" in pages, name

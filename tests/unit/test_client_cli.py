@@ -108,11 +108,9 @@ def test_groups_show_how_far_they_are_behind(served: FlightServer, run: Run) -> 
 
 
 @pytest.mark.parametrize("words", [("topics", "nobody/#"), ("groups",)], ids=lambda words: words[0])
-def test_an_empty_result_is_a_sentence_and_a_heading_without_rows(
-    words: tuple[str, ...], served: FlightServer, run: Run
-) -> None:
+def test_an_empty_result_is_a_sentence(words: tuple[str, ...], served: FlightServer, run: Run) -> None:
     done = run(*words)
-    assert (done.code, len(done.lines), len(done.err.splitlines())) == (0, 1, 1)
+    assert (done.code, done.out, len(done.err.splitlines())) == (0, "", 1)
     assert f"{served.location} has no" in done.err
     assert not run(*words, "--json").err
 
@@ -122,7 +120,9 @@ def test_offsets_and_groups_have_list_too(served: FlightServer, run: Run) -> Non
         client.commit("bronze", reader_epoch=4, initial={3: 0})
     for noun, words in (("offsets", ("-p", "3")), ("groups", ("bronze",))):
         assert run(noun, *words, "--json").documents == run(noun, "list", *words, "--json").documents
-    assert run("topics", "list", "list").lines == run("topics").lines[:1], "a filter may have the name of a command"
+    assert "has no topics of these filters" in run("topics", "list", "list").err, (
+        "a filter may have the name of a command"
+    )
 
 
 def test_a_reset_moves_the_partitions_of_a_group(served: FlightServer, run: Run) -> None:

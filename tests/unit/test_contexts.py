@@ -172,7 +172,7 @@ def test_a_removed_context_is_no_longer_the_current_one(run: Run) -> None:
     run("context", "add", "prod", "--server", "edge-1", "--use")
     assert run("context", "rm", "prod")[0] == 0
     code, out, err = run("context")
-    assert (code, out.splitlines()) == (0, ["name\tcurrent\tserver\tmqtt\tadmin\tuser\ttables"])
+    assert (code, out) == (0, "")
     assert "there are no contexts" in err
 
 

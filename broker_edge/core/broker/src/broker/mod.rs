@@ -8,6 +8,8 @@ mod start_error;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use headwater_log::{Log, LogId, RecoveryReport, Seams};
 
@@ -15,6 +17,7 @@ use crate::auth::AuthService;
 use crate::cluster::{Joined, OnEnd};
 use crate::config::{Config, Listening};
 use crate::data_plane::{self, DataPlane, DataPlaneContext, LoopParts};
+use crate::event_loop::{Command, CommandSender};
 use crate::log_settings::log_config;
 use crate::metrics::Metrics;
 use crate::reload::Reloads;
@@ -37,6 +40,7 @@ pub struct Broker {
     admin: SocketAddr,
     log: Log,
     reloads: Arc<Reloads>,
+    commands: CommandSender,
     /// `None` once stopped.
     running: Option<Running>,
 }
@@ -121,9 +125,10 @@ impl Broker {
             }
         };
         tell(&log, &report);
+        let commands = loop_parts.commands();
         let context = ServiceContext {
             metrics,
-            commands: loop_parts.commands(),
+            commands: commands.clone(),
             auth,
             reloads: Arc::clone(&reloads),
             cluster: joined.as_ref().map(Joined::inbox),
@@ -140,6 +145,7 @@ impl Broker {
                 admin: admin_at,
                 log,
                 reloads,
+                commands,
                 running: Some(running),
             }),
             Err(error) => {
@@ -187,6 +193,12 @@ impl Broker {
     /// What is wrong with a file, in one sentence.
     pub fn reload(&self) -> Result<(), String> {
         self.reloads.run()
+    }
+
+    /// Whether the loop of the data plane answers within this time.
+    pub fn responds(&self, within: Duration) -> bool {
+        let (answer, answered) = sync_channel(1);
+        self.commands.ask(Command::Ping(answer)).is_ok() && answered.recv_timeout(within).is_ok()
     }
 
     /// Sends clients elsewhere, and closes their connections: another node leads the log from now on.

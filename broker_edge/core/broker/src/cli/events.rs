@@ -3,12 +3,13 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use headwater_cluster::marks::Offset;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::notify::Notify;
 use crate::Broker;
 use crate::audit::{self, Operated};
 use crate::cluster::{Ended, OnEnd};
@@ -64,19 +65,24 @@ impl Events {
     }
 
     /// Waits until the broker is to be shut down, and has it read its files again until then.
-    pub fn wait(&self, broker: &Broker) -> Event {
-        // The own sender keeps the channel open.
-        for came in &self.came {
+    pub fn wait(&self, broker: &Broker, notify: &Notify) -> Event {
+        loop {
+            let came = match notify.every {
+                None => self.came.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(every) => self.came.recv_timeout(every),
+            };
             match came {
-                Came::Ended(Ended::BeginAnew(at)) => return Event::BeginAnew(at),
-                Came::Signal(SIGHUP) => reload(broker),
-                Came::Signal(signal) => {
+                Ok(Came::Ended(Ended::BeginAnew(at))) => return Event::BeginAnew(at),
+                Ok(Came::Signal(SIGHUP)) => reload(broker),
+                Ok(Came::Signal(signal)) => {
                     tracing::info!(signal, "stopping");
-                    break;
+                    return Event::Stop;
                 }
+                Err(RecvTimeoutError::Timeout) => notify.sign(|within| broker.responds(within)),
+                // The own sender keeps the channel open.
+                Err(RecvTimeoutError::Disconnected) => return Event::Stop,
             }
         }
-        Event::Stop
     }
 }
 

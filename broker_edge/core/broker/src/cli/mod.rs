@@ -6,6 +6,7 @@ mod check;
 mod cluster;
 mod events;
 mod log;
+mod notify;
 mod output;
 mod users;
 
@@ -16,6 +17,7 @@ use std::sync::atomic::Ordering;
 use crate::config::{self, Config, ConfigError, Source};
 use crate::{Broker, StartOptions, VERSION, changes, logging};
 use events::{Event, Events};
+use notify::Notify;
 use output::{EXIT_CONFIG, EXIT_FAILED, EXIT_OK, print, say};
 
 pub use output::EXIT_USAGE;
@@ -128,6 +130,7 @@ fn serve(config: Config, notes: &[String]) -> i32 {
         tracing::warn!("{note}");
     }
     raise_open_files();
+    let notify = Notify::from_environment();
     // Registered before the start, so that an early signal is not lost.
     let events = match Events::new() {
         Ok(events) => events,
@@ -152,13 +155,19 @@ fn serve(config: Config, notes: &[String]) -> i32 {
             }
         };
         let code = match std::mem::take(&mut is_first) {
-            true => print(&ready_line(&broker)),
+            true => {
+                notify.say(notify::READY);
+                print(&ready_line(&broker))
+            }
             false => EXIT_OK,
         };
         let event = match code {
-            EXIT_OK => events.wait(&broker),
+            EXIT_OK => events.wait(&broker, &notify),
             _ => Event::Stop,
         };
+        if matches!(event, Event::Stop) {
+            notify.say(notify::STOPPING);
+        }
         broker.shutdown();
         match event {
             // The copy of a node's log is made anew in part, which the log can do only when it is opened.

@@ -27,6 +27,8 @@ pub(super) const TAKEN_MAX: usize = 4;
 pub enum Command {
     /// Close every connection and end the thread.
     Stop,
+    /// Answered at once, as a sign that the loop works.
+    Ping(SyncSender<()>),
     /// List, show or disconnect clients.
     Clients(ClientsRequest),
     /// Retained messages that a producer over Flight is about to append.

@@ -111,6 +111,8 @@ impl EventLoop {
             match self.doors.commands.take()? {
                 Command::Stop => return Some(Last::Stop),
                 Command::Leave(leave) => return Some(Last::Leave(leave)),
+                // An error means that nobody waits any more.
+                Command::Ping(answer) => drop(answer.try_send(())),
                 Command::Clients(request) => self.engine.answer_clients(request),
                 Command::Retain(request) => self.engine.answer_retain(request),
                 Command::Weigh(request) => {

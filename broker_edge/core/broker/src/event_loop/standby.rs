@@ -73,6 +73,7 @@ impl Standby {
                     }
                     Some(Command::Drain(drain)) => self.drain = drain,
                     // The service asks only while there is an office. Without an answer it reports that there is none.
+                    Some(Command::Ping(answer)) => drop(answer.try_send(())),
                     Some(Command::Clients(_) | Command::Retain(_) | Command::Weigh(_)) => {}
                     None => break,
                 }

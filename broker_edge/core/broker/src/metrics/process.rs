@@ -7,6 +7,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::clock::now_us;
 use crate::descriptors::open_files_max;
 
 /// Ticks of `/proc/self/stat` in a second: USER_HZ, the same on every Linux.
@@ -24,12 +25,8 @@ struct Process {
 
 /// Registers what can be read now.
 pub fn register(registry: &mut Registry) {
-    let read = |path| fs::read_to_string(path).ok();
-    let (stat, system) = (read("/proc/self/stat"), read("/proc/stat"));
-    if let Some(process) = stat
-        .zip(system)
-        .and_then(|(stat, system)| parse(&stat, &system))
-    {
+    let stat = fs::read_to_string("/proc/self/stat").ok();
+    if let Some(process) = stat.and_then(|stat| parse(&stat, booted_s())) {
         process.register(registry);
     }
     if let Ok(open) = fs::read_dir("/proc/self/fd") {
@@ -79,21 +76,21 @@ impl Process {
     }
 }
 
-/// `stat` is `/proc/self/stat`, whose second field is a name that may have blanks and brackets; `system` is
-/// `/proc/stat` (proc(5)).
-fn parse(stat: &str, system: &str) -> Option<Process> {
-    let boot_s: f64 = system
-        .lines()
-        .find_map(|line| line.strip_prefix("btime "))?
-        .parse()
-        .ok()?;
+/// When the system started, in Unix seconds. `/proc/stat` says it too, but is hidden from services (`ProcSubset=pid`).
+fn booted_s() -> f64 {
+    let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now_us() as f64 / 1e6 - (up.tv_sec as f64 + up.tv_nsec as f64 / 1e9)
+}
+
+/// `stat` is `/proc/self/stat`, whose second field is a name that may have blanks and brackets (proc(5)).
+fn parse(stat: &str, booted_s: f64) -> Option<Process> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     // The first is number 3 of the manual page.
     let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
     Some(Process {
         cpu_s: (field(14)? + field(15)?) / TICKS_PER_S,
         threads: field(20)? as i64,
-        started_s: boot_s + field(22)? / TICKS_PER_S,
+        started_s: booted_s + field(22)? / TICKS_PER_S,
         virtual_bytes: field(23)? as i64,
         resident_bytes: field(24)? as i64 * i64::try_from(rustix::param::page_size()).ok()?,
     })
@@ -107,7 +104,7 @@ mod tests {
     fn the_fields_are_those_of_the_manual_page() {
         let stat =
             "7 (a) b (c)) S 1 1 1 0 -1 4194560 1 0 0 0 250 50 0 0 20 0 9 0 1000 4096000 10 184467";
-        let found = parse(stat, "cpu 1 2\nbtime 1700000000\nprocesses 5\n").unwrap();
+        let found = parse(stat, 1_700_000_000.0).unwrap();
         let expected = Process {
             cpu_s: 3.0,
             threads: 9,
@@ -116,8 +113,8 @@ mod tests {
             resident_bytes: 10 * i64::try_from(rustix::param::page_size()).unwrap(),
         };
         assert_eq!(found, expected);
-        assert_eq!(parse("7 (a) S 1", "btime 1"), None);
-        assert_eq!(parse(stat, "cpu 1 2"), None);
+        assert_eq!(parse("7 (a) S 1", 0.0), None);
+        assert_eq!(parse("", 0.0), None);
     }
 
     #[test]
