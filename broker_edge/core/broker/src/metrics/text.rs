@@ -59,8 +59,8 @@ impl Format {
 /// The same in the older format.
 fn older(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    let (mut help, mut lines) = ("", text.lines());
-    while let Some(line) = lines.next() {
+    let mut help = "";
+    for line in text.lines() {
         let Some(about) = line.strip_prefix("# ") else {
             out += line;
             out.push('\n');
