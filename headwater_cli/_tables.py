@@ -76,7 +76,7 @@ def brokers_of(servers: list[str] | None, *, every: bool, settings: Settings | N
         return from_environment(servers or [DEFAULT_SERVER])
     if servers:
         raise typer.BadParameter(
-            "give --all or --server, not both; the variable HEADWATER_SERVER and a context count as --server"
+            "give --all or --server, not both; the variable HEADWATER_SERVER counts as --server, and so does a context"
         )
     return (settings or settings_of(None, option="--all")).fleet()
 

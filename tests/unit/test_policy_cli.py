@@ -122,7 +122,7 @@ def test_key_lists_are_published_one_after_the_other(
     assert main([*publish, "1.json", "2.json"]) == 0
     assert "has version 2 of the key list already" in capsys.readouterr().out
     assert main(["artifacts", "roots"]) == 0
-    assert [line.split("\t")[0::2] for line in capsys.readouterr().out.splitlines()] == [
+    assert [line.split("\t")[0::2] for line in capsys.readouterr().out.splitlines()[1:]] == [
         ["1", "director 1 of 1, root 2 of 2, targets 2 of 2"],
         ["2", "director 1 of 1, root 2 of 2, targets 2 of 2"],
     ]

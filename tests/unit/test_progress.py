@@ -87,16 +87,16 @@ def test_many_devices_are_shown_in_groups_with_examples(tmp_path: Path, capsys: 
     ]
     assert main(["actions", "show", "a1", "--root", str(tmp_path)]) == 0
     assert capsys.readouterr().out == (
-        "PENDING\t100\twaits\td000000, d000001, d000002, …\nFAILED\t2\tno space\tf0, f1\n"
+        "state\tdevices\tmessage\tfor example\nPENDING\t100\twaits\td000000, d000001, d000002, …\nFAILED\t2\tno space\tf0, f1\n"
     )
     assert main(["actions", "show", "a1", "--root", str(tmp_path), "--devices"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 102
+    assert len(capsys.readouterr().out.splitlines()) == 103
 
 
 def test_few_devices_are_shown_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     filled(tmp_path, many(1))
     assert main(["actions", "show", "a1", "--root", str(tmp_path)]) == 0
-    assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == ["d000000", "f0", "f1"]
+    assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()[1:]] == ["d000000", "f0", "f1"]
 
 
 def test_more_groups_than_the_limit_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
