@@ -87,7 +87,8 @@ def test_many_devices_are_shown_in_groups_with_examples(tmp_path: Path, capsys: 
     ]
     assert main(["actions", "show", "a1", "--root", str(tmp_path)]) == 0
     assert capsys.readouterr().out == (
-        "state\tdevices\tmessage\tfor example\nPENDING\t100\twaits\td000000, d000001, d000002, …\nFAILED\t2\tno space\tf0, f1\n"
+        "state\tdevices\tmessage\tfor example\n"
+        "PENDING\t100\twaits\td000000, d000001, d000002, …\nFAILED\t2\tno space\tf0, f1\n"
     )
     assert main(["actions", "show", "a1", "--root", str(tmp_path), "--devices"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 103
