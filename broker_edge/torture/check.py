@@ -231,6 +231,12 @@ class LogCheck:
     def _judge(self, partition: str, memory: _Memory, row: Row, known: _Known) -> None:
         """Checks a record that is read for the first time."""
         place = Place(partition, row.offset)
+        if self._has_retention and row.offset < memory.log_start:
+            # A node that begins to lead may still have what the leader before it has removed. Its content counts, but
+            # the order was judged without it.
+            if known.name is not None:
+                self._judge_content(place, row, known.name)
+            return
         if row.epoch < memory.epoch:
             self.report.add(Finding.EPOCH, f"{partition}:{row.offset} has epoch {row.epoch} after {memory.epoch}")
         memory.epoch = max(memory.epoch, row.epoch)

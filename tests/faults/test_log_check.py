@@ -291,6 +291,22 @@ def test_record_that_retention_removed_is_not_lost():
     assert check.report.clean, check.report.details()
 
 
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_records_that_another_leader_has_not_removed_yet_may_come_back_as_they_were(is_changed):
+    log = _Log()
+    check = LogCheck(RECIPE, (PUBLISHER,), has_retention=True)
+    check.add(_published())
+    log.log_start = 5
+    check.after_restart(log)
+    log.epoch, log.log_start = 2, 2
+    if is_changed:
+        _flip_bit(log)
+    check.everything(log)
+    assert {finding for finding, count in check.report.counts.items() if count} == (
+        {Finding.CHANGED} if is_changed else set()
+    ), check.report.details()
+
+
 def test_broker_that_keeps_nothing_loses_every_acknowledged_record(tmp_path, need_program, seed, note):
     need_program("mosquitto")
     sources = tuple(
