@@ -66,7 +66,7 @@ def test_what_would_write_is_refused_in_one_sentence(
 
 def test_reading_needs_no_right_to_write(root: Path) -> None:
     code, out, err = run("devices", "list", "--root", str(root))
-    assert (code, out.split("\t")[0]) == (0, "d1"), err
+    assert (code, out.splitlines()[1].split("\t")[0]) == (0, "d1"), err
 
 
 def test_a_file_system_that_is_mounted_read_only_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
