@@ -21,6 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from broker_edge.errors import HeadwaterError
 from broker_edge.escape import SafeFormatter, shown_lines
+from pipelines.jobs.children import ended_on_interrupt
 from pipelines.settings import SparkSettings
 from pipelines.spark.errors import own_error, spark_sentence
 from pipelines.spark.jvm_end import CALL_ERRORS, jvm_may_end
@@ -60,10 +61,11 @@ class StopSignal:
 
     def started(self, start: Callable[[], T]) -> T | None:
         """Calls `start`, which takes seconds before there is anything to stop. The signal ends it: then the result is
-        None, and the end of the process ends what it has begun."""
+        None, and the processes that it has begun end."""
         self._is_starting = True
         try:
-            return start()
+            with ended_on_interrupt():
+                return start()
         except KeyboardInterrupt:
             # From our handler, or from that of a session that has just begun.
             self._event.set()

@@ -2,76 +2,64 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
-import time
+import select
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from support.jobs_process import take_interrupts
+from support.jobs_process import WAIT_S, JobsProcess
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = "import sys; from headwater_cli import main; sys.exit(main())"
-WAIT_S = 120.0
-
-
-def jvms(group: int) -> list[int]:
-    """Processes of Java in a process group."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                name = (folder / "comm").read_text().strip()
-                if name == "java" and os.getpgid(int(folder.name)) == group:
-                    found.append(int(folder.name))
-            except (OSError, ProcessLookupError):
-                continue
-    return found
+_JAVA = """#!/bin/sh
+# Says its process id when Spark is started; what finds out the command line of Spark runs before it.
+case "$*" in
+*org.apache.spark.launcher.Main*) ;;
+*org.apache.spark.deploy.SparkSubmit*) echo $$ > '{said}' ;;
+esac
+exec '{java}' "$@"
+"""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda one: one.name)
-def test_a_signal_while_spark_starts_ends_the_run_with_its_last_line(number: signal.Signals, tmp_path: Path) -> None:
+def java_that_says_when_it_starts(folder: Path, said: Path) -> Path:
+    """A JAVA_HOME whose `java` writes its process id into the pipe `said` before it becomes the JVM of Spark."""
+    java = shutil.which("java", path=os.pathsep.join([f"{os.environ.get('JAVA_HOME', '')}/bin", os.environ["PATH"]]))
+    assert java is not None, "java is missing: install openjdk-17-jre-headless"
+    wrapper = folder / "java-home" / "bin" / "java"
+    wrapper.parent.mkdir(parents=True)
+    wrapper.write_text(_JAVA.format(said=said, java=java))
+    wrapper.chmod(0o755)
+    return wrapper.parent.parent
+
+
+def readable(descriptor: int, what: str) -> None:
+    assert select.select([descriptor], [], [], WAIT_S)[0], f"no {what}"
+
+
+@pytest.mark.parametrize("end", [JobsProcess.interrupt, JobsProcess.terminate], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_while_spark_starts_ends_the_run_with_its_last_line(
+    end: Callable[[JobsProcess], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = {
         "servers": ["grpc://127.0.0.1:1"],
         "telemetry": {"table_path": str(tmp_path / "bronze"), "checkpoint": str(tmp_path / "checkpoint")},
     }
-    config = tmp_path / "pipelines.yaml"
+    config, said = tmp_path / "pipelines.yaml", tmp_path / "said"
     config.write_text(yaml.safe_dump(settings))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-c", PROGRAM, "jobs", "run", "telemetry", "--json", "--config", str(config)]
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=take_interrupts,
-    )
+    os.mkfifo(said)
+    monkeypatch.setenv("JAVA_HOME", str(java_that_says_when_it_starts(tmp_path, said)))
+    # For writing too, so that opening it waits for nobody.
+    pipe = os.open(said, os.O_RDWR)
     try:
-        deadline = time.monotonic() + WAIT_S
-        while not jvms(process.pid):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline, "no JVM was started"
-            time.sleep(0.05)
-        if number == signal.SIGINT:
-            os.killpg(process.pid, number)  # As a terminal does.
-        else:
-            process.send_signal(number)
-        out, err = process.communicate(timeout=WAIT_S)
-        assert process.returncode == 0, err
-        assert [json.loads(line)["state"] for line in out.splitlines()] == ["stopped"]
-        assert "Traceback" not in err
-        while jvms(process.pid):
-            assert time.monotonic() < deadline, "the JVM is left"
-            time.sleep(0.05)
+        with JobsProcess(tmp_path, config) as jobs:
+            jobs.start("telemetry")
+            readable(pipe, "JVM was started")
+            jvm = os.pidfd_open(int(os.read(pipe, 32)))
+            assert end(jobs) == 0, jobs.last_words()
+            assert [line["state"] for line in jobs.lines()] == ["stopped"]
+            assert "Traceback" not in jobs.talk()
+            readable(jvm, "end of the JVM")
+            os.close(jvm)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+        os.close(pipe)

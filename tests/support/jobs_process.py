@@ -64,6 +64,12 @@ class JobsProcess:
         os.killpg(self._process.pid, signal.SIGINT)
         return self.wait()
 
+    def terminate(self) -> int:
+        """Sends SIGTERM to the driver alone, as a service manager may; returns the exit code."""
+        assert self._process is not None, "the jobs are not running"
+        self._process.terminate()
+        return self.wait()
+
     def wait(self) -> int:
         """Waits for the end; returns the exit code."""
         assert self._process is not None, "the jobs are not running"

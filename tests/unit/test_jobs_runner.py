@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import json
 import signal
+import subprocess
 import threading
-import time
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
@@ -360,7 +360,7 @@ def test_a_signal_ends_what_takes_long_to_start(number: int) -> None:
             # A session has its own handler.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.raise_signal(number)
-            time.sleep(60)
+            pytest.fail("the signal did not end the start")
 
         assert stop.started(start) is None
         assert stop.is_set()
@@ -372,6 +372,26 @@ def test_a_signal_ends_what_takes_long_to_start(number: int) -> None:
 
         assert stop.started(end_of_the_jvm) is None
     finally:
+        for one, handler in before:
+            signal.signal(one, handler)
+
+
+def test_a_signal_ends_the_process_that_a_start_has_begun_and_no_other() -> None:
+    before = [(one, signal.getsignal(one)) for one in (signal.SIGINT, signal.SIGTERM)]
+    begun: list[subprocess.Popen[bytes]] = [subprocess.Popen(["sleep", "600"])]
+    try:
+
+        def start() -> None:
+            begun.append(subprocess.Popen(["sleep", "600"]))
+            signal.raise_signal(signal.SIGTERM)
+
+        assert StopSignal().started(start) is None
+        assert begun[1].wait(60) == -signal.SIGTERM
+        assert begun[0].poll() is None
+    finally:
+        for process in begun:
+            process.kill()
+            process.wait()
         for one, handler in before:
             signal.signal(one, handler)
 
