@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from broker_edge.admin import Admin
-from broker_edge.errors import ConfigError, HeadwaterError, NotFoundError, RefusedError
+from broker_edge.errors import HeadwaterError, NotFoundError, RefusedError
 from broker_edge.native import native
 from headwater_cli._checks import Check
+from headwater_cli._settings import checked_settings
 
 _ANSWER_S = 10.0
 _PACKAGES = (
@@ -51,7 +52,7 @@ def write_bundle(
         "cluster.json": lambda: _json(broker.ask("GET", "/api/v1/cluster")),
     }
     if config is not None or settings:
-        parts["config.json"] = lambda: _settings(config, settings)
+        parts["config.json"] = lambda: checked_settings(config, settings)
     folder, missing = path.name.removesuffix(".tar.gz"), []
     try:
         with path.open("xb") as out, tarfile.open(fileobj=out, mode="w:gz") as archive:
@@ -71,15 +72,6 @@ def write_bundle(
         raise RefusedError(f"cannot write {path} ({error.strerror})") from error
     left = f"; without {', '.join(missing)}" if missing else ""
     return f"{path}{left}: look into it before you send it"
-
-
-def _settings(config: Path | None, settings: Sequence[str]) -> str:
-    core = native()
-    try:
-        text: str = core.check_config(config_path=None if config is None else str(config), overrides=list(settings))
-    except core.ConfigError as error:
-        raise ConfigError(str(error)) from error
-    return text
 
 
 def _versions() -> dict[str, Any]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from broker_edge.admin import DEFAULT_ADMIN
 from broker_edge.credentials import Credentials
-from broker_edge.errors import ConfigError
 from broker_edge.native import native
 from broker_edge.security import (
     Check,
@@ -24,6 +23,7 @@ from broker_edge.security import (
 from broker_edge.tls import TlsReferences
 from headwater_cli._options import DEFAULT_MQTT, DEFAULT_SERVER
 from headwater_cli._output import put_json, put_rows, say
+from headwater_cli._settings import checked_settings
 
 _CODES = {"ok": 0, "warn": 1, "fail": 2}
 _OPERATOR = "version, audit log and refusals: give --user and --password-from (or --token-from) of an operator"
@@ -33,7 +33,7 @@ _BOX = "files, users, rights and settings: run it on the box with --config FILE"
 def examine(*, server: str, mqtt: str, admin: str, config: Path | None, settings: list[str], json: bool) -> int:
     """Prints one line for each check and returns the exit code. On the box, with `config` or `settings`, the listeners
     are those of the settings, whatever addresses other commands use."""
-    on_box = _settings(config, settings) if config is not None or settings else None
+    on_box = json_module.loads(checked_settings(config, settings)) if config is not None or settings else None
     if on_box is None:
         doors = _named(server, mqtt, admin)
         doors += neighbours(doors)
@@ -69,16 +69,6 @@ def _named(server: str, mqtt: str, admin: str) -> list[Door]:
     doors = doors_of_addresses(mqtt, server, admin)
     usual = doors_of_addresses(DEFAULT_MQTT, DEFAULT_SERVER, DEFAULT_ADMIN)
     return [door for door in doors if door not in usual] or doors
-
-
-def _settings(config: Path | None, settings: list[str]) -> dict[str, object]:
-    core = native()
-    try:
-        text = core.check_config(config_path=None if config is None else str(config), overrides=settings)
-    except core.ConfigError as error:
-        raise ConfigError(str(error)) from error
-    found: dict[str, object] = json_module.loads(text)
-    return found
 
 
 def _show(checks: list[Check], unchecked: list[str], *, json: bool) -> None:

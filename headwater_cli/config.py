@@ -15,6 +15,7 @@ from broker_edge.errors import ConfigError
 from broker_edge.native import native
 from headwater_cli._options import JsonOption
 from headwater_cli._output import put_json, say
+from headwater_cli._settings import checked_settings
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings as YAML.")]
 SetOption = Annotated[
@@ -28,7 +29,7 @@ app = typer.Typer(help="Show, check or describe the settings of a broker.", no_a
 def show(config: ConfigOption = None, settings: SetOption = None, json: JsonOption = False) -> None:
     """Print the settings that result from the defaults, the file, HEADWATER_… variables and --set."""
     if json:
-        put_json(json_module.loads(_checked(config, settings)))
+        put_json(json_module.loads(checked_settings(config, settings)))
     else:
         _run("--print-config", config, settings)
 
@@ -44,7 +45,7 @@ def check(
     if file is not None and config is not None:
         raise typer.BadParameter("give the file once: as FILE or with --config")
     try:
-        _checked(file or config, settings)
+        checked_settings(file or config, settings)
     except ConfigError as error:
         if not json:
             raise
@@ -60,15 +61,6 @@ def check(
 def schema(json: JsonOption = True) -> None:
     """Print the JSON schema of the settings, for use in editors."""
     _run("--print-schema", None, None)
-
-
-def _checked(config: Path | None, settings: list[str] | None) -> str:
-    core = native()
-    try:
-        text: str = core.check_config(config_path=None if config is None else str(config), overrides=settings or [])
-    except core.ConfigError as error:
-        raise ConfigError(str(error)) from error
-    return text
 
 
 def _run(what: str, config: Path | None, settings: list[str] | None) -> None:

@@ -79,8 +79,7 @@ def reset(
         raise typer.BadParameter(f"--to: {error}") from error
     with connect(server, timeout) as client:
         # A change is sent once: the leader of a cluster is found by what changes nothing.
-        there = client.offsets(partitions=[])
-        bounds = client.offsets().partitions
+        there = client.offsets()
         before = next((one for one in client.groups() if one.group == group), None)
         if before is None:
             raise _none(group, client.server)
@@ -96,7 +95,7 @@ def reset(
     for number, at in starts.items():
         place = before.partitions.get(number)
         was = None if place is None else place.initial if place.committed is None else place.committed
-        rows.append((number, bounds[number].name, was, at))
+        rows.append((number, there.partitions[number].name, was, at))
     if json:
         moved = [dict(zip(names, row, strict=True)) for row in rows]
         put_json({"group": group, "log_id": there.log_id, "dry_run": dry_run, "partitions": moved})
