@@ -1,7 +1,7 @@
 """headwater's edge broker from Python: run one (`Broker`), talk to one (`Client`).
 
-The base install needs no JVM and imports no Spark, pandas or Delta library. Names are imported on first use, so a Spark
-worker can import `broker_edge.errors` without loading a Flight library.
+The base install needs no JVM and imports no Spark, pandas or Delta library; `Client` needs the extra `client`. Names
+are imported on first use, so a Spark worker can import `broker_edge.errors` without loading a Flight library.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         FullError,
         HeadwaterError,
         JobFailedError,
+        MissingExtraError,
         NewFieldsError,
         NotFoundError,
         NotLeaderError,
@@ -79,6 +80,7 @@ __all__ = [
     "GroupOffsets",
     "HeadwaterError",
     "JobFailedError",
+    "MissingExtraError",
     "NewFieldsError",
     "NotFoundError",
     "NotLeaderError",

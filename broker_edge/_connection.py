@@ -14,9 +14,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import pyarrow as pa
-import pyarrow.flight as flight
-
+from broker_edge._arrow import flight, pa
 from broker_edge.clear_text import warn_in_clear
 from broker_edge.credentials import Credentials
 from broker_edge.errors import (

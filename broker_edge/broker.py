@@ -13,13 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from broker_edge.client import Client
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError, StartError
 from broker_edge.native import native
 
 if TYPE_CHECKING:
     from broker_edge import _core
+    from broker_edge.client import Client
 
 _ANY_PORT: Mapping[str, str] = {f"listeners.{name}.bind": "127.0.0.1:0" for name in ("mqtt", "flight", "admin")}
 
@@ -119,7 +119,9 @@ class Broker:
         tls_ca: Path | None = None,
     ) -> Client:
         """A client of this broker; the caller closes it. Credentials and the authority of the broker's certificate come
-        from the environment if they are not given."""
+        from the environment if they are not given. Needs the extra `client`, the broker itself does not."""
+        from broker_edge.client import Client
+
         return Client(self.server, timeout_s=timeout_s, retries=retries, credentials=credentials, tls_ca=tls_ca)
 
     def _running(self) -> _core.Broker:

@@ -12,8 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import pyarrow as pa
-
+from broker_edge._arrow import pa
 from broker_edge.credentials import Credentials
 from broker_edge.errors import BrokerError, ConfigError, RefusedError
 from broker_edge.flight import FlightClient

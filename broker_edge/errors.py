@@ -22,6 +22,7 @@ HeadwaterError
 │       └── StoreRefusedError  it refuses: correct bucket and credentials, or use a store that commits safely
 └── PipelineError      a job cannot do its work
     ├── SetupError         the machine lacks something: install Java or the Delta jars
+    │   └── MissingExtraError  a package of an extra is not installed: the message has the command
     ├── SettingsError      the settings file or an option of a job is wrong
     ├── PlanError          the plan of a silver batch cannot be read or written
     ├── NewFieldsError     a payload has fields that its schema refuses
@@ -187,6 +188,10 @@ class PipelineError(HeadwaterError):
 
 class SetupError(PipelineError):
     """Something that must be installed first is missing."""
+
+
+class MissingExtraError(SetupError, ModuleNotFoundError):
+    """A package is not installed that belongs to an extra of the wheel (`broker_edge.extras`)."""
 
 
 class SettingsError(PipelineError):

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import pyarrow as pa
+from broker_edge.extras import needed
+
+with needed("a table"):
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)

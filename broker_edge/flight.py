@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.flight as flight
-
+from broker_edge._arrow import flight, pa
 from broker_edge._connection import Connection, from_flight
 from broker_edge.credentials import Credentials
 from broker_edge.errors import BrokerError, HeadwaterError

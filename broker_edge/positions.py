@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from broker_edge.client import Client
 from broker_edge.errors import RefusedError
 from broker_edge.times import FORMS, time_us
+
+if TYPE_CHECKING:
+    from broker_edge.client import Client
 
 _PLACE = re.compile(r"([a-z]+-\d+):(\d+)\Z")
 

@@ -10,8 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
-import pyarrow as pa
-
+from broker_edge._arrow import pa
 from broker_edge.errors import ConnectError, DataLossError, HeadwaterError, UnavailableError
 from broker_edge.flight import FlightClient, RecordReader
 

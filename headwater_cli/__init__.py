@@ -23,6 +23,7 @@ from broker_edge.errors import (
     FencedError,
     FullError,
     HeadwaterError,
+    MissingExtraError,
     OutOfRangeError,
     RefusedError,
     SettingsError,
@@ -56,6 +57,7 @@ _EXIT_CODES: tuple[tuple[type[HeadwaterError], int], ...] = (
     (FullError, 4),
     (ConfigError, 5),
     (SettingsError, 5),
+    (MissingExtraError, 5),
     (DeadlineError, 124),
 )
 
@@ -137,6 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _report(error: BaseException) -> int:
     """Prints a one-sentence message and returns the exit code."""
+    if isinstance(error, ModuleNotFoundError) and not isinstance(error, HeadwaterError):
+        from broker_edge.extras import of_import
+
+        error = of_import(error, "this command") or error
     match error:
         case KeyboardInterrupt() | typer.Abort():
             return 130

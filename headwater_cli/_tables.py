@@ -10,13 +10,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker_edge.errors import ConfigError
+from broker_edge.extras import require
 from headwater_cli._options import DEFAULT_SERVER
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from sinks.store import StoreAccess
 
 DEFAULT_ROOT = "data/tables"
-_NEEDED = ("pydantic", "yaml")
+_NEEDED = ("pyarrow", "pydantic", "yaml")
 
 _RootOption = Annotated[
     str,
@@ -60,10 +59,8 @@ class Tables:
 
 
 def settings_of(config: Path | None, *, option: str) -> Settings:
-    """The settings in a file, or the defaults. Raises ConfigError, also if a library for `option` is missing."""
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"{option} needs {', '.join(missing)}: install headwater with the extra `spark`")
+    """The settings in a file, or the defaults. Raises SettingsError, and MissingExtraError for `option`."""
+    require(option, *_NEEDED)
     settings: Settings = import_module("pipelines.settings").load_settings(config)
     return settings
 
@@ -82,9 +79,8 @@ def brokers_of(servers: list[str] | None, *, every: bool, settings: Settings | N
 
 
 def require_tables() -> None:
-    """Raises ConfigError if the library for Delta tables is missing."""
-    if find_spec("deltalake") is None:
-        raise ConfigError("this command works on Delta tables: install headwater with the extra `spark`")
+    """Raises MissingExtraError if the library for Delta tables is missing."""
+    require("a Delta table", "deltalake")
 
 
 def give_tables(app: typer.Typer) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from broker_edge.errors import ConfigError
+from broker_edge.extras import require
 from headwater_cli._options import JsonOption, finite
 
-_NEEDED = ("pyspark", "delta", "deltalake", "gmqtt", "vega_datasets")
+_NEEDED = ("pyarrow", "pyspark", "delta", "deltalake", "gmqtt", "vega_datasets")
 
 
 def demo(
@@ -41,11 +40,7 @@ def demo(
 ) -> None:
     """Run the whole pipeline on this machine: broker, devices, Spark into Delta, and an action for 20 of the
     devices."""
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"the demo needs {', '.join(missing)}: install headwater with the extras `spark`, `device` and `notebooks`"
-        )
+    require("the demo", *_NEEDED)
     run = import_module("pipelines.demo").run
     given = {"devices": devices, "brokers": brokers, "cluster": cluster, "data": data, "secure": secure}
     raise typer.Exit(int(run(seconds=seconds, headless=headless, as_json=json, **given)))

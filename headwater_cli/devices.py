@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +25,7 @@ import typer
 
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError, ConnectError, HeadwaterError, RefusedError
+from broker_edge.extras import require
 from broker_edge.mqtt_address import MqttAddress
 from broker_edge.own_python import own_environment, own_python
 from broker_edge.tls import TlsReferences
@@ -334,9 +334,7 @@ def _link_errors() -> Iterator[None]:
 
 
 def _need_gmqtt() -> None:
-    missing = [name for name in ("gmqtt", "websockets") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"devices need {' and '.join(missing)}: install headwater with the extra `device`")
+    require("a device", "gmqtt", "websockets")
     # gmqtt warns about each interrupted connection, and many simulated devices interrupt theirs on purpose.
     logging.getLogger("gmqtt").setLevel(logging.ERROR)
     logging.getLogger("gmqtt.mqtt.handler").addFilter(_is_failure)
@@ -349,10 +347,7 @@ def _is_failure(record: logging.LogRecord) -> bool:
 
 def _series(path: Path | None) -> list[dict[str, Any]]:
     if path is None:
-        if find_spec("vega_datasets") is None:
-            raise ConfigError(
-                "the default series needs the extra `notebooks`: install it, or give a file with --series"
-            )
+        require("the default series (in place of --series FILE)", "vega_datasets")
         from pipelines.demo.series import hourly_temperatures
 
         return [{"temperature_c": celsius} for celsius in hourly_temperatures()]

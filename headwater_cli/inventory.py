@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +14,7 @@ import typer
 
 from broker_edge.errors import ConfigError
 from broker_edge.escape import moment
+from broker_edge.extras import require
 from headwater_cli._author import ByOption
 from headwater_cli._options import JsonOption, finite
 from headwater_cli._order import labels_of
@@ -253,8 +253,7 @@ def _cell(row: dict[str, Any], name: str) -> str | None:
 def _inventory(
     tables: Tables, by: str | None = None, *, create: bool = False, writes: bool = False
 ) -> Iterator[Inventory]:
-    if find_spec("deltalake") is None:
-        raise ConfigError("this command works on Delta tables: install headwater with the extra `spark`")
+    require("a Delta table", "deltalake")
     from actions.inventory import Inventory
     from broker_edge.errors import PipelineError
     from sinks.probe import require_safe_commits

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from broker_edge.errors import ConfigError
+from broker_edge.extras import require
 from headwater_cli._access import (
     CaOption,
     CertOption,
@@ -22,7 +21,7 @@ from headwater_cli._access import (
 from headwater_cli._options import JsonOption
 from headwater_cli._output import put_json, put_rows
 
-_NEEDED = ("pyspark", "delta", "deltalake", "pydantic", "yaml")
+_NEEDED = ("pyarrow", "pyspark", "delta", "deltalake", "pydantic", "yaml")
 
 app = typer.Typer(help="Run the jobs that copy records into tables and send actions to devices.", no_args_is_help=True)
 
@@ -73,9 +72,7 @@ def run(
     json: JsonOption = False,
 ) -> None:
     """Run jobs in one process until Ctrl-C: a live table on a terminal, JSON lines otherwise; alerts on stderr."""
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"jobs need {', '.join(missing)}: install headwater with the extra `spark`")
+    require("this command", *_NEEDED)
     jobs = import_module("pipelines.run_jobs")
     access = given_to(
         context,

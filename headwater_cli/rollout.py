@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from broker_edge.errors import ConfigError, SettingsError
+from broker_edge.extras import require
 from headwater_cli._author import ByOption, SignInOption
 from headwater_cli._options import JsonOption
 from headwater_cli._output import put, put_fields, put_json, say
@@ -76,8 +76,7 @@ def _read(file: Path) -> Rollout:
 
 
 def _needs_yaml() -> None:
-    if find_spec("deltalake") is None or find_spec("yaml") is None:
-        raise ConfigError("this command works on Delta tables: install headwater with the extra `spark`")
+    require("a rollout", "deltalake", "yaml")
 
 
 def register(parent: typer.Typer) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from broker_edge.errors import ConfigError
+from broker_edge.extras import require
 from headwater_cli._output import put, say
 
 app = typer.Typer(help="Prepare jobs for a Spark cluster.", no_args_is_help=True)
@@ -32,8 +31,7 @@ def pack(
     master: Annotated[str, typer.Option(metavar="ADDRESS", help="Master in the printed command.")] = "MASTER",
 ) -> None:
     """Pack headwater and its dependencies for executors, and print the spark-submit command that uses them."""
-    if find_spec("pyspark") is None:
-        raise ConfigError("packing needs pyspark: install headwater with the extra `spark`")
+    require("this command", "pyspark")
     packer = import_module("pipelines.spark.pack")
     made = packer.pack(to, wheel=wheel, extras=tuple(extra or ("spark",)))
     say(f"{made.packages} packages, {made.size_bytes / 1e6:.0f} MB: {made.folder / packer.ARCHIVE}")

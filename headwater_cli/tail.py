@@ -7,15 +7,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow as pa
 import typer
 
-from broker_edge.client import Client
 from broker_edge.errors import DeadlineError, HeadwaterError, RefusedError
 from broker_edge.positions import parse_position, resolve
-from broker_edge.stream import RecordStream
 from headwater_cli._options import (
     DEFAULT_SERVER,
     FROM_HELP,
@@ -24,9 +21,15 @@ from headwater_cli._options import (
     JsonOption,
     LimitOption,
     ServerOption,
-    retries_of,
+    connect,
 )
 from headwater_cli._output import payload_json, payload_text, put_fields, put_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from broker_edge.client import Client
+    from broker_edge.stream import RecordStream
 
 # When this many batches wait for a slow terminal, the readers stop.
 _QUEUE_BATCHES = 16
@@ -55,7 +58,7 @@ def tail(
         raise typer.BadParameter(str(error)) from error
     shown = 0
     deadline = None if timeout is None else time.monotonic() + timeout
-    with Client(server, timeout_s=timeout or 30.0, retries=retries_of(server)) as asking:
+    with connect(server, timeout or 30.0) as asking:
         starts = resolve(asking, position, filters)
         bounds = asking.offsets(partitions=starts).partitions
         if follow:
@@ -121,6 +124,8 @@ def _follow(
                 give(batch)
         except HeadwaterError as error:
             give(error)
+
+    from broker_edge.client import Client
 
     with Client(server) as client:
         streams = [client.tail(n, start, filters=filters, batch_rows=_BATCH_ROWS) for n, start in starts.items()]

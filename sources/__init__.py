@@ -22,12 +22,17 @@ from broker_edge.errors import (
     RefusedError,
     UnavailableError,
 )
+from broker_edge.extras import needed
 from broker_edge.moved import old_names
-from sources.gaps import ReportedGap, gap_rows, reported_gaps
-from sources.listener import JsonLines, Lag, LagListener, PrometheusFile
-from sources.options import SourceOptions, parse_options
-from sources.source import HeadwaterDataSource, register
-from sources.splits import Split, read_split
+
+with needed("the Spark source"):
+    import pyspark  # noqa: F401  # First, because its extra has all that the others need.
+
+    from sources.gaps import ReportedGap, gap_rows, reported_gaps
+    from sources.listener import JsonLines, Lag, LagListener, PrometheusFile
+    from sources.options import SourceOptions, parse_options
+    from sources.source import HeadwaterDataSource, register
+    from sources.splits import Split, read_split
 
 __all__ = [
     "DataLossError",

@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import pyarrow as pa
-
+from broker_edge._arrow import pa
 from broker_edge.artifacts.keys import Trust
 from broker_edge.artifacts.manifest import (
     ArtifactError,

@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-import pyarrow as pa
-
+from broker_edge._arrow import pa
 from broker_edge.artifacts.keys import SigningKey
 from broker_edge.artifacts.manifest import (
     CHUNK_BYTES,

@@ -10,9 +10,10 @@ import threading
 import time
 from array import array
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def payload_hash(payload: bytes) -> int:
@@ -48,7 +49,10 @@ class Acked:
                 self._file.write(f"{device_id},{seq},{hash_},{acked_us}\n")
 
     def to_table(self) -> pa.Table:
-        """Columns device_id string, seq int64, payload_hash int64, acked_us int64, in the order of acknowledgement."""
+        """Columns device_id string, seq int64, payload_hash int64, acked_us int64, in the order of acknowledgement.
+        Needs the extra `client`."""
+        from broker_edge._arrow import pa  # A device does without it.
+
         with self._lock:
             codes = pa.array(list(self._device), pa.int32())
             columns = [pa.array(list(column), pa.int64()) for column in (self._seq, self._hash, self._acked_us)]

@@ -6,12 +6,15 @@ A device that was away for a year reads one record and takes the versions that i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from broker_edge.client import Client
 from broker_edge.errors import RefusedError
 from broker_edge.policy.roots import Root, chain_bytes, check_chain, parse_chain
 from broker_edge.policy.signed import PolicyError
 from broker_edge.values import Row
+
+if TYPE_CHECKING:
+    from broker_edge.client import Client
 
 KEYS_TOPIC = "artifacts/root"
 

@@ -9,8 +9,7 @@ import http.client
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 
-from pyarrow import flight
-
+from broker_edge.errors import MissingExtraError
 from broker_edge.security.check import Check, severe
 from broker_edge.security.doors import USUAL, Door
 from broker_edge.security.handshake import handshakes, speaks_tls, wants_certificate
@@ -118,6 +117,12 @@ def _mqtt(door: Door, timeout_s: float) -> Iterator[Check]:
 
 def _flight(door: Door, timeout_s: float) -> Iterator[Check]:
     """`offsets` and `topics` need a right to read, `groups` one to replay."""
+    try:
+        from broker_edge._arrow import flight
+    except MissingExtraError as error:
+        found, _, remedy = str(error).partition(": ")
+        yield Check("warn", "stranger", door.where, f"calls of strangers were not tried: {found}", remedy)
+        return
     scheme = "grpc+tls" if door.has_tls else "grpc"
     host = f"[{door.host}]" if ":" in door.host else door.host
     options = flight.FlightCallOptions(timeout=timeout_s)

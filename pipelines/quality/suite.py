@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from broker_edge.errors import SetupError
+from broker_edge.extras import needed
 from pipelines.silver.rules import Check, Rule, Rules, matching
 
 # Great Expectations reads this when it is imported.
@@ -23,10 +23,8 @@ class Suite:
     """The suite of one message schema. `judge` may be called for any number of samples, from one thread."""
 
     def __init__(self, rules: Rules) -> None:
-        try:
+        with needed("the quality job"):
             import great_expectations as gx
-        except ImportError as error:
-            raise SetupError("quality needs Great Expectations: install headwater with the extra `quality`") from error
         self._rules = rules.rules
         context = gx.get_context(mode="ephemeral")
         context.variables.progress_bars = {"globally": False}

@@ -12,14 +12,16 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
-from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-
 from broker_edge.errors import SetupError
+from broker_edge.extras import needed, require
+
+with needed("a Spark session"):
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
 from pipelines.settings import SparkSettings
 from pipelines.spark import worker_daemon
 from pipelines.spark.decision import Decider, Decision, Surroundings, decide, read_defaults
@@ -197,11 +199,7 @@ def cluster_conf(
 
 
 def _connect(app_name: str, remote: str) -> SparkSession:
-    missing = [name for name in ("grpc", "grpc_status", "google.rpc", "zstandard") if not _is_installed(name)]
-    if missing:
-        raise SetupError(
-            f"Spark Connect ({remote}) needs {', '.join(missing)}: install headwater with the extra `connect`"
-        )
+    require(f"Spark Connect ({remote})", "grpc", "grpc_status", "google.rpc", "zstandard")
     spark = SparkSession.builder.remote(remote).appName(app_name).getOrCreate()
     if Path(ARCHIVE).is_file():
         # The server runs Python in a folder of the session, to which only the client can send the archive.
@@ -210,13 +208,6 @@ def _connect(app_name: str, remote: str) -> SparkSession:
     else:
         log.info("%s has no %s, so the server must have headwater in its own Python", Path.cwd(), ARCHIVE)
     return spark
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _prepare(spark: SparkSession, decision: Decision, wanted: Mapping[str, str]) -> None:
