@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker_edge.authority import KeyPair, new_authority, new_certificate
+from broker_edge.default_files import FOLDER
 from broker_edge.errors import ConfigError
 from broker_edge.key_files import is_made, new_file, new_pair, opened
 from broker_edge.own_python import own_environment, own_python
@@ -135,9 +136,7 @@ class SecuredFolder:
             return self._write_beside(self.beside)
         for folder, mode in ((self.root, 0o755), (self.root / "tls", 0o755), (self.root / "secrets", 0o700)):
             folder.mkdir(parents=True, exist_ok=True, mode=mode)
-        # Silver of a new set-up has no schemas, and needs their folder.
-        (self.root / "schemas").mkdir(exist_ok=True)
-        made = [*self._certificates(), *self._device_certificates(), *self._users()]
+        made = [*self._schemas(), *self._certificates(), *self._device_certificates(), *self._users()]
         for path, text in (
             (self.root / "acl", ACL),
             (self.broker, self._broker_yaml()),
@@ -147,6 +146,16 @@ class SecuredFolder:
                 new_file(path, text.encode(), mode=0o644)
                 made.append(path)
         return made
+
+    def _schemas(self) -> list[Path]:
+        """Silver needs one schema at least. Whoever has removed ours does not get it again."""
+        folder = self.root / "schemas"
+        if folder.exists():
+            return []
+        folder.mkdir()
+        schema = folder / "telemetry.yaml"
+        new_file(schema, (FOLDER / "schemas/telemetry.yaml").read_bytes(), mode=0o644)
+        return [schema]
 
     def _write_beside(self, first: Path) -> list[Path]:
         shared = [("users", 0o600), ("acl", 0o644), ("tls/ca.pem", 0o644)]

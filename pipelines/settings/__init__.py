@@ -14,9 +14,10 @@ from pydantic import Field, field_validator, model_validator
 
 from actions.engine import Limits
 from actions.uplink_status import TOPIC, UplinkTopic
+from broker_edge import default_files
 from broker_edge.access import BrokerAccess
 from broker_edge.credentials import REFERENCE
-from broker_edge.errors import ConfigError
+from broker_edge.errors import ConfigError, SettingsError
 from broker_edge.server_address import parse_server
 from pipelines.settings.brokers import AccessSection, BrokerSection, fleet_of, referenced
 from pipelines.settings.yaml_file import Section, read_yaml
@@ -148,8 +149,8 @@ class ActionsSection(Section):
 class SilverSettings(Section):
     """The pipeline from bronze to one table per message type; unusable records go to `quarantine`."""
 
-    schemas: str = "conf/schemas"
-    rules: str | None = "conf/quality"
+    schemas: str = Field(default_factory=default_files.schemas)
+    rules: str | None = Field(default_factory=default_files.rules)
     root: str | None = "data/tables"
     catalog_schema: str | None = None
     checkpoint: str = "data/checkpoints/silver"
@@ -213,7 +214,7 @@ class Settings(Section):
     telemetry: TelemetrySettings = TelemetrySettings()
     status: StatusSection = StatusSection()
     actions: ActionsSection = ActionsSection()
-    silver: SilverSettings = SilverSettings()
+    silver: SilverSettings = Field(default_factory=SilverSettings)
     gaps: GapsSettings = GapsSettings()
     quality: QualitySettings = QualitySettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
@@ -257,4 +258,11 @@ def _address(server: str) -> str:
 def load_settings(path: Path | None) -> Settings:
     """Reads `path`; without one returns the defaults. `SettingsError` names file, line, key and the nearest known
     key."""
-    return Settings() if path is None else read_yaml(path, Settings)
+    if path is None:
+        return Settings()
+    if not path.exists():
+        raise SettingsError(
+            f"cannot read the settings {path}: there is no file {path.absolute()}; `headwater init FOLDER` writes a "
+            "pipelines.yaml, and without --config the defaults count"
+        )
+    return read_yaml(path, Settings)

@@ -1,10 +1,12 @@
-"""The Delta jars: fetched once into a folder of the project, then used without a network.
+"""The Delta jars: fetched once into a folder, then used without a network.
 
-    python -m pipelines.spark.jars [--to .cache/jars] [--repository https://mirror.example/maven2]
+    headwater setup spark [--to FOLDER] [--repository https://mirror.example/maven2]
+    python -m pipelines.spark.jars [--to .cache/jars]      (what `make` runs)
 
-A jar counts only if its sha256 is the one in `jars.sha256`, whatever served it. Ivy runs inside a short Spark start in
-its own process, with a private cache and home folder, so the contents of `~/.ivy2` and `~/.m2` neither help nor
-interfere. A session itself only uses `spark.jars` and never resolves anything.
+In a checkout the folder is `.cache/jars`, otherwise one of the user's cache; HEADWATER_JARS names another one. A jar
+counts only if its sha256 is the one in `jars.sha256`, whatever served it. Ivy runs inside a short Spark start in its
+own process, with a private cache and home folder, so the contents of `~/.ivy2` and `~/.m2` neither help nor interfere.
+A session itself only uses `spark.jars` and never resolves anything.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ import argparse
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from broker_edge.errors import SetupError
+from broker_edge.extras import require
 from pipelines.spark.java import require_java
 
 DELTA_VERSION = "4.4.0"
@@ -79,9 +84,21 @@ builder.getOrCreate().stop()
 
 
 def default_folder() -> Path:
-    """`$HEADWATER_JARS`, otherwise `.cache/jars` beside the packages."""
+    """`$HEADWATER_JARS`; otherwise `.cache/jars` of a checkout, or a folder of the user's cache for this version."""
     named = os.environ.get(JARS_ENV)
-    return Path(named) if named else Path(__file__).resolve().parents[2] / ".cache" / "jars"
+    if named:
+        return Path(named)
+    root = Path(__file__).resolve().parents[2]
+    if (root / "pyproject.toml").is_file():
+        return root / ".cache" / "jars"
+    # The specification of XDG has a relative path ignored.
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "headwater" / "jars" / DELTA_VERSION
+
+
+def s3a_folder(folder: Path) -> Path:
+    """The folder of the jars of S3A: beside that of the Delta jars."""
+    return folder.with_name(f"{folder.name}-s3a")
 
 
 def delta_jars(folder: Path | None = None) -> list[Path]:
@@ -90,8 +107,8 @@ def delta_jars(folder: Path | None = None) -> list[Path]:
     missing = _missing(folder)
     if missing:
         raise SetupError(
-            f"the Delta jars are not in {folder} ({missing[0]} is missing): run `python -m pipelines.spark.jars "
-            f"--to {folder}`, or name their folder in {JARS_ENV}"
+            f"the Delta jars are not in {folder} ({missing[0]} is missing): run `headwater setup spark --to {folder}`, "
+            f"or name their folder in {JARS_ENV}"
         )
     return [folder / name for name in JAR_NAMES]
 
@@ -129,7 +146,7 @@ def fetch(folder: Path, *, repository: str | None = None) -> bool:
     if not _missing(folder):
         check_digests(folder / name for name in JAR_NAMES)
         return False
-    require_java()
+    _require_spark()
     folder.mkdir(parents=True, exist_ok=True)
     # In the target folder, because the renames below must stay within one file system.
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch_name:
@@ -147,7 +164,12 @@ def fetch(folder: Path, *, repository: str | None = None) -> bool:
 
 
 def fetch_packages(
-    folder: Path, packages: Sequence[str], *, excludes: Sequence[str] = (), is_locked: bool = False
+    folder: Path,
+    packages: Sequence[str],
+    *,
+    excludes: Sequence[str] = (),
+    is_locked: bool = False,
+    repository: str | None = None,
 ) -> list[Path]:
     """The jars of Maven packages (`group:artifact:version`) and of their dependencies, in their own folder.
 
@@ -156,19 +178,31 @@ def fetch_packages(
     have its digest in `jars.sha256`.
     """
     if not folder.is_dir():
-        require_java()
+        _require_spark()
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as scratch:
-            resolved = _resolve(Path(scratch), packages, excludes, None)
+            resolved = _resolve(Path(scratch), packages, excludes, repository)
             if is_locked:
                 check_digests(sorted(resolved.glob("*.jar")))
             os.replace(resolved, folder)
     return sorted(folder.glob("*.jar"))
 
 
-def s3a_jars() -> list[Path]:
-    """The jars of S3A beside those of Delta, fetched if necessary. For tests: users name `S3A_PACKAGES`."""
-    return fetch_packages(default_folder().parent / "jars-s3a", S3A_PACKAGES, excludes=S3A_EXCLUDES, is_locked=True)
+def s3a_jars(folder: Path | None = None, *, repository: str | None = None) -> list[Path]:
+    """The jars of S3A beside those of Delta in `folder`, fetched if necessary."""
+    place = s3a_folder(folder or default_folder())
+    return fetch_packages(place, S3A_PACKAGES, excludes=S3A_EXCLUDES, is_locked=True, repository=repository)
+
+
+def _require_spark() -> None:
+    """What fetching takes: Ivy, which is in Spark, and Java."""
+    require("fetching jars", "pyspark")
+    require_java()
+
+
+def are_there(folder: Path) -> bool:
+    """Whether the folder has all Delta jars; their digests are not looked at."""
+    return not _missing(folder)
 
 
 def _missing(folder: Path) -> list[str]:
@@ -191,23 +225,31 @@ def _resolve(scratch: Path, packages: Sequence[str], excludes: Sequence[str], re
         HEADWATER_FETCH_HOME=str(home),
         HEADWATER_FETCH_SETTINGS=str(settings) if repository is not None else "",
     )
+    # In a session of its own, so that an interrupt, which is for us, can end all of it: a JVM that is left alone would
+    # go on writing into `scratch`.
+    fetching = subprocess.Popen(
+        [sys.executable, "-c", _FETCH],
+        env=environment,
+        cwd=scratch,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        result = subprocess.run(
-            [sys.executable, "-c", _FETCH],
-            env=environment,
-            cwd=scratch,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=FETCH_TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise SetupError(
-            f"fetching {wanted} took over {FETCH_TIMEOUT_SECONDS} s: check the network and try again"
-        ) from error
-    if result.returncode != 0:
-        raise SetupError(f"cannot fetch {wanted} from {repository or 'Maven Central'}: {_reason(result.stdout)}")
+        said, _ = fetching.communicate(timeout=FETCH_TIMEOUT_SECONDS)
+    except BaseException as error:
+        with suppress(ProcessLookupError):
+            os.killpg(fetching.pid, signal.SIGKILL)
+        fetching.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise SetupError(
+                f"fetching {wanted} took over {FETCH_TIMEOUT_SECONDS} s: check the network and try again"
+            ) from error
+        raise
+    if fetching.returncode != 0:
+        raise SetupError(f"cannot fetch {wanted} from {repository or 'Maven Central'}: {_reason(said)}")
     return scratch / "ivy" / "jars"
 
 
@@ -225,10 +267,8 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line: 0 if the jars are there, 1 with a one-sentence error on stderr if they cannot be fetched."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.spark.jars", description="Fetch the Delta jars once.")
     parser.add_argument("--s3a", action="store_true", help="also the jars for S3, into jars-s3a beside them")
-    parser.add_argument(
-        "--repository", metavar="URL", help="Maven repository in place of Maven Central, for Delta's jars"
-    )
-    parser.add_argument("--to", type=Path, default=None, help="folder for the jars (default .cache/jars)")
+    parser.add_argument("--repository", metavar="URL", help="Maven repository in place of Maven Central")
+    parser.add_argument("--to", type=Path, default=None, help=f"folder for the jars (default {default_folder()})")
     options = parser.parse_args(arguments)
     folder: Path = (options.to or default_folder()).absolute()
     try:
@@ -236,7 +276,7 @@ def main(arguments: list[str] | None = None) -> int:
             _say(f"fetching {len(JAR_NAMES)} Delta jars into {folder} …")
         fetched = fetch(folder, repository=options.repository)
         if options.s3a:
-            s3a_jars()
+            s3a_jars(folder, repository=options.repository)
     except SetupError as error:
         _say(f"error: {error}")
         return 1

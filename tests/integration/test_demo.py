@@ -187,7 +187,7 @@ def test_the_broker_of_a_secured_demo_is_for_its_users_and_the_printed_commands_
 
 @pytest.mark.parametrize(
     ("name", "value", "named"),
-    [("JAVA_HOME", "/nowhere", "JAVA_HOME is /nowhere"), ("HEADWATER_JARS", "/nowhere", "pipelines.spark.jars")],
+    [("JAVA_HOME", "/nowhere", "JAVA_HOME is /nowhere"), ("HEADWATER_JARS", "/nowhere", "headwater setup spark")],
 )
 def test_what_is_missing_is_one_sentence_before_anything_starts(name: str, value: str, named: str) -> None:
     ended = headwater("demo", "--for", "1", "--headless", environment={**environment(), name: value})

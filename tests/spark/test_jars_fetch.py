@@ -5,6 +5,10 @@ from __future__ import annotations
 import functools
 import http.server
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +19,7 @@ from broker_edge.errors import SetupError
 from pipelines.spark import jars
 from pipelines.spark.jars import JAR_NAMES, default_folder, fetch
 
+ROOT = Path(__file__).parents[2]
 _POM = """<project><modelVersion>4.0.0</modelVersion><groupId>{group}</groupId><artifactId>{artifact}</artifactId>
 <version>{version}</version><dependencies>{dependencies}</dependencies></project>"""
 
@@ -92,3 +97,22 @@ def test_a_jar_without_a_digest_is_refused(tmp_path: Path) -> None:
 
 def test_every_jar_of_the_list_has_a_digest() -> None:
     assert set(JAR_NAMES) <= set(jars.digests())
+
+
+def test_an_interrupted_fetch_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+    folder = tmp_path / "jars"
+    command = [str(Path(sys.executable).with_name("headwater")), "setup", "spark", "--to", str(folder), "--repository"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(120)
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        with subprocess.Popen([*command, address], cwd=ROOT, stderr=subprocess.PIPE, text=True) as running:
+            asking, _ = silent.accept()
+            with asking:
+                running.send_signal(signal.SIGINT)
+                _, said = running.communicate(timeout=60)
+                asking.settimeout(60)
+                while asking.recv(4096):
+                    pass  # Its request; the connection ends with the JVM.
+    assert running.returncode == 130
+    assert "Traceback" not in said
+    assert list(folder.iterdir()) == []

@@ -177,6 +177,7 @@ def test_a_command_says_which_extra_it_needs() -> None:
         "demo": "spark,device,notebooks",
         "jobs run telemetry": "spark",
         "spark pack": "spark",
+        "setup spark": "spark",
         "actions list": "spark",
         "rollout example": "spark",
         "devices list": "spark",

@@ -57,7 +57,7 @@ def test_a_new_java_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_missing_jars_say_how_to_fetch_them(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"is missing\): run `python -m pipelines.spark.jars --to"):
+    with pytest.raises(SetupError, match=r"is missing\): run `headwater setup spark --to"):
         jars.delta_jars(tmp_path)
 
 
