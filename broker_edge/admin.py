@@ -110,6 +110,13 @@ class Admin:
         query = {"session": "true"} if session else {}
         return self.ask("DELETE", f"/api/v1/clients/{quote(client_id, safe='')}", query)
 
+    def ready(self) -> tuple[bool, str]:
+        """Whether the broker accepts clients and records (`GET /readyz`), and its own words."""
+        status, body = self._answer("GET", "/readyz", None)
+        if status not in (200, 503):
+            self._read(status, body)
+        return status == 200, body.decode(errors="replace").strip()
+
     def metrics(self) -> str:
         """What `GET /metrics` answers, in the text format of Prometheus."""
         status, body = self._answer("GET", "/metrics", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import statistics
 import tempfile
@@ -15,13 +16,20 @@ from broker_edge.admin import Admin
 from broker_edge.errors import ConnectError, HeadwaterError
 from broker_edge.scrape import Scrape
 
+State = Literal["ok", "warn", "absent", "failed"]
+
 _ANSWER_S = 5.0
 _SYNCS = 100
 _SYNC_SLOW_S = 0.05
 """An acknowledgement waits for a sync: above this, devices notice it."""
 _FREE_SHARE = 0.1
 _FDS_SHARE = 0.8
+_TIMEX_BYTES = 512
+"""More than `struct timex` has on any machine (adjtimex(2))."""
+_UNSYNCHRONISED = 5
+"""TIME_ERROR of adjtimex(2)."""
 _BEHIND_NAMED = 5
+_STATES: Mapping[str, State] = {"ok": "ok", "warn": "warn", "fail": "failed"}
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "fuse.sshfs", "fuse.s3fs")
 """File systems over a network: a sync is a promise of another machine (docs/format.md)."""
 _COPIES = ("btrfs", "zfs", "overlay")
@@ -34,7 +42,7 @@ class Check:
     installed, or that nobody has named. `warn`: it works, and somebody should look at it."""
 
     name: str
-    state: Literal["ok", "warn", "absent", "failed"]
+    state: State
     detail: str
 
 
@@ -50,6 +58,7 @@ def of_broker(address: str, version: str, *, is_named: bool) -> list[Check]:
     admin = Admin(address, timeout_s=_ANSWER_S)
     try:
         status, scrape = admin.ask("GET", "/api/v1/status"), Scrape.parse(admin.metrics(), at_s=time.monotonic())
+        ready = admin.ready()
     except ConnectError as error:
         if is_named:
             return [Check("admin", "failed", str(error))]
@@ -59,6 +68,7 @@ def of_broker(address: str, version: str, *, is_named: bool) -> list[Check]:
         return [Check("admin", "failed" if is_named else "absent", str(error))]
     return [
         _versions(address, str(status.get("version")), version),
+        _ready(*ready),
         _partitions(status),
         _disk(status),
         _damage(status),
@@ -72,6 +82,18 @@ def _versions(address: str, broker: str, command: str) -> Check:
         return Check("admin", "ok", f"headwater {broker} at {address}")
     said = f"the broker at {address} is headwater {broker}, this command {command}: use the same version for both"
     return Check("admin", "warn", said)
+
+
+def _ready(is_ready: bool, words: str) -> Check:
+    if is_ready:
+        return Check("ready", "ok", "it accepts clients and records")
+    for key, said in (
+        ("draining", "an operator drains it (PUT /api/v1/drain): DELETE /api/v1/drain lets it serve again"),
+        ("standby", "another node of its cluster leads and serves the clients"),
+    ):
+        if f'"{key}":true' in words:
+            return Check("ready", "warn", said)
+    return Check("ready", "failed", f"it is not ready: {words}")
 
 
 def _partitions(status: Mapping[str, Any]) -> Check:
@@ -129,6 +151,34 @@ def _descriptors(scrape: Scrape) -> Check:
     if used <= _FDS_SHARE * limit:
         return Check("descriptors", "ok", said)
     return Check("descriptors", "warn", f"{said}: raise the limit of open files of the service")
+
+
+def clock() -> Check:
+    """Whether something keeps the clock of this machine right, by the word of its kernel."""
+    state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
+    if state < 0:
+        return Check("clock", "absent", "this system does not say whether its clock is kept right")
+    if state == _UNSYNCHRONISED:
+        advice = "run systemd-timesyncd or chrony: records carry the time, and retention by age follows it"
+        return Check("clock", "warn", f"nothing keeps the clock of this machine right: {advice}")
+    return Check("clock", "ok", "the clock of this machine is synchronised")
+
+
+def certificates(mqtt: str, server: str, admin: str) -> list[Check]:
+    """The certificates that the broker shows at addresses with TLS, and how long they are valid."""
+    # Its library for certificates is loaded for such addresses only.
+    from broker_edge.security.doors import doors_of_addresses
+    from broker_edge.security.handshake import handshakes
+    from broker_edge.tls import TlsReferences
+
+    tls = TlsReferences.from_environment()
+    return [
+        Check("certificate", _STATES[one.state], f"{one.where}: {one.found}{one.remedy and f': {one.remedy}'}")
+        for door in doors_of_addresses(mqtt, server, admin)
+        if door.has_tls
+        for one in handshakes(door, tls, timeout_s=_ANSWER_S)
+        if one.name == "certificate"
+    ]
 
 
 def of_folder(folder: Path) -> list[Check]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import platform
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,7 +21,7 @@ import typer
 from broker_edge.admin import DEFAULT_ADMIN
 from broker_edge.credentials import Credentials
 from broker_edge.native import native
-from headwater_cli._checks import Check, checked, of_broker, of_folder
+from headwater_cli._checks import Check, certificates, checked, clock, of_broker, of_folder
 from headwater_cli._mqtt import Mqtt
 from headwater_cli._options import DEFAULT_MQTT, DEFAULT_SERVER, JsonOption, MqttOption, ServerOption, connect
 from headwater_cli._output import put_json, put_rows, say
@@ -57,6 +59,12 @@ def doctor(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="One setting, as it was given to the broker; repeatable."),
     ] = None,
+    watch: Annotated[
+        float | None,
+        typer.Option(
+            "--watch", metavar="SECONDS", min=1.0, help="Check again after each SECONDS, and print what has changed."
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Check Python, the native module, Java and jars for Spark, and whether a broker lets us in; exit 1 if not.
@@ -65,37 +73,69 @@ def doctor(
     """
     if (config is not None or settings) and not (security or bundle):
         raise typer.BadParameter("--config and --set belong to --security or --bundle")
-    if security and (bundle is not None or data_dir is not None):
-        raise typer.BadParameter("--bundle and --data-dir do not go with --security")
+    if security and (bundle is not None or data_dir is not None or watch is not None):
+        raise typer.BadParameter("--bundle, --data-dir and --watch do not go with --security")
+    if bundle is not None and watch is not None:
+        raise typer.BadParameter("--bundle and --watch do not go together")
     if security:
         # Its library for certificates is loaded by this command only.
         from headwater_cli._security import examine
 
         code = examine(server=server, mqtt=mqtt, admin=admin, config=config, settings=settings or [], json=json)
         raise typer.Exit(code)
-    checks = [
-        Check("python", "ok", f"{platform.python_version()} at {sys.executable}"),
-        checked("native module", _native),
-        *_spark(),
-        checked("flight", lambda: _flight(server)),
-        checked("mqtt", lambda: _mqtt(mqtt)),
-        *of_broker(admin, native().version(), is_named=admin != DEFAULT_ADMIN),
-        *([] if data_dir is None else of_folder(data_dir)),
-    ]
+
+    def look() -> list[Check]:
+        return [
+            Check("python", "ok", f"{platform.python_version()} at {sys.executable}"),
+            checked("native module", _native),
+            *_spark(),
+            clock(),
+            checked("flight", lambda: _flight(server)),
+            checked("mqtt", lambda: _mqtt(mqtt)),
+            *certificates(mqtt, server, admin),
+            *of_broker(admin, native().version(), is_named=admin != DEFAULT_ADMIN),
+            *([] if data_dir is None else of_folder(data_dir)),
+        ]
+
+    checks = look()
     if bundle is not None:
         from headwater_cli._bundle import write_bundle
 
         checks.append(
             checked("bundle", lambda: write_bundle(bundle, admin, checks, config=config, settings=settings or []))
         )
-    failed = [check for check in checks if check.state == "failed"]
+    _show(checks, json=json)
+    while watch is not None:
+        time.sleep(watch)
+        before, checks = checks, look()
+        changed = changes(before, checks)
+        if changed:
+            _show(changed, json=json)
+    failed = [check.name for check in checks if check.state == "failed"]
+    if failed:
+        say(f"headwater: {len(failed)} of {len(checks)} checks failed: {', '.join(failed)}")
+        raise typer.Exit(1)
+
+
+def changes(before: Sequence[Check], now: Sequence[Check]) -> list[Check]:
+    """The checks whose state is another one; of those of one name, such as certificates, all if one has changed."""
+    was, is_ = (_states(checks) for checks in (before, now))
+    return [check for check in now if was.get(check.name) != is_[check.name]]
+
+
+def _states(checks: Sequence[Check]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for check in checks:
+        found.setdefault(check.name, []).append(check.state)
+    return found
+
+
+def _show(checks: Sequence[Check], *, json: bool) -> None:
     if json:
-        put_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
+        is_ok = all(check.state != "failed" for check in checks)
+        put_json({"ok": is_ok, "checks": [asdict(check) for check in checks]})
     else:
         put_rows(("check", "state", "detail"), [(check.name, check.state, check.detail) for check in checks])
-    if failed:
-        say(f"headwater: {len(failed)} of {len(checks)} checks failed: {', '.join(check.name for check in failed)}")
-        raise typer.Exit(1)
 
 
 def _native() -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import tarfile
 from pathlib import Path
 
-from support.programs import Ended, StartBroker, headwater
+from support.programs import Ended, StartBroker, headwater, start_headwater
+from support.tls_files import new_authority, sign
 
+from broker_edge.admin import Admin
 from broker_edge.torture.process import BrokerProcess
 
-OF_BROKER = {"admin", "partitions", "disk", "damage", "groups", "descriptors"}
+OF_BROKER = {"admin", "ready", "partitions", "disk", "damage", "groups", "descriptors"}
 
 
 def doctor(broker: BrokerProcess, *words: str) -> Ended:
@@ -24,6 +27,34 @@ def test_a_healthy_broker_passes_all_checks(start_broker: StartBroker, tmp_path:
     assert done.code == 0, done.out
     assert states.keys() >= OF_BROKER | {"file system", "free space", "sync"}
     assert {states[name] for name in OF_BROKER} == {"ok"}
+
+
+def test_certificates_are_checked_and_changes_are_watched(start_broker: StartBroker, tmp_path: Path) -> None:
+    ca = new_authority(tmp_path, "authority")
+    files = sign(ca, "broker", days=3)
+    tls = {"listeners.mqtts.bind": "127.0.0.1:0"} | {
+        f"listeners.mqtts.tls.{key}": str(file) for key, file in (("cert", files.cert), ("key", files.key))
+    }
+    broker = start_broker("tls", tls)
+    flight, mqtt, admin = ("{}:{}".format(*at) for at in (broker.flight, broker.listener("mqtts"), broker.admin))
+    process = start_headwater(
+        *("doctor", "--server", f"grpc://{flight}", "--mqtt", f"mqtts://{mqtt}", "--admin", f"http://{admin}"),
+        *("--tls-ca", str(ca), "--watch", "1", "--json"),
+    )
+    try:
+        assert process.stdout is not None
+        first = {check["name"]: check for check in json.loads(process.stdout.readline())["checks"]}
+        assert first["ready"]["state"] == first["mqtt"]["state"] == "ok"
+        assert (first["certificate"]["state"], "renew it" in first["certificate"]["detail"]) == ("warn", True)
+        Admin(f"http://{admin}").ask("PUT", "/api/v1/drain")
+        changed = {check["name"]: check for check in json.loads(process.stdout.readline())["checks"]}
+        assert changed["ready"]["state"] == "warn"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert process.returncode == 130
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_an_admin_that_nobody_has_named_may_be_away(start_broker: StartBroker) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headwater_cli import _checks
-from headwater_cli._checks import Check, file_system_of, of_broker, of_folder
+from headwater_cli._checks import Check, certificates, clock, file_system_of, of_broker, of_folder
+from headwater_cli.doctor import changes
 
 MOUNTS = r"""/dev/root / ext4 rw 0 0
 overlay /data overlay rw 0 0
@@ -61,9 +63,11 @@ def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "partitions": [partition],
         "disk": {"used_bytes": 1 << 30, "budget_bytes": 4 << 30, "level": "normal"},
         "metrics": "process_open_fds 10\nprocess_max_fds 100\n",
+        "ready": (True, "ready"),
     }
     monkeypatch.setattr("broker_edge.admin.Admin.ask", lambda admin, method, path: status)
     monkeypatch.setattr("broker_edge.admin.Admin.metrics", lambda admin: status["metrics"])
+    monkeypatch.setattr("broker_edge.admin.Admin.ready", lambda admin: status["ready"])
     return status
 
 
@@ -85,9 +89,11 @@ def test_each_trouble_of_a_broker_is_a_check_with_what_to_do(said: dict[str, Any
     }
     said["disk"] |= {"level": "acting"}
     said["metrics"] = "process_open_fds 90\nprocess_max_fds 100\n"
+    said["ready"] = False, '{"partitions":[{"partition":"telemetry-0"}],"ready":false}'
     found = checks()
     for name, state, text in (
         ("admin", "warn", "use the same version"),
+        ("ready", "failed", '"partition":"telemetry-0"'),
         ("partitions", "failed", "telemetry-0 is stopped (the disk failed)"),
         ("disk", "failed", "make room"),
         ("damage", "failed", "headwater log verify"),
@@ -102,3 +108,36 @@ def test_a_broker_of_an_older_version_says_less(said: dict[str, Any]) -> None:
     said["disk"] |= {"level": "warned"}
     found = checks()
     assert (found["descriptors"].state, found["disk"].state) == ("absent", "warn")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [('{"draining":true,"ready":false}', "DELETE /api/v1/drain"), ('{"ready":false,"standby":true}', "another node")],
+)
+def test_a_broker_that_is_meant_to_serve_nobody_is_a_warning(said: dict[str, Any], words: str, says: str) -> None:
+    said["ready"] = False, words
+    assert (checks()["ready"].state, says in checks()["ready"].detail) == ("warn", True)
+
+
+@pytest.mark.parametrize(("answer", "state"), [(0, "ok"), (1, "ok"), (5, "warn"), (-1, "absent")])
+def test_a_clock_that_nothing_keeps_right_is_a_warning(
+    answer: int, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace(adjtimex=lambda buffer: answer))
+    assert clock().state == state
+
+
+def test_the_kernel_says_something_of_its_clock() -> None:
+    assert clock().state in ("ok", "warn")
+
+
+def test_addresses_without_tls_have_no_certificates() -> None:
+    assert certificates("127.0.0.1:1", "grpc://127.0.0.1:1", "http://127.0.0.1:1") == []
+
+
+def test_checks_whose_state_changed_are_shown_again() -> None:
+    before = [Check("mqtt", "ok", "a"), Check("certificate", "ok", "b"), Check("certificate", "ok", "c")]
+    assert changes(before, [Check("mqtt", "ok", "other words"), *before[1:]]) == []
+    now = [Check("mqtt", "failed", "a"), Check("certificate", "ok", "b"), Check("certificate", "warn", "c")]
+    assert changes(before, now) == now
+    assert changes(before[:1], before) == before[1:]
