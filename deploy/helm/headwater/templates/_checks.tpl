@@ -52,6 +52,9 @@
 {{- fail (printf "broker.listeners.%s is enabled without a certificate: name a Secret of type kubernetes.io/tls (broker.tls.existingSecret)" $name) -}}
 {{- end -}}
 {{- end -}}
+{{- if not (or $broker.listeners.mqtt.enabled $broker.listeners.mqtts.enabled $broker.listeners.ws.enabled $broker.listeners.wss.enabled) -}}
+{{- fail "broker.listeners: none of mqtt, mqtts, ws and wss is enabled, so no device could connect" -}}
+{{- end -}}
 {{- $ports := dict -}}
 {{- range $name, $listener := $broker.listeners -}}
 {{- if or (has $name (list "flight" "admin")) $listener.enabled -}}
