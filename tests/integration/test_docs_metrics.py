@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md is what a running broker answers. `make docs` writes it."""
+"""docs/reference/metrics.md is what a running broker answers. `make reference` writes it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from sinks.tables.views import VIEWS
 from support.doc_blocks import ROOT, read
 
 WIDTH = 120
-_MADE = "<!-- Made by `make docs`; a test fails when this page is out of date. -->"
+_MADE = "<!-- Made by `make reference`; a test fails when this page is out of date. -->"
 _KIND = {"boolean": "true or false", "integer": "whole number", "string": "text", "array": "list", "number": "number"}
 TABLE_FAMILIES = (
     ("Records", (RECORD, tables.BRONZE, tables.SILVER)),
@@ -55,7 +55,7 @@ def check(page: str, text: str) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     is_current = path.exists() and path.read_text(encoding="utf-8") == text
-    assert is_current, f"docs/reference/{page} is out of date: run `make docs` and commit the page"
+    assert is_current, f"docs/reference/{page} is out of date: run `make reference` and commit the page"
 
 
 def broker_settings() -> str:

@@ -33,8 +33,8 @@ HEADS = {
 # `pip freeze` says, and run it again.
 """,
     ROOT / "supply" / "docs.lock": """\
-# What makes the site of `make docs`, beside .venv in .cache/docs: Sphinx, MyST, which reads Markdown as a Git host does,
-# and the theme Furo, which loads nothing from other hosts. Made by `make lock`.
+# What makes the site of `make docs`, beside .venv in .cache/docs: Sphinx, MyST, which reads Markdown as a Git host
+# does, and the theme Furo, which loads nothing from other hosts. Made by `make lock`.
 """,
     ROOT / "supply" / "fuzz.lock": """\
 # What only `make fuzz` installs, beside .venv in .cache/fuzz: atheris has wheels for some versions of Python only. Made

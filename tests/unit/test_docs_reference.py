@@ -1,4 +1,4 @@
-"""The pages of docs/reference are what the code declares. `make docs` writes them."""
+"""The pages of docs/reference are what the code declares. `make reference` writes them."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def test_commands_are_those_of_headwater() -> None:
 
 def test_a_page_that_is_out_of_date_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADWATER_WRITE_DOCS", raising=False)
-    with pytest.raises(AssertionError, match="run `make docs`"):
+    with pytest.raises(AssertionError, match="run `make reference`"):
         doc_reference.check("settings.md", doc_reference.broker_settings() + "more\n")

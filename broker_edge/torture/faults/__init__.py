@@ -2,7 +2,7 @@
 
 Damage to the files of a stopped log needs only a module here (`bits`, with `stopped`). A fault while the broker runs
 also needs an action in `core/log/src/faults` (`plan`, `faulty_files`). Either needs a line in `_ALL`, a row in
-`docs/torture.md`, a number in `tests/faults/test_torture.py`, and `make docs`, because the command line lists the
+`docs/torture.md`, a number in `tests/faults/test_torture.py`, and `make reference`, because the command line lists the
 names.
 """
 

@@ -1,0 +1,104 @@
+"""The documentation as a site: what Sphinx is told by `make docs`.
+
+The pages are those of the repository, as they are: Markdown for a plain Git host, read with MyST. The source folder is
+the root of the repository, so that a link from a page to ARCHITECTURE.md or to a file of conf/ means the same here as
+there. The navigation is that of docs/index.md: its headings and their links. A page that it does not link to is in no
+navigation, which is an error, as is a link to a page, heading or file that does not exist.
+
+The site loads nothing from other hosts, and its pages can be opened from a disk: an edge box has no internet.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+HOME = "docs/index"
+
+project = "headwater"
+copyright = "the authors of headwater. Apache-2.0"  # noqa: A001 Sphinx reads this name
+version = release = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+
+extensions = ["myst_parser"]
+root_doc = HOME
+include_patterns = ["*.md", "docs/**", "deploy/**"]
+# Folders that are large or are not ours to read; a pattern of a folder keeps Sphinx out of it.
+exclude_patterns = [".*", "broker_edge", "dist", "data", "notebooks", "tests", "docs/site", "**/__pycache__"]
+myst_heading_anchors = 6
+# An address with a scheme is a plain link; nothing else is.
+myst_url_schemes = ["http", "https", "mailto"]
+
+html_theme = "furo"
+html_title = f"headwater {release}"
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_sphinx = False
+html_use_index = False
+# Light and dark by the reader's system, with a button for the other one.
+pygments_style = "default"
+pygments_dark_style = "github-dark"
+
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s#]+\.md)[^)]*\)")
+_HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
+_COMMENT = re.compile(r"^ *<!--.*?-->\n", re.DOTALL | re.MULTILINE)
+_FENCED = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
+# What a Git host shows for a folder, and the site has a page for.
+_FOLDERS = {"](docs/adr)": "](docs/index.md#decisions)"}
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", _as_for_the_site)
+    app.connect("build-finished", _begin_at_home)
+
+
+def _as_for_the_site(app: Any, page: str, source: list[str]) -> None:
+    text = _without_comments(source[0])
+    if "/" not in page:
+        for folder, target in _FOLDERS.items():
+            text = text.replace(folder, target)
+    if page == HOME:
+        others = sorted(one for one in app.env.found_docs if not one.startswith("docs/"))
+        text += _navigation(text, others)
+    source[0] = text
+
+
+def _without_comments(text: str) -> str:
+    """The text without the comments that speak to tests, except where they are an example in a block."""
+    kept, at = [], 0
+    for block in _FENCED.finditer(text):
+        kept += [_COMMENT.sub("", text[at : block.start()]), block[0]]
+        at = block.end()
+    return "".join([*kept, _COMMENT.sub("", text[at:])])
+
+
+def _navigation(index: str, others: list[str]) -> str:
+    """A list of pages for each heading of the index, in its order, and one of those that are outside of docs/."""
+    sections = _HEADING.split(index)
+    seen: set[str] = set()
+    written = ""
+    for caption, text in zip(["", *sections[1::2]], sections[0::2], strict=True):
+        links = [Path("docs", link) for link in _LINK.findall(text)]
+        # The head of the index links to the same pages as its sections.
+        pages = [] if not caption else [str(link.with_suffix("")) for link in links if ".." not in link.parts]
+        fresh = [page for page in dict.fromkeys(pages) if page not in seen]
+        seen.update(fresh)
+        written += _toctree(caption, fresh) if fresh else ""
+    return written + (_toctree("Repository", others) if others else "")
+
+
+def _toctree(caption: str, pages: list[str]) -> str:
+    entries = "\n".join(f"/{page}" for page in pages)
+    return f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
+
+
+def _begin_at_home(app: Any, failure: Exception | None) -> None:
+    """The address of the site itself leads to the index."""
+    if failure is None:
+        page = f'<!doctype html><meta charset="utf-8"><title>{project}</title>'
+        page += f'<meta http-equiv="refresh" content="0; url={HOME}.html"><a href="{HOME}.html">{project}</a>\n'
+        (Path(app.outdir) / "index.html").write_text(page, "utf-8")
