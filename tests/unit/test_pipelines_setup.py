@@ -29,13 +29,6 @@ def a_java(folder: Path, version: str) -> Path:
     return java
 
 
-def test_no_java_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SetupError, match="no `java` on PATH: install it"):
-        require_java()
-
-
 def test_a_java_home_without_java_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SetupError, match="point JAVA_HOME at a Java 17"):
