@@ -10,11 +10,15 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import CodeType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:
+    # Each process of ours imports this module, and these would take longer than all the rest of it.
+    Loader = MetaPathFinder = object
 
 MOVED: Mapping[str, tuple[str, ...]] = {
     "broker_edge.cli": ("headwater_cli",),
@@ -99,12 +103,19 @@ class _Finder(MetaPathFinder):
         if fullname.partition(".")[0] not in _ROOTS:
             return None
         news = new_names(fullname)
-        return ModuleSpec(fullname, _Loader(news)) if news and find_spec(news[0]) is not None else None
+        if not news:
+            return None
+        from importlib.util import find_spec
+
+        return ModuleSpec(fullname, _Loader(news)) if find_spec(news[0]) is not None else None
 
 
 class _Loader(Loader):
     def __init__(self, news: tuple[str, ...]) -> None:
         self._news = news
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
 
     def exec_module(self, module: ModuleType) -> None:
         _warn(module.__name__, self._news)

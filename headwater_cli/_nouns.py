@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 NOUNS: Mapping[str, str] = {
     "init": "Write settings, users, rights and certificates for a broker.",
-    "setup": "Fetch what Spark needs; write default settings, alerts and dashboards.",
+    "setup": "Fetch the jars of Spark; write default settings and alerts.",
     "broker": "Run the broker in the foreground.",
     "cluster": "Three brokers that keep one log.",
     "demo": "Run the whole pipeline on this machine.",

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-
 import typer
 
-from broker_edge.native import native
+from headwater_cli._native import run_native
 
 
 def bench(context: typer.Context) -> None:
     """Measure an MQTT broker: publishers, subscribers, pairs of both, or connections."""
-    run = native().bench
-    # The native code handles interrupts; Python's handler would only run after it.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    raise typer.Exit(run(context.args))
+    raise typer.Exit(run_native("bench", *context.args))
 
 
 def register(app: typer.Typer) -> None:

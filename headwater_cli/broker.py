@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-
 import typer
 
-from broker_edge.native import native
+from headwater_cli._native import run_native
 
 
 def broker(context: typer.Context) -> None:
     """Run the broker in the foreground; takes the arguments of headwaterd (`headwater broker --help`)."""
-    run = native().run
-    # The native signal handling also calls the previous handler: Python's would turn a clean stop into an interrupt.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    raise typer.Exit(run(context.args))
+    raise typer.Exit(run_native("broker", *context.args))
 
 
 def register(app: typer.Typer) -> None:

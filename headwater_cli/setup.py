@@ -18,12 +18,12 @@ from broker_edge.extras import require
 from headwater_cli._options import JsonOption
 from headwater_cli._output import put, put_json, put_rows, say
 
-app = typer.Typer(help="Fetch what Spark needs; write default settings, alerts and dashboards.", no_args_is_help=True)
+app = typer.Typer(help="Fetch the jars of Spark; write default settings and alerts.", no_args_is_help=True)
 
 
 @app.callback()
 def _setup() -> None:
-    """Fetch what Spark needs; write default settings, alerts and dashboards."""
+    """Fetch the jars of Spark; write default settings and alerts."""
 
 
 @app.command("spark")

@@ -32,6 +32,25 @@ def test_what_asks_no_broker_loads_no_library_of_one(words: list[str]) -> None:
     assert _loaded(*words) == set()
 
 
+@pytest.mark.parametrize("words", [["--version"], ["broker", "--help"], ["bench", "--help"]], ids=" ".join)
+def test_what_the_native_module_does_alone_loads_no_library_for_command_lines(words: list[str]) -> None:
+    code = CODE + "print(*({'typer', 'logging', 'tempfile', 'rich'} & sys.modules.keys()), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr.strip() == ""
+    assert done.stdout
+
+
+def test_the_native_module_alone_has_the_exit_codes_of_all_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "broker_edge._core", None)
+    assert main(["broker"]) == 1
+    assert main(["--version", "--debug"]) == 1
+    first, *traceback, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("headwater: the native module of headwater is missing")
+    assert (first, traceback[0]) == (last, "Traceback (most recent call last):")
+
+
 def test_the_help_of_a_command_loads_that_command_alone() -> None:
     assert "pyspark" not in _loaded("tail", "-h")
     assert _loaded("users", "-h") <= {"rich"}
