@@ -6,22 +6,17 @@ Each test runs with the Helm of the lock and with the one on the path, where the
 
 from __future__ import annotations
 
-import base64
 import os
 import re
-import ssl
 import subprocess
 import tarfile
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
 from support.broker_process import BrokerProcess, binary
-from support.chart import Document, Pod, cases, helm, one, pod, pods, refused, render
+from support.chart import Pod, ask, cases, helm, one, pod, pods, refused, render
 from support.helm import CHART, MISSING, ROOT, programs
 
 from pipelines.catalogue import JOB_NAMES, JOBS
@@ -308,27 +303,12 @@ def test_a_broker_with_these_settings_answers_the_probes(program: Path, tmp_path
     any_port = {f"listeners.{listener}.bind": "127.0.0.1:0" for listener in others}
     command = [str(binary()), "--config", str(of.settings)]
     log = tmp_path / "log"
-    with BrokerProcess(data_dir=tmp_path / "data" / "log", settings=any_port, log_file=log, command=command) as broker:
+    with BrokerProcess(
+        data_dir=tmp_path / of.name / "data", settings=any_port, log_file=log, command=command
+    ) as broker:
         broker.start()
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             assert ask(broker, container[probe]["httpGet"]) == 200
         scrape = {"path": "/metrics", "scheme": container["livenessProbe"]["httpGet"]["scheme"]}
         assert ask(broker, scrape) == 401
         assert ask(broker, scrape, user="scraper", password=of.passwords["scraper"]) == 200
-
-
-def ask(broker: BrokerProcess, get: Document, *, user: str = "", password: str = "") -> int:
-    """As the kubelet does: it does not check the certificate."""
-    host, port = broker.admin
-    request = urllib.request.Request(f"{get['scheme'].lower()}://{host}:{port}{get['path']}")
-    if user:
-        request.add_header("Authorization", "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode())
-    context: Any = None
-    if get["scheme"] == "HTTPS":
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        with urllib.request.urlopen(request, timeout=20, context=context) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
