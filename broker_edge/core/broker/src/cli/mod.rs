@@ -8,6 +8,7 @@ mod events;
 mod log;
 mod notify;
 mod output;
+mod ready;
 mod users;
 
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ usage: headwaterd [--config FILE] [--set KEY=VALUE]...
        headwaterd log VERB ...
        headwaterd users VERB ...
        headwaterd cluster init ...
+       headwaterd ready ...
 
   --config FILE     settings; conf/broker.yaml explains every key
   --set KEY=VALUE   one setting, for example --set listeners.mqtt.bind=127.0.0.1:0
@@ -40,6 +42,7 @@ usage: headwaterd [--config FILE] [--set KEY=VALUE]...
   --version         print the version, and exit
   log VERB          inspect, repair, copy or purge a log; headwaterd log --help lists the verbs
   cluster init      make a cluster in etcd, before its nodes start; headwaterd cluster --help
+  ready             ask the broker that runs here whether it is ready; headwaterd ready --help
   users VERB        add, generate, remove, list or verify users of a password file
 
 HEADWATER_LISTENERS__MQTT__BIND=... sets listeners.mqtt.bind; every key has such a variable.
@@ -69,6 +72,7 @@ pub fn run(arguments: &[String]) -> i32 {
     match arguments.split_first() {
         Some((word, rest)) if word == "log" => return log::run(rest),
         Some((word, rest)) if word == "users" => return users::run(rest),
+        Some((word, rest)) if word == "ready" => return ready::run(rest),
         Some((word, rest)) if word == "cluster" => return cluster::run(rest),
         _ => {}
     }
