@@ -17,7 +17,7 @@ import pytest
 import yaml
 from support.broker_process import BrokerProcess, binary
 from support.chart import Pod, ask, cases, helm, one, pod, pods, refused, render
-from support.helm import CHART, MISSING, ROOT, programs
+from support.helm import CHART, MISSING, ROOT, main, programs
 
 from pipelines.catalogue import JOB_NAMES, JOBS
 from pipelines.settings import load_settings
@@ -286,6 +286,12 @@ def test_every_sentence_of_the_chart_has_a_test() -> None:
     sentences = (CHART / "templates" / "_checks.tpl").read_text().count("fail ")
     (mark,) = test_a_wrong_combination_is_refused_with_a_sentence.pytestmark  # type: ignore[attr-defined]
     assert len(mark.args[1]) == sentences
+
+
+def test_a_machine_without_helm_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.helm.programs", list)
+    monkeypatch.setattr("sys.argv", ["helm.py", "package"])
+    assert main() == f"make: {MISSING}"
 
 
 def test_what_was_accepted_by_name_is_rendered(program: Path) -> None:
