@@ -48,6 +48,11 @@ def parsed_admin(text: str | None) -> str | None:
         raise typer.BadParameter(str(error)) from error
 
 
+def parsed_admins(texts: list[str] | None) -> list[str]:
+    """Of an option that can be repeated; without it the default."""
+    return [parsed_admin(text) or text for text in texts or [DEFAULT_ADMIN]]
+
+
 AdminOption = Annotated[
     str,
     typer.Option(

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from broker_edge.admin import DEFAULT_ADMIN, Admin
+from broker_edge.admin import Admin
 from broker_edge.cluster_status import ClusterStatus, ask_cluster
 from broker_edge.cluster_status import elect as elect_leader
 from broker_edge.errors import HeadwaterError
@@ -24,7 +24,7 @@ from broker_edge.local_cluster import LocalCluster
 from broker_edge.native import native
 from headwater_cli._options import JsonOption, TimeoutOption, finite
 from headwater_cli._output import put, put_json, put_rows, say
-from headwater_cli.clients import parsed_admin
+from headwater_cli.clients import parsed_admins
 
 app = typer.Typer(help="Three brokers that keep one log.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -32,10 +32,6 @@ _COLUMNS = ("node", "role", "epoch", "in sync", "copy", "end", "synced", "commit
 _LOOK_S = 0.5
 _AGAIN_S = 5.0
 """A broker that ended is started again after this time, so that one can see what the others do meanwhile."""
-
-
-def _admins(texts: list[str] | None) -> list[str]:
-    return [parsed_admin(text) or text for text in texts or [DEFAULT_ADMIN]]
 
 
 _AdminsOption = Annotated[
@@ -57,7 +53,7 @@ def status(
     timeout: TimeoutOption = 5.0,
 ) -> None:
     """Show who leads, who is in sync, and how far each node's copy is. Exit code 1 if a node is missing or behind."""
-    found = ask_cluster(lambda address: Admin(address, timeout_s=timeout), _admins(admin))
+    found = ask_cluster(lambda address: Admin(address, timeout_s=timeout), parsed_admins(admin))
     if json:
         put_json(_document(found))
     else:
@@ -85,7 +81,9 @@ def elect(
 
     Sessions are stored first, as at a stop, and nothing acknowledged is lost; clients connect again to the new leader.
     If that does not take over within 2 s, the old one goes on."""
-    found = elect_leader(lambda address: Admin(address, timeout_s=timeout), _admins(admin), node, timeout_s=timeout)
+    found = elect_leader(
+        lambda address: Admin(address, timeout_s=timeout), parsed_admins(admin), node, timeout_s=timeout
+    )
     if json:
         put_json(_document(found))
     else:

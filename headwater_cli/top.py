@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from broker_edge.admin import DEFAULT_ADMIN, Admin
+from broker_edge.admin import Admin
 from headwater_cli._options import JsonOption, finite
 from headwater_cli._output import put_fields, put_json, say, text_cell
 from headwater_cli._top import (
@@ -34,7 +34,7 @@ from headwater_cli._top import (
     look,
     partition_rows,
 )
-from headwater_cli.clients import parsed_admin
+from headwater_cli.clients import parsed_admins
 
 _CLIENTS_MAX = 1_000
 _LEAST_CELLS = {"admin": 16, "name": 11, "client_id": 16, "group": 16}
@@ -162,7 +162,7 @@ def top(
     Keys: 1 brokers, 2 partitions, 3 clients, 4 groups, s sort by the next column, / filter, p pause, q quit. The exit
     code of --once is 3 if a broker does not answer.
     """
-    addresses = dict.fromkeys(parsed_admin(text) or text for text in admin or [DEFAULT_ADMIN])
+    addresses = dict.fromkeys(parsed_admins(admin))
     brokers = _Brokers([Admin(address, timeout_s=_ANSWER_S) for address in addresses])
     if once:
         brokers.look(clients_max=0)

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from support.jobs_process import take_interrupts
-
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = "import sys; from headwater_cli import main; sys.exit(main())"
+from support.programs import start_headwater
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda one: one.name)
 def test_it_says_what_it_waits_for_and_ends_on_a_signal(number: signal.Signals) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         at = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = [sys.executable, "-c", PROGRAM, "devices", "simulate", "3", "--no-telemetry", "--mqtt", at]
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            preexec_fn=take_interrupts,
-        ) as process:
+        with start_headwater("devices", "simulate", "3", "--no-telemetry", "--mqtt", at) as process:
             assert process.stderr is not None
             line = process.stderr.readline()
             wanted = rf"0 of 3 devices are connected; the others wait for {re.escape(at)}: .*Connect call failed"

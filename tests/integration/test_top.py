@@ -6,20 +6,15 @@ import os
 import pty
 import select
 import signal
-import sys
 import termios
 import threading
 import time
-from pathlib import Path
 
 import pytest
-from support.jobs_process import take_interrupts
-from support.programs import StartBroker, headwater
+from support.programs import COMMAND, StartBroker, clean_environment, headwater, take_interrupts
 
 from broker_edge import Client, Row
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = "import sys; from headwater_cli import main; sys.exit(main())"
 WAIT_S = 120.0
 
 
@@ -99,13 +94,8 @@ class Terminal:
 
     def __init__(self, *words: str, is_terminal: bool) -> None:
         self.text = ""
-        command = [sys.executable, "-c", PROGRAM, "top", *words]
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-            "TERM": "xterm",
-            "COLUMNS": "100",
-            "LINES": "30",
-        }
+        command = [*COMMAND, "top", *words]
+        environment = clean_environment({"TERM": "xterm", "COLUMNS": "100", "LINES": "30"})
         # The other end stays open here, so that its settings can be looked at afterwards.
         self.descriptor, self._other = pty.openpty() if is_terminal else os.pipe()
         self.pid = os.fork()

@@ -270,10 +270,9 @@ def metrics(exposition: str) -> str:
             labels.setdefault(sample.split(" ")[0], set()).update(found)
     rows = []
     for name, kind in sorted(kinds.items()):
-        shown = name
         found = {label for sample, given in labels.items() if sample.startswith(name) for label in given} - {"le"}
         own = ", ".join(f"`{label}`" for label in sorted(found))
-        rows.append(f"| `{shown}` | {kind} | {own} | {_cell(said.get(name, ''))} |")
+        rows.append(f"| `{name}` | {kind} | {own} | {_cell(said.get(name, ''))} |")
     return _page(
         [
             "# Metrics",

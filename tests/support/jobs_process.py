@@ -7,15 +7,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-_ROOT = Path(__file__).resolve().parents[2]
-_COMMAND = (sys.executable, "-c", "import sys; from headwater_cli import main; sys.exit(main())", "jobs", "run")
+from support.programs import COMMAND, python_path, take_interrupts
+
 WAIT_S = 300.0
 """Limit of every wait: starting a JVM on a busy machine takes minutes."""
 _LOOK_S = 0.5
@@ -44,12 +43,11 @@ class JobsProcess:
     def start(self, *names: str) -> None:
         """Starts the jobs without waiting for them."""
         self._starts += 1
-        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
         with self._file("out").open("wb") as out, self._file("err").open("wb") as err:
             self._process = subprocess.Popen(
-                [*_COMMAND, *names, "--json", "--config", str(self._config)],
+                [*COMMAND, "jobs", "run", *names, "--json", "--config", str(self._config)],
                 cwd=self._folder,
-                env=os.environ | {"PYTHONPATH": path},
+                env=os.environ | {"PYTHONPATH": python_path()},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -104,8 +102,3 @@ class JobsProcess:
 
     def _file(self, kind: str) -> Path:
         return self._folder / f"jobs.{self._starts}.{kind}"
-
-
-def take_interrupts() -> None:
-    """A test run in the background of a script ignores SIGINT, and its children would inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -22,7 +22,7 @@ RUN_S = 240.0
 # Starts a broker: `(name of its folder, settings)`, both optional.
 StartBroker = Callable[..., BrokerProcess]
 
-_COMMAND = (sys.executable, "-c", "import sys; from headwater_cli import main; sys.exit(main())")
+COMMAND = (sys.executable, "-c", "import sys; from headwater_cli import main; sys.exit(main())")
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -75,23 +75,23 @@ def run(*command: str, stdin: str = "", environment: Mapping[str, str] | None = 
 
 def headwater(*arguments: str, stdin: str = "", environment: Mapping[str, str] | None = None) -> Ended:
     """Runs the `headwater` command to its end."""
-    return run(*_COMMAND, *arguments, stdin=stdin, environment=environment)
+    return run(*COMMAND, *arguments, stdin=stdin, environment=environment)
 
 
 def start_headwater(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """Starts the `headwater` command; the caller ends it."""
     return subprocess.Popen(
-        [*_COMMAND, *arguments],
+        [*COMMAND, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=clean_environment(environment),
-        preexec_fn=_take_interrupts,
+        preexec_fn=take_interrupts,
     )
 
 
-def _take_interrupts() -> None:
+def take_interrupts() -> None:
     """A test run in the background of a script ignores SIGINT, and its children would inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -99,5 +99,9 @@ def _take_interrupts() -> None:
 def clean_environment(more: Mapping[str, str] | None) -> dict[str, str]:
     """The environment without settings of headwater, and with this checkout's packages first."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER")}
-    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    return {**kept, "PYTHONPATH": path, **(more or {})}
+    return {**kept, "PYTHONPATH": python_path(), **(more or {})}
+
+
+def python_path() -> str:
+    """This checkout's packages first."""
+    return os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
