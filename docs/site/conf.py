@@ -47,8 +47,9 @@ _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s#]+\.md)[^)]*\)")
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^ *<!--.*?-->\n", re.DOTALL | re.MULTILINE)
 _FENCED = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
-# What a Git host shows for a folder, and the site has a page for.
-_FOLDERS = {"](docs/adr)": "](docs/index.md#decisions)"}
+_TO_A_PLACE = re.compile(r"(?<!!)\[([^\]]*)\]\(([^):#\s]+)\)")
+# A Git host shows a folder; here a page has the list of its files.
+_FOLDERS = {Path("docs/adr"): "docs/index.md#decisions"}
 
 
 def setup(app: Any) -> None:
@@ -58,9 +59,7 @@ def setup(app: Any) -> None:
 
 def _as_for_the_site(app: Any, page: str, source: list[str]) -> None:
     text = _without_comments(source[0])
-    if "/" not in page:
-        for folder, target in _FOLDERS.items():
-            text = text.replace(folder, target)
+    text = _TO_A_PLACE.sub(lambda link: _without_folder(Path(app.srcdir), Path(page).parent, link), text)
     if page == HOME:
         others = sorted(one for one in app.env.found_docs if not one.startswith("docs/"))
         text += _navigation(text, others)
@@ -74,6 +73,15 @@ def _without_comments(text: str) -> str:
         kept += [_COMMENT.sub("", text[at : block.start()]), block[0]]
         at = block.end()
     return "".join([*kept, _COMMENT.sub("", text[at:])])
+
+
+def _without_folder(root: Path, here: Path, link: re.Match[str]) -> str:
+    """A link, or its text when it leads to a folder that no page lists."""
+    place = root / here / link[2]
+    if not place.is_dir():
+        return link[0]
+    page = _FOLDERS.get(place.resolve().relative_to(root.resolve()))
+    return link[1] if page is None else f"[{link[1]}](/{page})"
 
 
 def _navigation(index: str, others: list[str]) -> str:
