@@ -70,9 +70,9 @@ def test_the_settings_of_a_broker_are_valid_for_it(program: Path, tmp_path: Path
 
 
 def test_control_a_wrong_setting_is_refused_by_the_broker(program: Path, tmp_path: Path) -> None:
-    done = check(pod(render(program, case("one"), "broker.settings.log.snyc=always"), tmp_path))
+    done = check(pod(render(program, case("one"), "broker.settings.log.sync=sometimes"), tmp_path))
     assert done.returncode == 5
-    assert "snyc" in done.stderr
+    assert "sometimes" in done.stderr
 
 
 def check(of: Pod) -> subprocess.CompletedProcess[str]:
@@ -203,16 +203,25 @@ def test_a_cluster_is_restarted_by_hand_and_its_leader_is_not_evicted(program: P
     assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "DoNotSchedule")
 
 
-def test_the_alerts_are_those_of_the_repository_also_in_the_package(program: Path, tmp_path: Path) -> None:
-    source = (ROOT / "deploy" / "prometheus" / "headwater.rules.yml").read_text()
+FILES = {
+    "headwater.rules.yml": "deploy/prometheus/headwater.rules.yml",
+    "broker.schema.json": "conf/broker.schema.json",
+    "pipelines.yaml": "conf/pipelines.yaml",
+}
+
+
+def test_files_of_the_chart_are_those_of_the_repository_also_in_the_package(program: Path, tmp_path: Path) -> None:
+    assert {path.name for path in (CHART / "files").iterdir()} == set(FILES)
+    source = (ROOT / FILES["headwater.rules.yml"]).read_text()
     rule = one(render(program, case("brokers")), "PrometheusRule")
     assert rule["spec"] == yaml.safe_load(source)
     done = helm(program, "package", str(CHART), "--destination", str(tmp_path))
     assert done.returncode == 0, done.stderr
     with tarfile.open(next(tmp_path.glob("headwater-*.tgz"))) as archive:
-        member = archive.extractfile("headwater/files/headwater.rules.yml")
-        assert member is not None
-        assert member.read().decode() == source
+        for name, origin in FILES.items():
+            member = archive.extractfile(f"headwater/files/{name}")
+            assert member is not None
+            assert member.read() == (ROOT / origin).read_bytes()
         assert not [name for name in archive.getnames() if "/ci/" in name]
 
 
@@ -248,6 +257,7 @@ def test_a_value_that_the_chart_does_not_know_is_refused_by_name(program: Path, 
         ("one", ["broker.auth.existingSecret="], "broker.auth: the listeners are reachable from other pods"),
         ("one", ["broker.persistence.enabled=false"], "write broker.persistence.acceptLoss: true if"),
         ("one", ["broker.settings.data_dir=/tmp"], "broker.settings.data_dir is set: the chart decides it"),
+        ("one", ["broker.settings.log.snyc=always"], "broker.settings.log.snyc is not a setting of the broker"),
         ("one", ["broker.settings.listeners.ws.bind=0.0.0.0:80"], "use broker.address and broker.listeners.ws"),
         ("one", ["broker.settings.listeners.admin.tls.client_auth=required"], "probes show no certificate"),
         ("one", [*ANYBODY, "broker.auth.aclKey=acl"], "broker.auth.aclKey is set without broker.auth.existingSecret"),
@@ -271,6 +281,7 @@ def test_a_value_that_the_chart_does_not_know_is_refused_by_name(program: Path, 
         ("jobs", ["jobs.claim.existingClaim="], "jobs.claim.existingClaim is empty"),
         ("jobs", ["jobs.storage=/tmp/tables"], "not below jobs.claim.mountPath"),
         ("jobs", ["jobs.settings.servers=null"], "jobs.settings.servers is empty"),
+        ("jobs", ["jobs.settings.telemetry.triger=1s"], "jobs.settings.telemetry.triger is not a setting of the jobs"),
         ("jobs", ["jobs.access.user="], "jobs.access.user is empty"),
         ("jobs", ['jobs.groups.more={"run": ["actions"]}'], "actions is in control and in more"),
         ("jobs", [f"jobs.groups.{group}.enabled=false" for group in ("telemetry", "control", "tables")], "no group"),

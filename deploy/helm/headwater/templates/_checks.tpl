@@ -32,6 +32,8 @@
 {{- fail (printf "broker.settings.%s is set: the chart decides it; use the values broker.persistence and cluster" $key) -}}
 {{- end -}}
 {{- end -}}
+{{- $schema := .Files.Get "files/broker.schema.json" | fromJson -}}
+{{- include "headwater.checks.settings" (list $schema.properties $broker.settings "broker.settings") -}}
 {{- $auth := default dict (get $broker.settings "auth") -}}
 {{- $token := default dict (get $auth "token") -}}
 {{- $certificate := default dict (get $auth "certificate") -}}
@@ -136,6 +138,8 @@
 {{- fail (printf "jobs.storage is %s, which is not below jobs.claim.mountPath, %s: it would go with its pod" $jobs.storage $jobs.claim.mountPath) -}}
 {{- end -}}
 {{- end -}}
+{{- $defaults := .Files.Get "files/pipelines.yaml" | fromYaml -}}
+{{- include "headwater.checks.jobSettings" (list $defaults $jobs.settings "jobs.settings") -}}
 {{- if not (or .Values.broker.enabled (get $jobs.settings "servers") (get $jobs.settings "brokers")) -}}
 {{- fail "jobs.settings.servers is empty: without brokers in this release, name the Flight addresses of yours" -}}
 {{- end -}}
@@ -158,5 +162,36 @@
 {{- end -}}
 {{- if not $seen -}}
 {{- fail "jobs.groups: no group is enabled, so there is no job to run" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A key that the program does not know would end it at its start: it is refused here. conf/broker.schema.json has the
+keys of the broker; call with (list PROPERTIES SETTINGS PATH). */}}
+{{- define "headwater.checks.settings" -}}
+{{- $properties := index . 0 -}}
+{{- $path := index . 2 -}}
+{{- range $key, $value := index . 1 -}}
+{{- $known := get $properties $key -}}
+{{- if not (hasKey $properties $key) -}}
+{{- fail (printf "%s.%s is not a setting of the broker: docs/reference/settings.md lists them" $path $key) -}}
+{{- else if and (kindIs "map" $value) (hasKey $known "properties") -}}
+{{- include "headwater.checks.settings" (list $known.properties $value (printf "%s.%s" $path $key)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The same for jobs: conf/pipelines.yaml has all keys with their defaults, and an empty map stands for any. */}}
+{{- define "headwater.checks.jobSettings" -}}
+{{- $defaults := index . 0 -}}
+{{- $path := index . 2 -}}
+{{- range $key, $value := index . 1 -}}
+{{- $default := get $defaults $key -}}
+{{- if not (hasKey $defaults $key) -}}
+{{- fail (printf "%s.%s is not a setting of the jobs: docs/reference/job-settings.md lists them" $path $key) -}}
+{{- else if and (kindIs "map" $value) (kindIs "map" $default) -}}
+{{- if $default -}}
+{{- include "headwater.checks.jobSettings" (list $default $value (printf "%s.%s" $path $key)) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
