@@ -10,6 +10,7 @@ The site loads nothing from other hosts, and its pages can be opened from a disk
 
 from __future__ import annotations
 
+import posixpath
 import re
 import tomllib
 from pathlib import Path
@@ -30,6 +31,9 @@ exclude_patterns = [".*", "broker_edge", "dist", "data", "notebooks", "tests", "
 myst_heading_anchors = 6
 # An address with a scheme is a plain link; nothing else is.
 myst_url_schemes = ["http", "https", "mailto"]
+
+# Quotes and dashes stay as they are written.
+smartquotes = False
 
 html_theme = "furo"
 html_title = f"headwater {release}"
@@ -85,18 +89,19 @@ def _without_folder(root: Path, here: Path, link: re.Match[str]) -> str:
 
 
 def _navigation(index: str, others: list[str]) -> str:
-    """A list of pages for each heading of the index, in its order, and one of those that are outside of docs/."""
+    """A list of pages for each heading of the index, in its order, and one of the others outside of docs/."""
     sections = _HEADING.split(index)
     seen: set[str] = set()
     written = ""
     for caption, text in zip(["", *sections[1::2]], sections[0::2], strict=True):
-        links = [Path("docs", link) for link in _LINK.findall(text)]
         # The head of the index links to the same pages as its sections.
-        pages = [] if not caption else [str(link.with_suffix("")) for link in links if ".." not in link.parts]
-        fresh = [page for page in dict.fromkeys(pages) if page not in seen]
+        links = _LINK.findall(text) if caption else []
+        pages = dict.fromkeys(posixpath.normpath(f"docs/{link}").removesuffix(".md") for link in links)
+        fresh = [page for page in pages if page not in seen]
         seen.update(fresh)
         written += _toctree(caption, fresh) if fresh else ""
-    return written + (_toctree("Repository", others) if others else "")
+    left = [page for page in others if page not in seen]
+    return written + (_toctree("Repository", left) if left else "")
 
 
 def _toctree(caption: str, pages: list[str]) -> str:
