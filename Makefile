@@ -21,6 +21,8 @@ BIN     := $(CORE)/target/$(PROFILE)/headwaterd
 # gives the dependencies other features, and builds them again.
 RUST    := --manifest-path $(CORE)/Cargo.toml --profile $(PROFILE) --workspace --features $(PYTHON_FEATURES)
 ARGS    ?=
+# What is packaged: the release, unless another profile or file is asked for.
+PACKAGED = $(if $(filter command% environment%,$(origin PROFILE) $(origin BIN)),$(BIN),$(CORE)/target/release/headwaterd)
 # Of pytest: most of the time a test waits for a disk, a process or a clock, so that three share two cores well.
 WORKERS ?= 3
 
@@ -298,6 +300,22 @@ $(CACHE)/zig/.stamp: supply/zig.lock | $(VENV)/.stamp
 .PHONY: wheels
 wheels: prerequisites $(CACHE)/zig/.stamp ## wheels for x86-64 and ARM, glibc and musl, in dist/; a target that Rust lacks here is skipped by name
 	@$(PY) -m supply.wheels --zig $(CACHE)/zig/ziglang/zig $(ARGS)
+
+.PHONY: packages
+packages: $(VENV)/.stamp ## headwaterd as .deb and .rpm, in dist/ (PROFILE=quick, or BIN=FILE: another binary than that of make release)
+	@$(PY) -m supply.packages --binary $(PACKAGED) $(ARGS)
+
+# Static, because nothing else is in the image; beside the other builds, with which it shares no crate.
+STATIC := $(shell uname -m)-unknown-linux-gnu
+.PHONY: image
+image: prerequisites $(VENV)/.stamp ## headwaterd as an OCI image from scratch, in dist/ (BIN=FILE: a binary that is there, with its libraries)
+ifeq ($(origin BIN),command line)
+	@$(PY) -m supply.image --binary $(BIN) $(ARGS)
+else
+	RUSTFLAGS='-C target-feature=+crt-static' $(CARGO) build --manifest-path $(CORE)/Cargo.toml --release --bin headwaterd \
+	  --target $(STATIC) --target-dir $(CACHE)/image
+	@$(PY) -m supply.image --binary $(CACHE)/image/$(STATIC)/release/headwaterd $(ARGS)
+endif
 
 .PHONY: clean
 clean: ## remove what the build made (keeps the jars)

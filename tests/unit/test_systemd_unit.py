@@ -50,7 +50,7 @@ def test_the_unit_is_hardened(line: str) -> None:
 def test_systemd_understands_the_unit(analyze: str, tmp_path: Path) -> None:
     unit = tmp_path / UNIT.name
     # The tool wants the program to exist.
-    unit.write_text(UNIT.read_text().replace("/usr/local/bin/headwaterd", "/bin/true"))
+    unit.write_text(UNIT.read_text().replace("/usr/bin/headwaterd", "/bin/true"))
     done = subprocess.run([analyze, "verify", unit], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
