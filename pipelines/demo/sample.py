@@ -185,7 +185,7 @@ def _settings(layout: Layout, server: str, key: SigningKey) -> Path:
             "checkpoint": checkpoint["silver"],
             "schemas": str(layout.root / "schemas"),
             "rules": str(layout.root / "quality"),
-            "trigger": "2 seconds",
+            "trigger": "3 seconds",
         },
         "gaps": {"every_s": 5},
         "quality": {"every_s": 10},

@@ -79,9 +79,9 @@ def stored_readings(fleet: Fleet, *, silent: str) -> list[Stored]:
 def _day(number: int, midnight: datetime) -> Iterator[bytes]:
     series = hourly_temperatures()
     for slot in range(24 * _PER_HOUR):
-        # From the middle of July, and for each device another day.
+        # For each device another day between May and July: the lines of a site are apart.
         hour, part = divmod(slot, _PER_HOUR)
-        first = (196 + number) * 24 + hour
+        first = (120 + 20 * (number % len(_PLACES)) + number) * 24 + hour
         celsius = series[first] + (series[first + 1] - series[first]) * part / _PER_HOUR
         at_us = int((midnight + slot * EVERY).timestamp()) * 1_000_000
         yield _payload(at_us, slot + 1, _reported(number, slot, round(celsius, 2)))
