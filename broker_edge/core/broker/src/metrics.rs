@@ -5,7 +5,7 @@
 //! a loop adds once per turn, not once per record.
 //!
 //! A new counter of the loop: a field in `MqttMetrics` (with labels: `detail`), its name in
-//! `engine/observe/turn_metrics`, a row in `docs/operating.md`, and `make docs`. A test finds one that is not
+//! `engine/observe/turn_metrics`, a row in `docs/operating.md`, and `make reference`. A test finds one that is not
 //! documented.
 
 /// Declares a struct of metrics by the prefixes of their names, each with its name and its help, and `also` with an old

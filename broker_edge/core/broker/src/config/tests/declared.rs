@@ -57,7 +57,7 @@ fn assert_kept(name: &str, text: &str) {
     }
     assert!(
         conf(name) == text,
-        "conf/{name} is not what the declarations say: run `make docs` and commit the file"
+        "conf/{name} is not what the declarations say: run `make reference` and commit the file"
     );
 }
 
