@@ -2,8 +2,7 @@
 
     python -m supply.image --binary FILE [--to dist/headwaterd-image.tar]
 
-The archive has the layout of the OCI image specification: `podman load`, `skopeo copy oci-archive:…` and `docker load`
-read it. The image has the program, its user and its folders: no shell, no other program. A static binary is taken as it
+The archive has the layout of the OCI image specification, which `podman load` and `skopeo copy oci-archive:…` read. The image has the program, its user and its folders: no shell, no other program. A static binary is taken as it
 is; the libraries of another one are copied from this machine. The same binary makes the same bytes.
 """
 
