@@ -2,8 +2,9 @@
 
     python -m supply.image --binary FILE [--to dist/headwaterd-image.tar]
 
-The archive has the layout of the OCI image specification, which `podman load` and `skopeo copy oci-archive:…` read. The image has the program, its user and its folders: no shell, no other program. A static binary is taken as it
-is; the libraries of another one are copied from this machine. The same binary makes the same bytes.
+The archive has the layout of the OCI image specification, which `podman load` and `skopeo copy oci-archive:…` read. The
+image has the program, its user and its folders: no shell, no other program. A static binary is taken as it is; the
+libraries of another one are copied from this machine. The same binary makes the same bytes.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def libraries(binary: Path) -> dict[str, Path]:
 def entries(binary: Path) -> Iterator[Entry]:
     """What is in the image, folders before what they hold."""
     linked = {} if inspect(binary).glibc is None or _is_static(binary) else libraries(binary)
-    files = {f"{path.lstrip('/')}": source.read_bytes() for path, source in linked.items()}
+    files = {path.lstrip("/"): source.read_bytes() for path, source in linked.items()}
     with tempfile.TemporaryDirectory() as folder:
         strip(binary, Path(folder) / "headwaterd")
         files["usr/bin/headwaterd"] = (Path(folder) / "headwaterd").read_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from support.overlay import Machine, environment, machine
 from support.programs import headwaterd, program, run
 
 from supply.image import CONF, UID, build, libraries
-from supply.packages import PackageError, project_version
+from supply.packages import ROOT, PackageError, project_version
 
 EPOCH = "1795000000"
 
@@ -121,6 +122,13 @@ def test_a_static_binary_is_taken_alone(tmp_path: Path) -> None:
 def test_the_same_binary_makes_the_same_image(image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", EPOCH)
     assert build(Path(headwaterd()), tmp_path / "again.tar").read_bytes() == image.read_bytes()
+
+
+def test_every_image_and_the_chart_have_the_same_user() -> None:
+    deploy = ROOT / "deploy"
+    assert f"\nUSER {UID}\n" in (deploy / "Dockerfile").read_text()
+    users = re.findall(r"runAsUser: (\d+)", (deploy / "helm" / "headwater" / "values.yaml").read_text())
+    assert set(users) == {str(UID)}
 
 
 def test_a_program_whose_libraries_are_not_here_is_refused(tmp_path: Path) -> None:
