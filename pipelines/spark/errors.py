@@ -45,7 +45,13 @@ def spark_sentence(error: BaseException) -> str:
         return type(error).__name__
     if not lines[0].startswith("An error occurred while calling"):
         return lines[0]
-    thrown = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])
+    at = next((number for number, line in enumerate(lines) if line.startswith(": ")), 0)
+    thrown = lines[at].removeprefix(": ")
+    for line in lines[at + 1 :]:
+        # What a worker of Python says stands in the lines below.
+        if not thrown.endswith(":") or line.startswith("at "):
+            break
+        thrown = f"{thrown} {line}"
     found = _THROWN.match(thrown)
     return thrown if found is None else f"{found[2]} ({found[1]})"
 

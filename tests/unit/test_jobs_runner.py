@@ -419,6 +419,12 @@ def test_what_fails_while_nobody_has_stopped_it_is_an_error() -> None:
             "An error occurred while calling z:a.b.\n: org.apache.spark.SparkException: [X] Job aborted.\n\tat a",
             "[X] Job aborted. (SparkException)",
         ),
+        (
+            "An error occurred while calling o1.a.\n: org.apache.spark.SparkException: \nError from python worker:\n"
+            "  [Errno 13] Permission denied\n\tat a",
+            "Error from python worker: [Errno 13] Permission denied (SparkException)",
+        ),
+        ("An error occurred while calling o1.a.\n: a.b.NullError:\n\tat a.b(c)", "a.b.NullError:"),
         ("An error occurred while calling o1.a.\n: odd\n", "odd"),
         ("An error occurred while calling o1.a. Trace:", "An error occurred while calling o1.a. Trace:"),
         ("[TABLE_OR_VIEW_NOT_FOUND] The table `x` cannot be found.\n\nJVM stacktrace:\norg", None),
