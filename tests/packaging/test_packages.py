@@ -55,12 +55,16 @@ def install(box: Machine, package: str = "headwaterd.deb") -> str:
 
 
 def with_systemd(box: Machine) -> None:
-    """A system that looks as if systemd ran, with a `systemctl` that writes down what it is told."""
+    """A system that looks as if systemd ran. Its `systemctl` writes down what it is told, and carries out what needs no
+    systemd: enabling and disabling.
+    """
     (box.lent / "systemctl").write_text(
-        '#!/bin/sh\necho "$@" >>/run/lent/told\ncase "$*" in *is-enabled*) echo enabled ;; esac\n'
+        '#!/bin/sh\necho "$@" >>/run/lent/told\ncase "$*" in\n*enable*|*disable*|*preset*|*is-enabled*) '
+        'SYSTEMD_OFFLINE=1 exec /opt/real/systemctl $(echo "$@" | sed s/--now//) ;;\nesac\n'
     )
     box.shell(
-        "mkdir -p /run/systemd/system && rm -f /usr/bin/systemctl && install /run/lent/systemctl /usr/bin/systemctl"
+        "mkdir -p /run/systemd/system /opt/real && mv /usr/bin/systemctl /opt/real/ && "
+        "install /run/lent/systemctl /usr/bin/systemctl"
     )
 
 
