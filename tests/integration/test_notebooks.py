@@ -50,9 +50,8 @@ class Made:
         return Tables(str(Layout(self.folder).tables))
 
     def count(self, query: str) -> int:
-        row = self.tables.duckdb().sql(query).fetchone()
-        assert row is not None
-        return int(row[0])
+        ((found,),) = self.tables.duckdb().sql(query).fetchall()
+        return int(found)
 
 
 @pytest.fixture(scope="module")
