@@ -36,6 +36,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "notebooks": {
         "vega_datasets": "vega-datasets",
         "duckdb": "duckdb",
+        "polars": "polars",
         "matplotlib": "matplotlib",
         "nbclient": "nbclient",
         "ipykernel": "ipykernel",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from broker_edge.admin import Admin
-from broker_edge.errors import ConnectError, HeadwaterError
+from broker_edge.errors import ConnectError, HeadwaterError, MissingExtraError
 from broker_edge.scrape import Scrape
 
 State = Literal["ok", "warn", "absent", "failed"]
@@ -49,6 +49,8 @@ class Check:
 def checked(name: str, look: Callable[[], str]) -> Check:
     try:
         return Check(name, "ok", look())
+    except MissingExtraError as error:
+        return Check(name, "absent", str(error))
     except Exception as error:
         return Check(name, "failed", str(error).partition("\n")[0])
 

@@ -46,6 +46,7 @@ _EXIT_CODES = {
     "RefusedError": EXIT_REFUSED,
     "OptionError": EXIT_SETTINGS,
     "SettingsError": EXIT_SETTINGS,
+    "MissingExtraError": EXIT_SETTINGS,
     "ConfigError": EXIT_SETTINGS,
 }
 

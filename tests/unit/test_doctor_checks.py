@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from broker_edge.errors import MissingExtraError
 from headwater_cli import _checks
-from headwater_cli._checks import Check, certificates, clock, file_system_of, of_broker, of_folder
+from headwater_cli._checks import Check, certificates, checked, clock, file_system_of, of_broker, of_folder
 from headwater_cli.doctor import changes
 
 MOUNTS = r"""/dev/root / ext4 rw 0 0
@@ -129,6 +130,13 @@ def test_a_clock_that_nothing_keeps_right_is_a_warning(
 
 def test_the_kernel_says_something_of_its_clock() -> None:
     assert clock().state in ("ok", "warn")
+
+
+def test_what_lacks_an_extra_is_absent_and_no_failure() -> None:
+    def look() -> str:
+        raise MissingExtraError("the Flight client needs pyarrow")
+
+    assert checked("flight", look) == Check("flight", "absent", "the Flight client needs pyarrow")
 
 
 def test_addresses_without_tls_have_no_certificates() -> None:
