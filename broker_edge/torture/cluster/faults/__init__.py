@@ -1,6 +1,7 @@
 """What can happen to a cluster, by name. Each module is one kind; `docs/torture.md` lists them.
 
-A new one needs a line in `_ALL`, a row in `docs/torture.md`, and `make reference`, because the command line lists the names.
+A new one needs a line in `_ALL`, a row in `docs/torture.md`, and `make reference`, because the command line lists the
+names.
 """
 
 from __future__ import annotations
