@@ -22,7 +22,8 @@ BIN     := $(CORE)/target/$(PROFILE)/headwaterd
 RUST    := --manifest-path $(CORE)/Cargo.toml --profile $(PROFILE) --workspace --features $(PYTHON_FEATURES)
 ARGS    ?=
 # What is packaged: the release, unless another profile or file is asked for.
-PACKAGED = $(if $(filter command% environment%,$(origin PROFILE) $(origin BIN)),$(BIN),$(CORE)/target/release/headwaterd)
+IS_NAMED = $(filter command% environment%,$(origin PROFILE) $(origin BIN))
+PACKAGED = $(if $(IS_NAMED),$(BIN),$(CORE)/target/release/headwaterd)
 # Of pytest: most of the time a test waits for a disk, a process or a clock, so that three share two cores well.
 WORKERS ?= 3
 
@@ -302,7 +303,7 @@ wheels: prerequisites $(CACHE)/zig/.stamp ## wheels for x86-64 and ARM, glibc an
 	@$(PY) -m supply.wheels --zig $(CACHE)/zig/ziglang/zig $(ARGS)
 
 .PHONY: packages
-packages: $(VENV)/.stamp ## headwaterd as .deb and .rpm, in dist/ (PROFILE=quick, or BIN=FILE: another binary than that of make release)
+packages: $(VENV)/.stamp $(if $(IS_NAMED),,release) ## headwaterd as .deb and .rpm, in dist/ (PROFILE=quick, or BIN=FILE: another binary than that of make release)
 	@$(PY) -m supply.packages --binary $(PACKAGED) $(ARGS)
 
 # Static, because nothing else is in the image; beside the other builds, with which it shares no crate.
