@@ -175,6 +175,7 @@ test-long: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp $(CACHE)/docs/.stam
 	HEADWATER_RACES=1000 $(PY) -m pytest tests/integration/test_store.py
 	HEADWATER_ENDINGS=5000 $(PY) -m pytest -s tests/integration/test_fleet_endings.py
 	HEADWATER_LONG_DOCS=1 $(PY) -m pytest tests/integration/test_docs_pages.py -k tutorial
+	HEADWATER_LONG_NOTEBOOKS=1 $(PY) -m pytest tests/integration/test_notebooks.py -k runs_as_it_is
 	tests/packaging/fresh_machine
 	.ci/targets
 

@@ -38,6 +38,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CELL_S = 800
 OWN_DATA = ("01_quickstart", "02_replay", "03_ota")
+# The first of them runs a whole demo, which test_demo.py does each time: `make test-long` runs it as a notebook.
+EXECUTED = OWN_DATA if os.environ.get("HEADWATER_LONG_NOTEBOOKS") else OWN_DATA[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def test_there_are_notebooks() -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", OWN_DATA)
+@pytest.mark.parametrize("name", EXECUTED)
 def test_a_notebook_with_its_own_data_runs_as_it_is(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _fast_start(monkeypatch)
     for variable in ("QUICKSTART_FOLDER", "REPLAY_FOLDER", "OTA_FOLDER"):
