@@ -79,6 +79,7 @@ $(CACHE)/faults.stamp: $(CACHE)/native.stamp
 $(JARS)/.stamp: $(VENV)/.stamp | java
 	@echo "== Delta jars into $(JARS)" >&2
 	@$(PY) -m pipelines.spark.jars --to $(JARS)
+	@$(PY) -m pipelines.spark.class_archive --to $(JARS)
 	@touch $@
 
 # The S3 server of the tests; a demo needs no Go. What Go keeps for a next build stays in the project, and goes.

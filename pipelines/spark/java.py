@@ -7,6 +7,7 @@ puts one when the machine has none (supply/jdk.py). It never installs or downloa
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import os
@@ -20,6 +21,10 @@ from pathlib import Path
 from broker_edge.errors import SetupError
 
 log = logging.getLogger(__name__)
+
+SHORT_RUN_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+"""For a JVM that lives for minutes: the optimizing compiler and a parallel collector do not pay off. The size is the
+usual one; a JVM with a single compiler takes a fifth of it, throws out what it has compiled and compiles it again."""
 
 JAVA_VERSION_MIN = 17
 """Spark 4 needs Java 17 or newer."""
@@ -106,12 +111,25 @@ def _new_enough(java: Path) -> Path:
     return java
 
 
-def _major_version(java: Path) -> int:
+def java_words(java: Path) -> str:
+    """What `java -version` says. Raises `SetupError` if it does not start."""
     try:
-        answer = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False)
+        # An update of Java may leave the program itself as it was; within one process that does not matter.
+        return _words(str(java), java.stat().st_mtime_ns)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SetupError(f"{java} does not start ({error}): install Java 17 and point JAVA_HOME at it") from error
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
+
+
+@functools.cache
+def _words(java: str, _changed_ns: int) -> str:
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    lines = (answer.stderr + answer.stdout).splitlines()
+    # It repeats JAVA_TOOL_OPTIONS, which are none of its version.
+    return "\n".join(line for line in lines if not line.startswith("Picked up "))
+
+
+def _major_version(java: Path) -> int:
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', java_words(java))
     if match is None:
         raise SetupError(f"{java} does not report its version: install Java 17 and point JAVA_HOME at it")
     major = int(match.group(1))

@@ -23,10 +23,10 @@ with needed("a Spark session"):
     from pyspark.sql import SparkSession
 
 from pipelines.settings import SparkSettings
-from pipelines.spark import worker_daemon
+from pipelines.spark import class_archive, worker_daemon
 from pipelines.spark.decision import Decider, Decision, Surroundings, decide, read_defaults
 from pipelines.spark.jars import delta_jars
-from pipelines.spark.java import require_java
+from pipelines.spark.java import SHORT_RUN_JVM, require_java
 from pipelines.spark.needs import CATALOG, CATALOG_CONF, EXTENSION, EXTENSION_CONF, require_delta
 from pipelines.spark.pack import ARCHIVE, NAME, PYTHON
 from pipelines.spark.worker_python import is_local_python, worker_python
@@ -37,13 +37,12 @@ log = logging.getLogger(__name__)
 DEFAULT_CORES = "local[2,4]"
 """Two task slots, four attempts per task: a restart of the broker must not end a query."""
 
+_DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _STACK = "-Xss16m"
 """`query.stop()` inside a Python foreachBatch overflows the default stack of the stream thread."""
 _JAVA_OPTIONS = f"{_STACK} -Duser.timezone=UTC"
 
-SHORT_RUN: Mapping[str, str] = {
-    "spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-}
+SHORT_RUN: Mapping[str, str] = {_DRIVER_OPTIONS: f"{_JAVA_OPTIONS} {SHORT_RUN_JVM}"}
 """For `config`, if a session lives for minutes and reads little: half the CPU until the first batch, because such a
 session is too short to profit from the optimizing compiler. Bad for throughput."""
 
@@ -188,7 +187,7 @@ def cluster_conf(
     """The settings to add to a session on a cluster: those that nobody has made (`said`)."""
     mine = dict(TRAVELS)
     if starts_jvm:
-        mine["spark.driver.extraJavaOptions"] = _STACK
+        mine[_DRIVER_OPTIONS] = _STACK
         mine["spark.driver.memory"] = settings.driver_memory
         if settings.packages:
             mine["spark.jars.packages"] = ",".join(settings.packages)
@@ -245,6 +244,8 @@ def _local(
     jars = delta_jars(jars_folder)
     _let_workers_import_us()
     chosen = _local_conf(jars, settings) | dict(wanted)
+    archive = class_archive.options(jars[0].parent)
+    chosen[_DRIVER_OPTIONS] = f"{chosen[_DRIVER_OPTIONS]} {archive}".rstrip()
     builder = SparkSession.builder.master(decision.master).appName(app_name)
     for key, value in chosen.items():
         builder = builder.config(key, value)
@@ -261,7 +262,7 @@ def _local_conf(jars: list[Path], settings: SparkSettings) -> dict[str, str]:
         # The number of tasks with which Delta's VACUUM lists files: the default, 10,000, takes a minute per table on
         # two busy cores.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
-        "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+        _DRIVER_OPTIONS: _JAVA_OPTIONS,
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

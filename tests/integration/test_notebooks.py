@@ -33,6 +33,7 @@ from pipelines.demo.notebook_place import open_place, remove_sample
 from pipelines.demo.sample import DONE, ROLLOUTS, Sample, SampleError, make_sample
 from pipelines.demo.stored_day import Fleet
 from pipelines.spark.jars import default_folder
+from pipelines.spark.java import SHORT_RUN_JVM
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -71,7 +72,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 
 def _fast_start(patch: pytest.MonkeyPatch) -> None:
     # For jobs that run for seconds, the optimizing compiler costs more than it saves.
-    patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    patch.setenv("JAVA_TOOL_OPTIONS", SHORT_RUN_JVM)
     patch.setenv("HEADWATER_JARS", str(default_folder()))
     patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
 

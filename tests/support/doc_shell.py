@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from pipelines.spark.java import SHORT_RUN_JVM
 from support.doc_blocks import ROOT, Block, read
 from support.ports import free_port
 from support.programs import clean_environment, headwaterd, program
@@ -144,7 +145,7 @@ class DocShell:
                 "PATH": f"{own}:{os.environ.get('PATH', '')}",
                 "PYTHONUNBUFFERED": "1",
                 # Jobs that run for seconds: what the optimising compiler costs, they never earn back.
-                "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+                "JAVA_TOOL_OPTIONS": SHORT_RUN_JVM,
                 "HEADWATER_JARS": os.environ.get("HEADWATER_JARS", str(ROOT / ".cache/jars")),
                 "HEADWATER_LISTENERS__MQTT__BIND": mqtt,
                 "HEADWATER_LISTENERS__FLIGHT__BIND": flight,

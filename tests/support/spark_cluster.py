@@ -20,6 +20,7 @@ import pyspark
 
 from broker_edge.torture.waiting import wait_until
 from pipelines.spark.jars import default_folder, delta_jars, s3a_jars
+from pipelines.spark.java import SHORT_RUN_JVM
 from pipelines.spark.pack import JOB, PYTHON, pack
 from support.doc_blocks import blocks
 from support.netns_nodes import Network, Node
@@ -255,7 +256,7 @@ class Cluster:
             "SPARK_LOCAL_IP": node.address,
             "SPARK_LOCAL_HOSTNAME": node.address,
             "SPARK_DAEMON_MEMORY": f"{_DAEMON_MB}m",
-            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "JAVA_TOOL_OPTIONS": SHORT_RUN_JVM,
             "JAVA_HOME": str(Path(program("java", "openjdk-17-jre-headless")).resolve().parents[1]),
         }
         if _OWN_PYTHON is not None:

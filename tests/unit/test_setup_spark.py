@@ -10,7 +10,7 @@ import pytest
 
 from broker_edge.errors import MissingExtraError, SetupError
 from headwater_cli import main
-from pipelines.spark import jars
+from pipelines.spark import class_archive, jars
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, site: Path) -> None:
@@ -34,6 +34,9 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(jars, "_resolve", resolve)
     monkeypatch.setattr(jars, "check_digests", lambda files: None)
+    monkeypatch.setattr(
+        class_archive, "record", lambda folder: bool(class_archive.archive_path(folder).write_bytes(b"1"))
+    )
     return asked
 
 
@@ -66,11 +69,12 @@ def test_a_session_finds_what_was_fetched(
     folder = tmp_path / "cache/headwater/jars" / jars.DELTA_VERSION
     assert f"delta jars\tfetched\t{len(jars.JAR_NAMES)} in {folder}" in out
     assert f"fetching {len(jars.JAR_NAMES)} Delta jars into {folder}" in err
+    assert "classes\twritten\t" in out
     assert [path.parent for path in jars.delta_jars()] == [folder] * len(jars.JAR_NAMES)
     assert main(["setup", "spark", "--json"]) == 0
     out, err = capsys.readouterr()
     steps = {step["step"]: step["state"] for step in json.loads(out)["steps"]}
-    assert (steps, err) == ({"pyspark": "ok", "java": "ok", "delta jars": "ok"}, "")
+    assert (steps, err) == ({"pyspark": "ok", "java": "ok", "delta jars": "ok", "classes": "ok"}, "")
     assert resolved == [f"{jars.DELTA_PACKAGE} None"], "the second run fetches nothing"
 
 
