@@ -148,8 +148,17 @@ faults-build: prerequisites $(CACHE)/faults.stamp ## the broker that can be told
 torture: build faults-build ## inject faults into a broker and check what was acknowledged (ARGS='--cycles 1000 --faults kill,power')
 	@$(VENV)/bin/headwater torture $(ARGS)
 
+# Side by side, as in `setup`.
+.PHONY: test-setup
+test-setup: prerequisites
+	@$(MAKE) --no-print-directory --jobs=3 parts test-parts
+
+.PHONY: test-parts
+test-parts: $(CACHE)/faults.stamp $(CACHE)/tools/.stamp $(CACHE)/docs/.stamp $(CACHE)/versitygw $(CACHE)/jars-s3a $(CACHE)/helm
+	@:
+
 .PHONY: test
-test: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp $(CACHE)/docs/.stamp store-server helm ## format, lints, types and every test
+test: test-setup ## format, lints, types and every test
 	@# The tests in Python wait for most of their time: the tests of the crates are compiled and run beside them.
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line lint-and-test-rust pytest
 
@@ -161,7 +170,7 @@ lint-and-test-rust:
 	@$(MAKE) --no-print-directory test-rust
 
 .PHONY: test-long
-test-long: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp $(CACHE)/docs/.stamp store-server helm ## long kill loops, models and fuzzing; then every target here on a fresh clone
+test-long: test-setup ## long kill loops, models and fuzzing; then every target here on a fresh clone
 	HEADWATER_MODEL_CASES=5000 HEADWATER_CRASH_STRIDE=1 $(CARGO) test --quiet $(RUST) --test it -- model:: crash_points::
 	HEADWATER_FUZZ_SECONDS=300 $(CARGO) test --quiet $(RUST) --test fuzz
 	@$(MAKE) --no-print-directory fuzz-machine ARGS='--executions 10000000'
@@ -205,7 +214,7 @@ test-rust: ## the tests of the crates
 	$(CARGO) test --quiet $(RUST)
 
 .PHONY: test-python
-test-python: setup $(CACHE)/faults.stamp $(CACHE)/tools/.stamp $(CACHE)/docs/.stamp store-server helm ## pytest (ARGS='-k name')
+test-python: test-setup ## pytest (ARGS='-k name')
 	@$(MAKE) --no-print-directory pytest
 
 .PHONY: pytest
