@@ -1,6 +1,6 @@
 """`headwater doctor --bundle`: one file with what a report of a problem needs, and no secret.
 
-Of the settings it has what the broker prints of them, where secrets are references; of the broker its status, metrics
+Of the settings it has what the broker says of them, where secrets are references; of the broker its status, metrics
 and, in a cluster, its report. Payloads, topics, client ids and addresses of clients are in none of them.
 """
 
@@ -49,6 +49,7 @@ def write_bundle(
         "checks.json": lambda: _json([asdict(check) for check in checks]),
         "status.json": lambda: _json(broker.ask("GET", "/api/v1/status")),
         "metrics.txt": broker.metrics,
+        "settings.json": lambda: _json(broker.ask("GET", "/api/v1/settings")),
         "cluster.json": lambda: _json(broker.ask("GET", "/api/v1/cluster")),
     }
     if config is not None or settings:
@@ -60,7 +61,7 @@ def write_bundle(
                 try:
                     text = make()
                 except NotFoundError:
-                    continue  # A broker alone has no report of a cluster.
+                    continue  # A broker alone has no report of a cluster, one of an earlier version no settings.
                 except HeadwaterError as error:
                     # A broker that does not answer is why somebody writes a report.
                     missing.append(name)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from broker_edge.admin import Admin
-from broker_edge.errors import ConnectError, HeadwaterError, MissingExtraError
+from broker_edge.errors import ConnectError, HeadwaterError, MissingExtraError, NotFoundError
 from broker_edge.scrape import Scrape
+from headwater_cli._settings import checked_settings
 
 State = Literal["ok", "warn", "absent", "failed"]
 
@@ -29,6 +31,7 @@ _TIMEX_BYTES = 512
 _UNSYNCHRONISED = 5
 """TIME_ERROR of adjtimex(2)."""
 _BEHIND_NAMED = 5
+_DIFFER_NAMED = 5
 _STATES: Mapping[str, State] = {"ok": "ok", "warn": "warn", "fail": "failed"}
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "fuse.sshfs", "fuse.s3fs")
 """File systems over a network: a sync is a promise of another machine (docs/format.md)."""
@@ -77,6 +80,37 @@ def of_broker(address: str, version: str, *, is_named: bool) -> list[Check]:
         _groups(status),
         _descriptors(scrape),
     ]
+
+
+def of_settings(address: str, config: Path | None, settings: Sequence[str]) -> Check:
+    """Whether the broker at this admin address runs with what the file and the pairs of --set say now."""
+    wanted = _flat(json.loads(checked_settings(config, settings)))
+    try:
+        running = _flat(Admin(address, timeout_s=_ANSWER_S).ask("GET", "/api/v1/settings"))
+    except NotFoundError:
+        return Check("settings", "absent", f"the broker at {address} is of a version that does not say its settings")
+    source = config or "--set"
+    differ = [key for key in sorted(wanted.keys() | running.keys()) if wanted.get(key) != running.get(key)]
+    if not differ:
+        return Check("settings", "ok", f"the broker runs with those of {source}")
+    said = "; ".join(
+        f"{key} is {_word(wanted.get(key))} in {source} and {_word(running.get(key))} in the broker"
+        for key in differ[:_DIFFER_NAMED]
+    )
+    more = f"; {len(differ) - _DIFFER_NAMED} more differ" if len(differ) > _DIFFER_NAMED else ""
+    return Check("settings", "warn", f"{said}{more}: it takes changes at its next start")
+
+
+def _flat(settings: Mapping[str, Any], section: str = "") -> dict[str, Any]:
+    """Values by path, such as `log.disk.budget`."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= _flat(value, f"{section}{name}.") if isinstance(value, dict) else {f"{section}{name}": value}
+    return found
+
+
+def _word(value: Any) -> str:
+    return "not set" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _versions(address: str, broker: str, command: str) -> Check:

@@ -20,8 +20,9 @@ import typer
 
 from broker_edge.admin import DEFAULT_ADMIN
 from broker_edge.credentials import Credentials
+from broker_edge.errors import HeadwaterError
 from broker_edge.native import native
-from headwater_cli._checks import Check, certificates, checked, clock, of_broker, of_folder
+from headwater_cli._checks import Check, certificates, checked, clock, of_broker, of_folder, of_settings
 from headwater_cli._mqtt import Mqtt
 from headwater_cli._options import DEFAULT_MQTT, DEFAULT_SERVER, JsonOption, MqttOption, ServerOption, connect
 from headwater_cli._output import put_json, put_rows, say
@@ -52,7 +53,7 @@ def doctor(
     config: Annotated[
         Path | None,
         typer.Option(
-            "--config", metavar="FILE", help="With --security or --bundle, on its box: the settings of the broker."
+            "--config", metavar="FILE", help="On its box: the settings of the broker, compared with those it runs with."
         ),
     ] = None,
     settings: Annotated[
@@ -71,8 +72,6 @@ def doctor(
 
     With an admin address that answers also what the broker says of itself: versions, partitions, disk, damage, groups.
     """
-    if (config is not None or settings) and not (security or bundle):
-        raise typer.BadParameter("--config and --set belong to --security or --bundle")
     if security and (bundle is not None or data_dir is not None or watch is not None):
         raise typer.BadParameter("--bundle, --data-dir and --watch do not go with --security")
     if bundle is not None and watch is not None:
@@ -94,6 +93,7 @@ def doctor(
             checked("mqtt", lambda: _mqtt(mqtt)),
             *certificates(mqtt, server, admin),
             *of_broker(admin, native().version(), is_named=admin != DEFAULT_ADMIN),
+            *([_settings_of(admin, config, settings or [])] if config is not None or settings else []),
             *([] if data_dir is None else of_folder(data_dir)),
         ]
 
@@ -151,6 +151,13 @@ def _spark() -> list[Check]:
         checked("java", lambda: str(java.require_java())),
         checked("delta jars", lambda: f"{len(jars.delta_jars())} in {jars.default_folder()}"),
     ]
+
+
+def _settings_of(admin: str, config: Path | None, settings: Sequence[str]) -> Check:
+    try:
+        return of_settings(admin, config, settings)
+    except HeadwaterError as error:
+        return Check("settings", "failed", str(error))
 
 
 def _flight(server: str) -> str:

@@ -68,6 +68,26 @@ def test_an_admin_that_nobody_has_named_may_be_away(start_broker: StartBroker) -
     assert (named.code, [c["name"] for c in named.documents[0]["checks"] if c["state"] == "failed"]) == (1, ["admin"])
 
 
+def test_settings_that_the_broker_does_not_run_with_are_named(start_broker: StartBroker, tmp_path: Path) -> None:
+    broker = start_broker("set", {"mqtt.max_packet_bytes": "1000000"})
+    running = Admin("http://{}:{}".format(*broker.admin)).ask("GET", "/api/v1/settings")
+    config = tmp_path / "broker.yaml"
+    config.write_text(json.dumps(running))
+
+    def settings(*words: str) -> tuple[str, str]:
+        done = doctor(broker, "--config", str(config), *words, "--json")
+        (check,) = [check for check in done.documents[0]["checks"] if check["name"] == "settings"]
+        return check["state"], check["detail"]
+
+    assert settings() == ("ok", f"the broker runs with those of {config}")
+    state, detail = settings("--set", "mqtt.max_packet_bytes=2000000", "--set", "log.disk.budget=1024MiB")
+    assert state == "warn"
+    assert f'mqtt.max_packet_bytes is "2000000" in {config} and "1000000" in the broker' in detail
+    assert f'log.disk.budget is "1GiB" in {config} and not set in the broker' in detail
+    state, detail = settings("--set", "mqtt.no_such=1")
+    assert (state, "mqtt.no_such" in detail) == ("failed", True)
+
+
 def test_a_bundle_has_what_a_report_needs_and_is_never_written_over(start_broker: StartBroker, tmp_path: Path) -> None:
     broker = start_broker()
     path, config = tmp_path / "report.tar.gz", tmp_path / "broker.yaml"
@@ -78,9 +98,10 @@ def test_a_bundle_has_what_a_report_needs_and_is_never_written_over(start_broker
         files = {entry.name: archive.extractfile(entry) for entry in archive.getmembers()}
         found = {name: file.read().decode() for name, file in files.items() if file is not None}
     assert {name.removeprefix("report/") for name in found} == {
-        *("versions.json", "checks.json", "status.json", "metrics.txt", "config.json")
+        *("versions.json", "checks.json", "status.json", "metrics.txt", "settings.json", "config.json")
     }
     assert json.loads(found["report/config.json"])["data_dir"] == "/srv/headwater"
+    assert json.loads(found["report/settings.json"])["data_dir"] == str(broker.data_dir)
     assert json.loads(found["report/status.json"])["partitions"]
     assert "headwater_build_info" in found["report/metrics.txt"]
     before = path.read_bytes()
@@ -95,7 +116,7 @@ def test_a_bundle_without_a_broker_says_what_is_missing(tmp_path: Path) -> None:
     words = ("--server", f"grpc://{away}", "--mqtt", away, "--admin", f"http://{away}", "--bundle", str(path))
     done = headwater("doctor", *words)
     assert done.code == 1
-    assert "without status.json, metrics.txt, cluster.json" in done.out
+    assert "without status.json, metrics.txt, settings.json, cluster.json" in done.out
     with tarfile.open(path) as archive:
         missing = archive.extractfile("report/status.json.missing")
         assert missing is not None
@@ -104,7 +125,6 @@ def test_a_bundle_without_a_broker_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_options_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     for words, says in (
-        (("--config", "x.yaml"), "--config and --set belong to --security or --bundle"),
         (("--security", "--bundle", str(tmp_path / "b.tar.gz")), "do not go with --security"),
         (("--security", "--data-dir", str(tmp_path)), "do not go with --security"),
     ):

@@ -26,6 +26,7 @@ use tokio::sync::watch;
 
 use crate::VERSION;
 use crate::audit::Refusals;
+use crate::config;
 use crate::metrics::{ClusterMetrics, Format, PartitionStats};
 use crate::service::connections::incoming::Incoming;
 use crate::service::office::Office;
@@ -56,6 +57,7 @@ pub fn routes(shared: &Arc<Shared>, browser: Browser) -> Router {
         .route("/metrics", get(metrics))
         .route("/api/v1/status", get(status))
         .route("/api/v1/refusals", get(refusals))
+        .route("/api/v1/settings", get(settings))
         .merge(clients::routes())
         .merge(cluster::routes())
         .merge(operate::routes())
@@ -148,6 +150,12 @@ async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Respo
 /// The refusals since the start, by caller.
 async fn refusals(State(shared): State<Arc<Shared>>) -> Json<Refusals> {
     Json(shared.metrics.audit.refusals())
+}
+
+/// The settings that the broker was started with. Secrets are in files, which these name.
+async fn settings(State(shared): State<Arc<Shared>>) -> Response {
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    (kind, config::to_json(&shared.config)).into_response()
 }
 
 async fn status(State(shared): State<Arc<Shared>>) -> Json<Value> {
