@@ -81,3 +81,12 @@ def test_the_version_of_java_is_told_from_the_options_that_it_repeats(tmp_path: 
     fake.write_text(f"#!/bin/sh\necho 'Picked up JAVA_TOOL_OPTIONS: -Xmx1g' >&2\necho '{JAVA_17}' >&2\n")
     fake.chmod(0o755)
     assert java.java_words(fake) == JAVA_17
+
+
+@pytest.mark.usefixtures("version")
+def test_how_a_jvm_compiles_makes_no_other_archive(tmp_path: Path, version: dict[str, str]) -> None:
+    names = set()
+    for mode in ("mixed mode, sharing", "mixed mode, emulated-client, sharing"):
+        version["java"] = f"{JAVA_17}\nOpenJDK Runtime Environment (build 17.0.1)\nOpenJDK 64-Bit Server VM ({mode})"
+        names.add(class_archive.archive_path(tmp_path))
+    assert len(names) == 1

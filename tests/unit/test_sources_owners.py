@@ -81,10 +81,10 @@ def test_a_liar_takes_no_place_while_the_other_is_away(
         assert "which belongs to north" in caplog.text
     pair.north.up()
     fill(pair.north, 5)
-    assert len(pair.query.drain()) == 5
+    assert len(pair.query.drain_until(5)) == 5
     pair.restarted(pair.mine)
     fill(pair.south, 5)
-    assert len(pair.query.drain()) == 5
+    assert len(pair.query.drain_until(5)) == 5
     assert len(places(pair.query.rows)) == len(set(places(pair.query.rows))) == 30
 
 
