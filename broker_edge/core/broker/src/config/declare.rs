@@ -38,6 +38,24 @@ pub enum Member {
     },
 }
 
+impl Member {
+    /// Whether a file may call it `name`: by its present name or by an old one.
+    pub(super) fn answers_to(&self, name: &str) -> bool {
+        match self {
+            Member::Key(key) => key.name == name || key.renamed_from.contains(&name),
+            Member::Section { name: own, .. } => *own == name,
+        }
+    }
+
+    /// Its present name, unless it has no effect any more.
+    pub(super) fn name_in_use(&self) -> Option<&'static str> {
+        match self {
+            Member::Key(key) => key.retired.is_none().then_some(key.name),
+            Member::Section { name, .. } => Some(name),
+        }
+    }
+}
+
 /// A struct of settings.
 pub trait Section {
     const MEMBERS: &'static [Member];

@@ -1,7 +1,6 @@
 //! The layers of a configuration: defaults < file < environment < `--set`.
 //!
-//! The file is first read into the types, which gives errors with lines. Then every layer is laid over the defaults as a
-//! JSON value, so that a class that changes one key keeps its other defaults.
+//! Every layer is laid over the defaults as a JSON value, so that a class that changes one key keeps its other defaults.
 
 use std::path::PathBuf;
 
@@ -10,8 +9,7 @@ use serde_json::{Map, Value};
 use super::declare::Section;
 use super::error::nearest;
 use super::keys::Found;
-use super::{Config, ConfigError, keys, renamed};
-use crate::regular_file;
+use super::{Config, ConfigError, file, keys, renamed};
 
 /// Where settings come from.
 #[derive(Clone, Debug, Default)]
@@ -48,8 +46,8 @@ pub(super) fn resolve(source: &Source) -> Result<(Config, Vec<String>), ConfigEr
     let mut notes = Vec::new();
     let mut settings =
         serde_json::to_value(Config::default()).expect("the defaults are plain values");
-    if let Some((place, text)) = file_text(source)? {
-        overlay(&mut settings, parse_file(&place, &text, &mut notes)?);
+    if let Some((place, text)) = file::text(source)? {
+        overlay(&mut settings, file::read(&place, &text, &mut notes)?);
     }
     for (name, value) in &source.environment {
         if let Some((key, found)) = key_of_variable(name)? {
@@ -74,66 +72,8 @@ pub(super) fn resolve(source: &Source) -> Result<(Config, Vec<String>), ConfigEr
     Ok((typed(settings, "configuration")?, notes))
 }
 
-fn file_text(source: &Source) -> Result<Option<(String, String)>, ConfigError> {
-    if let Some(text) = &source.text {
-        return Ok(Some(("configuration".to_owned(), text.clone())));
-    }
-    let Some(file) = &source.file else {
-        return Ok(None);
-    };
-    let place = file.display().to_string();
-    match regular_file::open(file).and_then(std::io::read_to_string) {
-        Ok(text) => Ok(Some((place, text))),
-        Err(error) => Err(ConfigError::Unreadable {
-            file: place,
-            reason: error.to_string(),
-        }),
-    }
-}
-
-fn parse_file(place: &str, text: &str, notes: &mut Vec<String>) -> Result<Value, ConfigError> {
-    let mut value: Value =
-        serde_saphyr::from_str(text).map_err(|error| yaml_error(place, &error))?;
-    match value {
-        Value::Null => return Ok(Value::Null),
-        Value::Object(_) => {}
-        _ => {
-            return Err(ConfigError::Invalid {
-                place: place.to_owned(),
-                reason: "the file must hold keys and values, such as `data_dir: headwater-data`"
-                    .to_owned(),
-            });
-        }
-    }
-    renamed::settle(Config::MEMBERS, "", &mut value, place, notes)?;
-    // Only for its errors: they name the line, which the value above does not know.
-    serde_saphyr::from_str::<Config>(text).map_err(|error| yaml_error(place, &error))?;
-    Ok(value)
-}
-
-fn yaml_error(place: &str, error: &serde_saphyr::Error) -> ConfigError {
-    let error = error.without_snippet();
-    let place = match error.location() {
-        Some(at) if at.line() > 0 => format!("{place}, line {}", at.line()),
-        _ => place.to_owned(),
-    };
-    if let serde_saphyr::Error::SerdeUnknownField {
-        field, expected, ..
-    } = error
-    {
-        return ConfigError::UnknownKey {
-            place,
-            key: field.clone(),
-            nearest: nearest(field, expected.iter().copied()),
-            known: expected.iter().map(|name| (*name).to_owned()).collect(),
-        };
-    }
-    let reason = error.render().lines().next().unwrap_or_default().to_owned();
-    ConfigError::Invalid { place, reason }
-}
-
 /// Lays `over` on `base`. A section that is empty in the file changes nothing.
-fn overlay(base: &mut Value, over: Value) {
+pub(super) fn overlay(base: &mut Value, over: Value) {
     match (base, over) {
         (Value::Object(base), Value::Object(over)) => {
             for (key, value) in over {
@@ -191,13 +131,13 @@ fn set_key(settings: Value, place: &str, key: &str, text: &str) -> Result<Value,
         .map_err(|_| refused)
 }
 
-fn nested(key: &str, value: Value) -> Value {
+pub(super) fn nested(key: &str, value: Value) -> Value {
     key.rsplit('.').fold(value, |inner, name| {
         Value::Object(Map::from_iter([(name.to_owned(), inner)]))
     })
 }
 
-fn typed(settings: Value, place: &str) -> Result<Config, ConfigError> {
+pub(super) fn typed(settings: Value, place: &str) -> Result<Config, ConfigError> {
     serde_json::from_value(settings).map_err(|error| ConfigError::Invalid {
         place: place.to_owned(),
         reason: error.to_string(),

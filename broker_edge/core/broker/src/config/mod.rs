@@ -10,6 +10,7 @@ mod check;
 mod cluster;
 mod declare;
 mod error;
+mod file;
 pub mod keys;
 mod layers;
 mod listeners;

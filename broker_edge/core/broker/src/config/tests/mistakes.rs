@@ -33,6 +33,58 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest_name() {
 }
 
 #[test]
+fn each_mistake_of_a_file_has_its_own_line() {
+    for (text, said) in [
+        (
+            "log:\n  sync: always\n  classes:\n    telemetry:\n      partitions: 2\n      filter: [a]\n",
+            "configuration, line 6: unknown key `filter`; did you mean `filters`?",
+        ),
+        (
+            "\nlog: always\n",
+            "configuration, line 2: `log` is a section: write its keys below it, indented",
+        ),
+        (
+            "log:\n  sync:\n    sometimes\n",
+            "configuration, line 2: unknown variant `sometimes`",
+        ),
+        (
+            "data_dir: a\nbroker:\n  max_connections: [1]\n",
+            "configuration, line 3: invalid type: sequence, expected u",
+        ),
+        (
+            "mqtt:\n  max_inflight: 3\n  max_inflight: 4\n",
+            "configuration, line 3: ",
+        ),
+        (
+            "log: {tail_bytes: 1MiB, colour: 2}\n1: 2\n",
+            "configuration, line 1: unknown key `colour`",
+        ),
+        (
+            "data_dir: a\n1: 2\n",
+            "configuration, line 2: unknown key `1`",
+        ),
+        ("data_dir: a\n  b: c\n", "configuration, line 2: "),
+        ("- a\n", "configuration: the file must hold keys and values"),
+    ] {
+        let found = sentence(from_text(text));
+        assert!(found.starts_with(said), "{text:?} says {found}");
+    }
+}
+
+#[test]
+fn of_an_anchor_the_line_of_its_use_is_named() {
+    let text = "log:\n  classes:\n    control: &same {partitions: 2}\n    telemetry: *same\n";
+    let classes = from_text(text)
+        .expect("an anchor may be used again")
+        .log
+        .classes;
+    assert_eq!(
+        (classes.control.partitions, classes.telemetry.partitions),
+        (2, 2)
+    );
+}
+
+#[test]
 fn a_value_outside_its_limits_is_refused_with_the_limits() {
     assert_eq!(
         sentence(with_set(&["log.segment_bytes=1KiB"])),
