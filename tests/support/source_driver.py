@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import time
 from typing import Any
 
 import pyarrow as pa
@@ -94,14 +93,6 @@ class Query:
             found += self.batch(limit)
             if len(self.ends) == before:
                 return found
-
-    def drain_until(self, count: int, *, within_s: float = 60.0) -> list[Json]:
-        """As `drain`, until there are `count` rows: gRPC pauses before it asks a server again that was away."""
-        found, until = self.drain(), time.monotonic() + within_s
-        while len(found) < count and time.monotonic() < until:
-            time.sleep(0.05)
-            found += self.drain()
-        return found
 
 
 def places(rows: list[Json]) -> list[tuple[str, int, int, int]]:

@@ -20,6 +20,8 @@ from sources.options import parse_options
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sources.stream.IDLE_SECONDS", 0.0)
     monkeypatch.setattr("sources.stream._WARNING_SECONDS", 0.0)
+    # On a busy machine a refused connection is slow, and its broker would be left alone for a while.
+    monkeypatch.setattr("sources.servers._LEAVE_ALONE_FACTOR", 0.0)
 
 
 class Pair:
@@ -81,10 +83,10 @@ def test_a_liar_takes_no_place_while_the_other_is_away(
         assert "which belongs to north" in caplog.text
     pair.north.up()
     fill(pair.north, 5)
-    assert len(pair.query.drain_until(5)) == 5
+    assert len(pair.query.drain()) == 5
     pair.restarted(pair.mine)
     fill(pair.south, 5)
-    assert len(pair.query.drain_until(5)) == 5
+    assert len(pair.query.drain()) == 5
     assert len(places(pair.query.rows)) == len(set(places(pair.query.rows))) == 30
 
 
