@@ -1,7 +1,7 @@
 //! The YAML file of the settings, and its mistakes with their lines.
 //!
 //! The file is read into a plain value, and once more into the lines of its keys; keys and values are then judged one by
-//! one by the declarations. Reading it into the types themselves would say the same, with half a megabyte of code.
+//! one by the declarations. Reading it into the types themselves would say the same, with a megabyte of code more.
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
