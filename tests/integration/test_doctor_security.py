@@ -275,17 +275,20 @@ def test_what_is_away_is_a_warning() -> None:
     assert [one["where"] for one in checked("--mqtt", "127.0.0.1:1")[1]["checks"]] == ["mqtt 127.0.0.1:1"]
 
 
-def test_settings_belong_to_the_security_checks_and_have_to_be_valid(tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text("listenrs: {}\n")
-    for option in ("--config=x.yaml", "--set=data_dir=x"):
-        without: Ended = headwater("doctor", option)
-        assert (without.code, "--security" in without.err) == (2, True)
+def test_settings_are_read_with_and_without_the_security_checks_and_have_to_be_valid(tmp_path: Path) -> None:
+    bad, away = tmp_path / "bad.yaml", tmp_path / "away.yaml"
+    bad.write_text("listenrs: {}\n")
     given, told = checked("--set", "auth.open_metrics=true", "--set", "listeners.mqtt.bind=127.0.0.1:1")
     assert given == 1
     assert of(told, "listener", "mqtt 127.0.0.1:1")
     assert of(told, "metrics", "auth.open_metrics")
-    invalid = headwater("doctor", "--security", "--config", str(tmp_path / "bad.yaml"))
+    invalid = headwater("doctor", "--security", "--config", str(bad))
     assert (invalid.code, "listenrs" in invalid.err) == (5, True)
+    # Without --security they are compared with those of the running broker: one check among others.
+    for option, wrong in ((f"--config={bad}", "listenrs"), (f"--config={away}", str(away)), ("--set=data=x", "data")):
+        done: Ended = headwater("doctor", option, "--json")
+        checks = {one["name"]: one for one in json.loads(done.out)["checks"]}
+        assert (done.code, checks["settings"]["state"], wrong in checks["settings"]["detail"]) == (1, "failed", True)
 
 
 def test_a_person_reads_one_line_for_each_check(loose: BrokerProcess) -> None:
