@@ -1,8 +1,7 @@
 """`headwater setup spark` and `files`: what comes after `pip install`, each of them safe to run again.
 
 `spark` fetches the jars that a session loads (`pipelines.spark.jars`), checks Java and writes the archive of classes
-(`pipelines.spark.class_archive`); `files` copies the settings,
-schemas, alerts and dashboards that the wheel brings.
+(`pipelines.spark.class_archive`); `files` copies the settings, schemas, alerts and dashboards that the wheel brings.
 """
 
 from __future__ import annotations

@@ -84,6 +84,9 @@ def install(folder: Path) -> None:
             raise SetupError(f"the JDK of {java.JDK_WHEEL} does not start here ({_last(started.stderr)}): {_YOURSELF}")
         shutil.rmtree(folder, ignore_errors=True)
         runtime.rename(folder)
+        # The wheel has no archive of the JDK's own classes, which one of Spark's classes builds on
+        # (pipelines/spark/class_archive.py). A JVM starts without it too.
+        subprocess.run([folder / "bin" / plain.name, "-Xshare:dump"], capture_output=True, check=False)
     except OSError as error:
         raise SetupError(f"a JDK cannot be installed into {folder} ({error}): {_YOURSELF}") from error
     finally:

@@ -16,16 +16,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import logging
-import os
-import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from broker_edge.errors import SetupError
 from broker_edge.own_python import own_environment, own_python
+from pipelines.spark import child
 from pipelines.spark.java import SHORT_RUN_JVM, java_words, require_java
 
 log = logging.getLogger(__name__)
@@ -39,7 +37,7 @@ _QUIET = "-Xlog:cds*=off -Xlog:cds=off"
 
 # What a short job does, so that the classes of a table, of a stream and of MERGE are loaded.
 _RECORD = """
-import os, sys
+import sys
 from pathlib import Path
 from pipelines.spark.session import spark_session
 folder = Path(sys.argv[1])
@@ -111,30 +109,16 @@ def record(folder: Path) -> bool:
 
 
 def _run(scratch: Path, folder: Path, jvm_options: str) -> str:
-    """The last line of what the recording session says. The JVM writes the archive after Python has ended, so the end
-    of the output, which both hold open, is awaited."""
-    # In a session of its own: an interrupt is for us, and ends all of it.
-    recording = subprocess.Popen(
-        own_python("-c", _RECORD, str(scratch), str(folder), jvm_options),
-        cwd=scratch,
-        env=own_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    """What the recording session says of the archive, or else its last line."""
+    # The JVM writes the archive after Python has ended.
+    command = own_python("-c", _RECORD, str(scratch), str(folder), jvm_options)
     try:
-        said, _ = recording.communicate(timeout=RECORD_SECONDS_MAX)
-    except BaseException as error:
-        with suppress(ProcessLookupError):
-            os.killpg(recording.pid, signal.SIGKILL)
-        recording.communicate()
-        if isinstance(error, subprocess.TimeoutExpired):
-            return f"recording took over {RECORD_SECONDS_MAX} s"
-        raise
-    lines = [line.strip() for line in said.splitlines() if line.strip() and "Skipping" not in line]
-    return lines[-1] if lines else "the session said nothing"
+        _, said = child.run(command, cwd=scratch, env=own_environment(), seconds_max=RECORD_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        return f"recording took over {RECORD_SECONDS_MAX} s"
+    lines = [line for line in said if "Skipping" not in line]
+    last = lines[-1] if lines else "the session said nothing"
+    return next((line for line in lines if "ArchiveClassesAtExit" in line), last)
 
 
 def _digest(*parts: str) -> str:

@@ -15,17 +15,16 @@ import argparse
 import hashlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from broker_edge.errors import SetupError
 from broker_edge.extras import require
+from pipelines.spark import child
 from pipelines.spark.java import require_java
 
 DELTA_VERSION = "4.4.0"
@@ -225,37 +224,21 @@ def _resolve(scratch: Path, packages: Sequence[str], excludes: Sequence[str], re
         HEADWATER_FETCH_HOME=str(home),
         HEADWATER_FETCH_SETTINGS=str(settings) if repository is not None else "",
     )
-    # In a session of its own, so that an interrupt, which is for us, can end all of it: a JVM that is left alone would
-    # go on writing into `scratch`.
-    fetching = subprocess.Popen(
-        [sys.executable, "-c", _FETCH],
-        env=environment,
-        cwd=scratch,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
     try:
-        said, _ = fetching.communicate(timeout=FETCH_TIMEOUT_SECONDS)
-    except BaseException as error:
-        with suppress(ProcessLookupError):
-            os.killpg(fetching.pid, signal.SIGKILL)
-        fetching.communicate()
-        if isinstance(error, subprocess.TimeoutExpired):
-            raise SetupError(
-                f"fetching {wanted} took over {FETCH_TIMEOUT_SECONDS} s: check the network and try again"
-            ) from error
-        raise
-    if fetching.returncode != 0:
+        code, said = child.run(
+            [sys.executable, "-c", _FETCH], cwd=scratch, env=environment, seconds_max=FETCH_TIMEOUT_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SetupError(
+            f"fetching {wanted} took over {FETCH_TIMEOUT_SECONDS} s: check the network and try again"
+        ) from error
+    if code != 0:
         raise SetupError(f"cannot fetch {wanted} from {repository or 'Maven Central'}: {_reason(said)}")
     return scratch / "ivy" / "jars"
 
 
-def _reason(output: str) -> str:
+def _reason(lines: Sequence[str]) -> str:
     """The line of Ivy's output that names the problem, or its last line."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
     for marker in ("unresolved dependency", "FAILED DOWNLOADS", "Connection refused", "UnknownHost", "Server access"):
         for line in lines:
             if marker in line:

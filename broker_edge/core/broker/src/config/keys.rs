@@ -43,13 +43,12 @@ pub(super) fn find(members: &'static [Member], path: &str) -> Option<Found> {
         Some((name, rest)) => (name, Some(rest)),
         None => (path, None),
     };
-    members.iter().find_map(|member| match (member, rest) {
-        (Member::Key(key), None) if key.name == name || key.renamed_from.contains(&name) => {
-            Some(Found {
-                path: key.name.to_owned(),
-                key,
-            })
-        }
+    let mut named = members.iter().filter(|member| member.answers_to(name));
+    named.find_map(|member| match (member, rest) {
+        (Member::Key(key), None) => Some(Found {
+            path: key.name.to_owned(),
+            key,
+        }),
         (
             Member::Section {
                 name: section,
@@ -57,7 +56,7 @@ pub(super) fn find(members: &'static [Member], path: &str) -> Option<Found> {
                 ..
             },
             Some(rest),
-        ) if *section == name => {
+        ) => {
             let found = find(members, rest)?;
             Some(Found {
                 path: path_of(section, &found.path),
