@@ -55,6 +55,8 @@ settings! {
         max_connections_per_ip: Option<u16> = None, whole(1, 10_000);
         /// Connections of one user, as `flight.max_connections_per_user`.
         max_connections_per_user: Option<u16> = None, whole(1, 10_000);
+        /// Streams to pages of the console at the same time. Each holds one connection.
+        max_streams: u16 = 16, whole(1, 1_000);
         /// Connections that have not made an authenticated request, as `flight.max_pending_connections`.
         max_pending_connections: u16 = 32, whole(1, 10_000);
         /// Time that a connection has until its first authenticated request.

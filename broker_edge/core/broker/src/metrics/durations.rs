@@ -44,6 +44,11 @@ impl Durations {
         self.0.sum_ns.load(Relaxed) as f64 / 1e9
     }
 
+    /// How many durations were observed in each bucket, the last for those above all bounds.
+    pub fn counts(&self) -> [u64; SYNC_BOUNDS_US.len() + 1] {
+        std::array::from_fn(|bucket| self.0.counts[bucket].load(Relaxed))
+    }
+
     #[cfg(test)]
     pub fn count(&self) -> u64 {
         self.0.counts.iter().map(|count| count.load(Relaxed)).sum()

@@ -165,6 +165,15 @@ impl Refusal {
         Refusal::new("permission_denied", code, message)
     }
 
+    /// The error code for programs.
+    pub fn error(&self) -> &'static str {
+        self.error
+    }
+
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
     pub fn message(&self) -> &str {
         &self.message
     }

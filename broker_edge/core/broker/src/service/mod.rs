@@ -16,6 +16,7 @@ pub(crate) mod fuzz;
 pub(crate) mod groups;
 pub(crate) mod ingest;
 pub(crate) mod limits;
+mod live;
 pub(crate) mod office;
 mod records;
 pub(crate) mod request;
@@ -54,6 +55,7 @@ use groups::holds::GroupHolds;
 use groups::progress::Progress;
 use groups::tenure::Leader;
 use limits::Limits;
+use live::Live;
 use office::{Office, OfficeSlot};
 use shared::{Shared, stopped};
 
@@ -165,6 +167,7 @@ pub(crate) fn start(
     let admin = Incoming::new(admin.listener, admin.tls, gates.admin)?;
     drop(entered);
     let flight = runtime.spawn(serve_flight(Arc::clone(&shared), flight, stopping.clone()));
+    runtime.spawn(live::sample(Arc::clone(&shared), stopping.clone()));
     let admin = runtime.spawn(admin::serve(Arc::clone(&shared), admin, browser, stopping));
     let running = Running {
         runtime,
@@ -193,6 +196,7 @@ fn share(
     let limits = Limits::of(config);
     Ok(Arc::new(Shared {
         shares: Shares::new(&limits, &context.metrics.flight.read_memory),
+        live: Live::new(config.admin.max_streams),
         constants: OnceLock::new(),
         costly_appends: Mutex::default(),
         backing_up: Mutex::default(),

@@ -12,6 +12,7 @@ use super::callers::shares::Shares;
 use super::error::Refusal;
 use super::groups::progress::Progress;
 use super::limits::Limits;
+use super::live::Live;
 use super::office::OfficeSlot;
 use crate::auth::AuthService;
 use crate::cluster::inbox::Inbox;
@@ -38,6 +39,7 @@ pub struct Shared {
     pub office: OfficeSlot,
     pub progress: Vec<Progress>,
     pub shares: Shares,
+    pub live: Live,
     /// Created by the first read.
     pub constants: OnceLock<Arc<Constants>>,
     /// Locked while an append is in progress whose topics cost the loop much.

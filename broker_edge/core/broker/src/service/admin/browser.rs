@@ -18,9 +18,9 @@ use crate::hosts::{self, Hosts, Origin};
 use crate::metrics::Metrics;
 use crate::service::connections::pass::Pass;
 
-/// Allows only the dashboard's own script and style, and requests to this listener.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; \
-     form-action 'none'; frame-ancestors 'none'";
+/// Allows only the page's own scripts, styles and images, and requests to this listener.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+     img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const HEADERS: [(HeaderName, &str); 4] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),

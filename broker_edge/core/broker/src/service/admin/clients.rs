@@ -74,11 +74,7 @@ async fn list(
     parameters: Result<Query<ListParameters>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Response, Failure> {
     let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
-    let limit = wanted.limit.unwrap_or(PAGE_DEFAULT);
-    if limit == 0 || limit > PAGE_MAX {
-        let message = format!("limit: {limit} is out of range; write 1 to {PAGE_MAX}");
-        return Err(Failure::invalid(message));
-    }
+    let limit = Failure::check_limit(wanted.limit, PAGE_DEFAULT, PAGE_MAX)?;
     let query = PageQuery {
         after: wanted.after,
         limit,

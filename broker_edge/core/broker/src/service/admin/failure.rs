@@ -4,6 +4,9 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+use tonic::Code;
+
+use crate::service::error::Refusal;
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -28,6 +31,19 @@ impl Failure {
         }
     }
 
+    /// The number of entries that an answer may have.
+    ///
+    /// # Errors
+    /// It is out of its range.
+    pub fn check_limit(limit: Option<usize>, usual: usize, most: usize) -> Result<usize, Self> {
+        let limit = limit.unwrap_or(usual);
+        if (1..=most).contains(&limit) {
+            return Ok(limit);
+        }
+        let message = format!("limit: {limit} is out of range; write 1 to {most}");
+        Err(Self::invalid(message))
+    }
+
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_argument", message)
     }
@@ -42,5 +58,21 @@ impl Failure {
 
     pub fn denied(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "permission_denied", message)
+    }
+}
+
+/// The refusals of Flight have the same error codes here.
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let status = match refusal.code() {
+            Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
+            Code::NotFound => StatusCode::NOT_FOUND,
+            Code::PermissionDenied => StatusCode::FORBIDDEN,
+            Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Code::Unavailable | Code::ResourceExhausted => StatusCode::SERVICE_UNAVAILABLE,
+            Code::FailedPrecondition => StatusCode::CONFLICT,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self::new(status, refusal.error(), refusal.message())
     }
 }

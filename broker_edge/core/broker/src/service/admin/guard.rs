@@ -10,7 +10,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::failure::Failure;
-use super::whoami;
+use super::{console, whoami};
 use crate::audit::{self, Interface, Operated};
 use crate::service::authenticate::authenticate;
 use crate::service::callers::caller::Caller;
@@ -29,7 +29,10 @@ pub async fn guard(
     let path = request.uri().path();
     let is_metrics = path == "/metrics";
     let is_artifact = path.starts_with("/artifacts/");
-    let is_whoami = path == whoami::PATH;
+    let is_whoami = matches!(path, whoami::PATH | console::PATH);
+    if console::is_open(path) {
+        return next.run(request).await;
+    }
     if matches!(path, "/healthz" | "/readyz") || (is_metrics && shared.auth.opens_metrics()) {
         let response = next.run(request).await;
         return match pass.state() {
@@ -63,10 +66,8 @@ pub async fn guard(
     let is_operator = caller.is_operator();
     match check(&caller, is_metrics || is_artifact || is_whoami, is_look) {
         Ok(()) => {
-            // The artifact handler checks the rights itself, the other one tells them.
-            if is_artifact || is_whoami {
-                request.extensions_mut().insert(caller);
-            }
+            // Handlers of records check the rights themselves, others tell them.
+            request.extensions_mut().insert(caller);
             // Others only look, whatever their method is.
             if is_look || !is_operator {
                 return next.run(request).await;

@@ -6,10 +6,16 @@ pub mod browser;
 pub mod byte_range;
 pub mod clients;
 pub mod cluster;
+pub mod console;
 pub mod failure;
+pub mod groups;
 pub mod guard;
 pub mod http;
+pub mod live;
 pub mod operate;
+pub mod records;
+pub mod stream;
+pub mod topics;
 pub mod whoami;
 
 use std::sync::Arc;
@@ -60,7 +66,12 @@ pub fn routes(shared: &Arc<Shared>, browser: Browser) -> Router {
         .route("/api/v1/settings", get(settings))
         .merge(clients::routes())
         .merge(cluster::routes())
+        .merge(console::routes())
+        .merge(groups::routes())
+        .merge(live::routes())
         .merge(operate::routes())
+        .merge(records::routes())
+        .merge(topics::routes())
         .merge(artifacts::routes())
         .merge(whoami::routes())
         .route("/api/v1/reload", post(reload))

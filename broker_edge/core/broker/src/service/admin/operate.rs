@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
-use axum::http::header;
-use axum::response::{Html, IntoResponse};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use serde::Deserialize;
@@ -17,26 +15,10 @@ use crate::event_loop::Command;
 use crate::logging;
 use crate::service::shared::Shared;
 
-/// The dashboard: one page that loads nothing from other origins. Script and style are separate files, because the
-/// security policy of every response forbids inline ones.
-const PAGE: &str = include_str!("dashboard.html");
-const SCRIPT: &str = include_str!("dashboard.js");
-const STYLE: &str = include_str!("dashboard.css");
-
 pub fn routes() -> Router<Arc<Shared>> {
     Router::new()
-        .route("/", get(async || Html(PAGE)))
-        .route(
-            "/dashboard.js",
-            get(async || of_type("text/javascript", SCRIPT)),
-        )
-        .route("/dashboard.css", get(async || of_type("text/css", STYLE)))
         .route("/api/v1/drain", put(drain).delete(serve_again))
         .route("/api/v1/log-level", get(level).put(set_level))
-}
-
-fn of_type(kind: &'static str, text: &'static str) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, kind)], text)
 }
 
 #[derive(Debug, Deserialize)]

@@ -21,11 +21,16 @@ async fn whoami(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
 ) -> Json<Value> {
-    Json(json!({
+    Json(of(&shared, &caller))
+}
+
+/// Who a caller is and what they may do at this listener.
+pub fn of(shared: &Shared, caller: &Caller) -> Value {
+    json!({
         "log_id": shared.log_id,
         "user": caller.user().map(|user| &**user),
         "tenant": caller.tenant(),
         "operator": caller.is_operator(),
         "viewer": caller.is_viewer(),
-    }))
+    })
 }

@@ -85,6 +85,12 @@ impl GroupHolds {
         Ok(end)
     }
 
+    /// Whether a group has not committed for so long that it holds nothing.
+    pub fn is_idle(&self, group: &str) -> bool {
+        let now = self.started.elapsed();
+        self.view.lock().activity.is_idle(group, now)
+    }
+
     /// The groups that hold `partition` below `end`.
     pub fn below(&self, partition: PartitionId, end: Offset) -> Vec<Hold> {
         let now = self.started.elapsed();

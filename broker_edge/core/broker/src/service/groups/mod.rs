@@ -8,6 +8,7 @@ pub mod gaps;
 pub mod group;
 pub mod holds;
 pub mod progress;
+pub mod standing;
 pub mod tenure;
 
 use std::collections::{BTreeMap, HashMap};
@@ -48,6 +49,12 @@ pub struct Groups {
     /// The owner of each group, so that quotas are checked without decoding all groups. Locked from reading a group
     /// until its new value is queued.
     owners: Mutex<HashMap<String, Owner>>,
+}
+
+/// Some groups by name, and the last name if there are more.
+pub struct Page {
+    pub groups: Vec<(String, Group)>,
+    pub next: Option<String>,
 }
 
 impl Groups {
@@ -149,6 +156,13 @@ impl Groups {
 
     /// A page of the groups that the caller may use, ordered by name.
     pub fn groups(&self, caller: &Caller, body: &request::Groups) -> Result<Value, Refusal> {
+        let page = self.page(caller, body)?;
+        let groups = page.groups.iter().map(|(name, group)| group.to_json(name));
+        Ok(json!({"groups": groups.collect::<Vec<_>>(), "next": page.next}))
+    }
+
+    /// The same as values.
+    pub fn page(&self, caller: &Caller, body: &request::Groups) -> Result<Page, Refusal> {
         let limit = body.limit.unwrap_or(PAGE_GROUPS);
         if !(1..=PAGE_GROUPS).contains(&limit) {
             let message = format!("limit {limit} is out of range: use 1 to {PAGE_GROUPS}");
@@ -171,14 +185,15 @@ impl Groups {
                 continue;
             }
             if groups.len() >= limit || bytes >= PAGE_BYTES {
-                next = groups.last().map(|group: &Value| group["group"].clone());
+                next = groups
+                    .last()
+                    .map(|(name, _): &(String, Group)| name.clone());
                 break;
             }
-            let group = group.to_json(&name);
-            bytes += group.to_string().len();
-            groups.push(group);
+            bytes += group.to_json(&name).to_string().len();
+            groups.push((name, group));
         }
-        Ok(json!({"groups": groups, "next": next}))
+        Ok(Page { groups, next })
     }
 
     async fn reach(&self, end: Offset) -> Result<(), Refusal> {

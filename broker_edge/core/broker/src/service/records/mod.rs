@@ -7,3 +7,4 @@ pub mod plan_budget;
 pub mod poll_backoff;
 pub mod read;
 pub mod scan;
+pub mod shown;

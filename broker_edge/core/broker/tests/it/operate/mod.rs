@@ -3,6 +3,7 @@
 mod admin;
 mod browser;
 mod clients;
+mod console;
 mod figures;
 mod slow_requests;
 mod talk;

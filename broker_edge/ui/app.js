@@ -1,0 +1,145 @@
+// The frame of the console: header, navigation, the page that the address names, and signing in.
+
+import { html, render, useCallback, useEffect, useErrorBoundary, useRef, useState } from "./vendor/htm-preact.js";
+import { isSignedOut } from "./api.js";
+import { Help } from "./dialog.js";
+import { useKey } from "./keys.js";
+import { liveState, startLive } from "./live.js";
+import { Name } from "./name.js";
+import { Notice } from "./notice.js";
+import { scheme, setScheme, showScheme } from "./preferences.js";
+import { FIRST_PAGE, go, link, view } from "./router.js";
+import { consoleInfo, consoleTrouble, isOutdated, leave, loadConsole } from "./session.js";
+import { SignIn } from "./signin.js";
+import { useStore } from "./store.js";
+
+// The pages that these files have. The server says which of them it serves.
+const PAGES = {
+  overview: { title: "Overview", keys: "g o", load: () => import("./pages/overview.js") },
+  topics: { title: "Topics", keys: "g t", load: () => import("./pages/topics.js") },
+  tail: { title: "Tail", keys: "g l", load: () => import("./pages/tail.js") },
+  clients: { title: "Clients", keys: "g c", load: () => import("./pages/clients.js") },
+  groups: { title: "Groups", keys: "g g", load: () => import("./pages/groups.js") },
+};
+const SCHEMES = { auto: "Auto", light: "Light", dark: "Dark" };
+
+function App() {
+  const signedOut = useStore(isSignedOut);
+  const info = useStore(consoleInfo);
+  const { phase } = useStore(liveState);
+  const [isHelp, setIsHelp] = useState(false);
+  const openHelp = useCallback(() => setIsHelp(true), []);
+  useKey("?", openHelp);
+  const isStale = !signedOut && phase === "quiet";
+  return html`
+    <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
+    <${Header} info=${signedOut ? null : info} onHelp=${openHelp} />
+    <${Notice} />
+    ${signedOut ? html`<${SignIn} />` : info ? html`<${Frame} info=${info} isStale=${isStale} />` : html`<${Opening} />`}
+    ${isHelp && html`<${Help} onClose=${() => setIsHelp(false)} />`}
+  `;
+}
+
+function Header({ info, onHelp }) {
+  const colours = useStore(scheme);
+  const { phase } = useStore(liveState);
+  const outdated = useStore(isOutdated);
+  return html`
+    <header class="top">
+      <a class="brand" href=${link(FIRST_PAGE)}><img src="ui/favicon.svg" alt="" width="22" height="22" />headwater</a>
+      ${info && html`
+        <span class="identity">${info.version}${info.log_id && html` · log <code><${Name} text=${info.log_id} /></code>`}</span>
+        <span class=${`phase ${phase}`}>${PHASES[phase]}</span>
+        ${outdated && html`<button type="button" class="strong" onClick=${() => location.reload()}>New version: reload</button>`}
+      `}
+      <span class="tools">
+        ${info?.has_users && html`
+          <span class="user">${info.user && html`<${Name} text=${info.user} length=${40} />`}</span>
+          <button type="button" onClick=${leave}>Sign out</button>
+        `}
+        <label><span class="hidden">Colours</span>
+          <select onChange=${(event) => setScheme(event.target.value)}>
+            ${Object.entries(SCHEMES).map(([name, title]) => html`<option key=${name} value=${name} selected=${name === colours}>${title}</option>`)}
+          </select>
+        </label>
+        <button type="button" onClick=${onHelp} aria-label="Keys and help" title="Keys and help (?)">?</button>
+      </span>
+    </header>
+  `;
+}
+
+const PHASES = { opening: "… opening", live: "● live", quiet: "⚠ no answer", polling: "◐ every 5 s", refused: "⚠ not allowed" };
+
+function Frame({ info, isStale }) {
+  const { page } = useStore(view);
+  const pages = Object.keys(PAGES).filter((name) => info.pages.includes(name));
+  const shown = pages.includes(page) ? page : null;
+  return html`
+    <div class="frame">
+      <nav aria-label="Pages">
+        ${pages.map((name) => html`
+          <a key=${name} href=${link(name)} aria-current=${name === shown ? "page" : null}>
+            <span>${PAGES[name].title}</span><kbd aria-hidden="true">${PAGES[name].keys}</kbd>
+          </a>
+          <${PageKey} key=${`key-${name}`} name=${name} />
+        `)}
+      </nav>
+      <main id="main" class=${isStale ? "stale" : null}>
+        <${Title} title=${shown ? PAGES[shown].title : "No such page"} />
+        ${shown ? html`<${Page} key=${shown} name=${shown} />` : html`<p><a href=${link(FIRST_PAGE)}>Go to the overview</a></p>`}
+      </main>
+    </div>
+  `;
+}
+
+function PageKey({ name }) {
+  const open = useCallback(() => go(name), [name]);
+  useKey(PAGES[name].keys, open);
+  return null;
+}
+
+/** Moves the focus to the title of a new page, as if it had been loaded. */
+function Title({ title }) {
+  const element = useRef(null);
+  const before = useRef(null);
+  useEffect(() => {
+    document.title = `${title} – headwater`;
+    if (before.current) element.current.focus();
+    before.current = title;
+  }, [title]);
+  return html`<h1 tabindex="-1" ref=${element}>${title}</h1>`;
+}
+
+function Page({ name }) {
+  const [loaded, setLoaded] = useState(null);
+  const [problem, setProblem] = useState(null);
+  const { query } = useStore(view);
+  const [failure] = useErrorBoundary();
+  useEffect(() => {
+    PAGES[name].load().then(({ default: component }) => setLoaded({ component }), () => setProblem("The page could not be loaded."));
+  }, [name]);
+  if (failure) return html`<p class="problem">This page has failed: ${failure.message}. Reload it.</p>`;
+  if (problem) return html`<p class="problem">${problem}</p>`;
+  if (!loaded) return html`<p class="waiting">Opening…</p>`;
+  return html`<${loaded.component} query=${query} />`;
+}
+
+function Opening() {
+  const trouble = useStore(consoleTrouble);
+  return html`
+    <main id="main">
+      <h1 tabindex="-1">headwater</h1>
+      <p class=${trouble ? "problem" : "waiting"}>${trouble ?? "Asking the broker…"}</p>
+    </main>
+  `;
+}
+
+function skip(event) {
+  event.preventDefault();
+  document.querySelector("main h1").focus();
+}
+
+showScheme();
+startLive();
+loadConsole();
+render(html`<${App} />`, document.getElementById("app"));

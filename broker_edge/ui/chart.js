@@ -1,0 +1,180 @@
+// A chart of the last 15 minutes, and the same as a table. The library that draws is loaded after the first numbers are on the
+// screen.
+
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { SAMPLES_MAX } from "./live.js";
+import { scheme } from "./preferences.js";
+import { time } from "./format.js";
+import { useStore } from "./store.js";
+import { Scroll } from "./table.js";
+
+const HEIGHT = 132;
+const MINUTE_MS = 60_000;
+const POWERS_OF_TWO = Array.from({ length: 53 }, (_, power) => 2 ** power);
+const vendor = new URL("./vendor/", import.meta.url);
+let library = null;
+
+/** `lines`: [{label, values}], `format` writes a value, and `isBinary` puts the ticks at powers of two. */
+export function Chart({ title, times, lines, format, isBinary }) {
+  const [isTable, setIsTable] = useState(false);
+  const [at, setAt] = useState(null);
+  const index = at ?? times.length - 1;
+  return html`
+    <figure class="chart">
+      <figcaption>
+        <h3>${title}</h3>
+        <button type="button" class="quiet" aria-pressed=${isTable} onClick=${() => setIsTable(!isTable)}>
+          ${isTable ? "Show as a chart" : "Show as a table"}<span class="hidden">: ${title}</span>
+        </button>
+        <span class="legend">
+          ${lines.map(({ label, values }, line) => html`
+            <span key=${label}><span class=${`ink ink-${line}`} aria-hidden="true"></span>${label} <b>${format(values[index])}</b></span>
+          `)}
+          ${at !== null && html`<span>at ${time(times[index])}</span>`}
+        </span>
+      </figcaption>
+      ${isTable
+        ? html`<${Minutes} title=${title} times=${times} lines=${lines} format=${format} />`
+        : html`<${Drawing} title=${title} times=${times} lines=${lines} format=${format} isBinary=${isBinary} onPoint=${setAt} />`}
+    </figure>
+  `;
+}
+
+function Drawing({ title, times, lines, format, isBinary, onPoint }) {
+  const box = useRef(null);
+  const plot = useRef(null);
+  const colours = useStore(scheme);
+  const hasValues = times.length > 0;
+
+  useEffect(() => {
+    if (!hasValues) return undefined;
+    let isGone = false;
+    const size = new ResizeObserver(([{ contentRect }]) => plot.current?.setSize({ width: contentRect.width, height: HEIGHT }));
+    const prefers = matchMedia("(prefers-color-scheme: dark)");
+    const draw = async () => {
+      const Plot = await load();
+      if (isGone) return;
+      plot.current?.destroy();
+      plot.current = new Plot(options(box.current, { lines, format, isBinary, onPoint }), valuesOf(times, lines), box.current);
+    };
+    draw().catch(() => undefined);
+    size.observe(box.current);
+    prefers.addEventListener("change", draw);
+    return () => {
+      isGone = true;
+      size.disconnect();
+      prefers.removeEventListener("change", draw);
+      plot.current?.destroy();
+      plot.current = null;
+      onPoint(null);
+    };
+  }, [hasValues, colours]);
+
+  useEffect(() => {
+    if (!plot.current) return;
+    plot.current.setData(valuesOf(times, lines), false);
+    plot.current.setScale("x", rangeOf(times));
+  }, [times, times.at(-1)]);
+
+  return html`<div class="drawing" role="img" aria-label=${summary(title, lines, format)} ref=${box}></div>`;
+}
+
+function summary(title, lines, format) {
+  const said = lines.map(({ label, values }) => {
+    const known = values.filter((value) => value !== null);
+    const most = known.length ? Math.max(...known) : null;
+    return `${label} now ${format(values.at(-1))}, highest ${format(most)}`;
+  });
+  return `${title}, the last 15 minutes: ${said.join("; ")}`;
+}
+
+/** One row a minute: the highest second of it. */
+function Minutes({ title, times, lines, format }) {
+  const minutes = new Map();
+  times.forEach((atMs, index) => {
+    const minute = Math.floor(atMs / MINUTE_MS) * MINUTE_MS;
+    minutes.set(minute, [...(minutes.get(minute) ?? []), index]);
+  });
+  const highest = (values, indexes) => {
+    const known = indexes.map((index) => values[index]).filter((value) => value !== null);
+    return format(known.length ? Math.max(...known) : null);
+  };
+  const caption = `${title}: the highest second of each minute`;
+  return html`
+    <${Scroll} label=${caption}>
+      <table>
+        <caption class="hidden">${caption}</caption>
+        <thead><tr>
+          <th scope="col">minute</th>
+          ${lines.map(({ label }) => html`<th key=${label} scope="col" class="number">${label}</th>`)}
+        </tr></thead>
+        <tbody>
+          ${[...minutes].reverse().map(([minute, indexes]) => html`
+            <tr key=${minute}>
+              <th scope="row">${time(minute)}</th>
+              ${lines.map(({ label, values }) => html`<td key=${label} class="number">${highest(values, indexes)}</td>`)}
+            </tr>
+          `)}
+        </tbody>
+      </table>
+    <//>
+  `;
+}
+
+/** uPlot is a classic script, as its package ships it, so that its bytes can be compared with the package. */
+function load() {
+  library ??= new Promise((resolve, reject) => {
+    const style = document.createElement("link");
+    style.rel = "stylesheet";
+    style.href = new URL("uplot.css", vendor);
+    const script = document.createElement("script");
+    script.src = new URL("uplot.js", vendor);
+    script.onload = () => resolve(window.uPlot);
+    script.onerror = () => {
+      library = null;
+      reject(new Error("the chart library could not be loaded"));
+    };
+    document.head.append(style, script);
+  });
+  return library;
+}
+
+function valuesOf(times, lines) {
+  return [times.map((atMs) => atMs / 1_000), ...lines.map(({ values }) => values)];
+}
+
+function rangeOf(times) {
+  const last = times.at(-1) / 1_000;
+  return { min: last - SAMPLES_MAX, max: last };
+}
+
+/** The axes of a canvas cannot name variables of a style sheet, so the colours are read from elements that have them. */
+function options(box, { lines, format, isBinary, onPoint }) {
+  const text = getComputedStyle(box).color;
+  const grid = { stroke: getComputedStyle(box).borderTopColor, width: 1 };
+  const inks = box.closest("figure").querySelectorAll(".ink");
+  const axis = { stroke: text, grid, ticks: grid, font: "11px system-ui" };
+  return {
+    width: box.clientWidth,
+    height: HEIGHT,
+    padding: [8, 18, 0, 0],
+    legend: { show: false },
+    cursor: { y: false, drag: { x: false, y: false }, sync: { key: "overview" } },
+    scales: { x: { time: true, auto: false }, y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
+    axes: [
+      { ...axis, size: 26, space: 70, values: (_, ticks) => ticks.map((tick) => time(tick * 1_000).slice(-8, -3)) },
+      { ...axis, size: 66, space: 30, values: (_, ticks) => ticks.map(format), ...(isBinary && { incrs: POWERS_OF_TWO }) },
+    ],
+    series: [
+      {},
+      ...lines.map(({ label }, line) => {
+        const ink = getComputedStyle(inks[line]);
+        return { label, stroke: ink.color, width: 1.5, dash: line === 1 ? [5, 3] : [], points: { show: false } };
+      }),
+    ],
+    hooks: {
+      ready: [(plot) => plot.setScale("x", rangeOf(plot.data[0].map((second) => second * 1_000)))],
+      setCursor: [(plot) => onPoint(plot.cursor.left >= 0 ? plot.cursor.idx : null)],
+    },
+  };
+}

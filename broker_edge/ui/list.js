@@ -1,0 +1,39 @@
+// The search field above a list, and the end of a list that has more.
+
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { count } from "./format.js";
+import { change } from "./router.js";
+
+const QUIET_MS = 250;
+
+/** The text goes into the view, under `name`, once the reader has stopped typing. */
+export function Search({ label, name, value, children }) {
+  const [text, setText] = useState(value);
+  const timer = useRef(null);
+  useEffect(() => setText(value), [value]);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  const onInput = (event) => {
+    const typed = event.target.value;
+    setText(typed);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => change({ [name]: typed, row: null }), QUIET_MS);
+  };
+  return html`
+    <form role="search" class="bar" onSubmit=${(event) => event.preventDefault()}>
+      <label class="wide">
+        <span>${label}</span>
+        <input type="search" data-search value=${text} onInput=${onInput} autocapitalize="off" autocomplete="off" spellcheck=${false} />
+      </label>
+      ${children}
+    </form>
+  `;
+}
+
+export function More({ what, rows, isComplete, more }) {
+  return html`
+    <p class="more">
+      ${isComplete ? `${count(rows.length)} ${what}.` : `The first ${count(rows.length)} ${what}.`}
+      ${!isComplete && html` <button type="button" onClick=${more}>More</button>`}
+    </p>
+  `;
+}

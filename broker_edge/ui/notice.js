@@ -1,0 +1,50 @@
+// The one live region of the page. It says what a reader must know now: that the broker does not answer, else the last thing
+// that was done ("Copied").
+
+import { html } from "./vendor/htm-preact.js";
+import { liveState, samples } from "./live.js";
+import { cut, time } from "./format.js";
+import { createStore, useStore } from "./store.js";
+
+const SAID_FOR_MS = 4_000;
+const ALERTS_EVERY_MS = 10_000;
+const ALERT_MAX = 300;
+const said = createStore(null);
+let timer = null;
+
+export function say(text) {
+  said.set(text);
+  clearTimeout(timer);
+  timer = setTimeout(() => said.set(null), SAID_FOR_MS);
+}
+
+export function Notice() {
+  const state = useStore(liveState);
+  const trouble = troubleOf(state);
+  const text = useStore(said);
+  return html`
+    <div role="status" class="notice">
+      ${trouble && html`<p class=${`lasting ${state.phase}`}><span aria-hidden="true">⚠ </span>${trouble}</p>`}
+      ${text && html`<p class="passing"><bdi>${text}</bdi></p>`}
+    </div>
+  `;
+}
+
+/** Each alert once, when it comes; not faster than somebody can listen. */
+let announced = new Set();
+let announcedMs = 0;
+samples.watch(({ alerts }) => {
+  if (!alerts || Date.now() - announcedMs < ALERTS_EVERY_MS) return;
+  const fresh = alerts.filter(({ name, summary }) => !announced.has(name + summary));
+  announced = new Set(alerts.map(({ name, summary }) => name + summary));
+  if (fresh.length === 0) return;
+  announcedMs = Date.now();
+  say(`Alert: ${cut(fresh.map(({ summary }) => summary).join(" "), ALERT_MAX)}`);
+});
+
+function troubleOf({ phase, sinceMs, message }) {
+  if (phase === "quiet") return `The broker has not answered since ${time(sinceMs)}; trying again.`;
+  if (phase === "polling") return `${message} Numbers come every 5 s until a stream is free.`;
+  if (phase === "refused") return message;
+  return null;
+}

@@ -1,0 +1,169 @@
+// Connected and absent clients, and one of them in detail. Operators may disconnect it and end its session.
+
+import { html, useCallback, useEffect, useRef, useState } from "../vendor/htm-preact.js";
+import { ask } from "../api.js";
+import { adminOption, Command } from "../command.js";
+import { Confirm } from "../dialog.js";
+import * as format from "../format.js";
+import { useKey } from "../keys.js";
+import { More, Search } from "../list.js";
+import { Name } from "../name.js";
+import { say } from "../notice.js";
+import { usePages, usePoll } from "../poll.js";
+import { change } from "../router.js";
+import { consoleInfo } from "../session.js";
+import { Time, Trouble, Waiting } from "../state.js";
+import { useStore } from "../store.js";
+import { Table } from "../table.js";
+
+const LIST_EVERY_MS = 5_000;
+const ONE_EVERY_MS = 2_000;
+const STATES = { "": "all", true: "connected", false: "away" };
+
+export default function Clients({ query }) {
+  const filter = query.filter ?? "";
+  const connected = query.connected ?? "";
+  const clients = usePages("api/v1/clients", { filter, connected }, "clients", LIST_EVERY_MS);
+  const close = useCallback(() => change({ client: null }, { isStep: true }), []);
+  useKey("Escape", close);
+  return html`
+    <${Search} label="Part of the client id" name="filter" value=${filter}>
+      <label><span>State</span>
+        <select onChange=${(event) => change({ connected: event.target.value, row: null })}>
+          ${Object.entries(STATES).map(([name, title]) => html`<option key=${name} value=${name} selected=${name === connected}>${title}</option>`)}
+        </select>
+      </label>
+    <//>
+    <${Trouble} ...${clients} />
+    ${query.client !== undefined && html`<${Detail} key=${query.client} id=${query.client} onClose=${close} />`}
+    <div class=${clients.isStale ? "stale" : null}>
+      ${clients.rows && html`
+        <${Table} caption="Clients in the order of their ids" columns=${COLUMNS} rows=${clients.rows} keyOf=${(row) => row.client_id}
+          current=${query.row} sort=${clients.isComplete ? query.sort : null}
+          onSort=${clients.isComplete ? (sort) => change({ sort }) : null} empty="No client is like this." />
+        <${More} what="clients" ...${clients} />
+      `}
+    </div>
+    ${!clients.rows && !clients.error && html`<${Waiting} what="the clients" />`}
+    <${Command} parts=${commandParts(query.client, filter, connected)} />
+  `;
+}
+
+function commandParts(client, filter, connected) {
+  if (client !== undefined) return ["headwater clients show", adminOption(), "--", { text: client }];
+  const state = { true: "--connected", false: "--away" }[connected] ?? null;
+  return ["headwater clients list", state, adminOption(), filter ? "--" : null, filter ? { text: filter } : null];
+}
+
+const COLUMNS = [
+  { key: "id", title: "client id", isHeader: true, value: (row) => row.client_id,
+    cell: (row) => html`
+      <button type="button" class="link" data-open onClick=${() => change({ client: row.client_id, row: row.client_id }, { isStep: true })}>
+        <${Name} text=${row.client_id} length=${80} />
+      </button>
+    ` },
+  { key: "state", title: "state", value: (row) => String(row.connected), cell: (row) => html`<${State} connected=${row.connected} />` },
+  { key: "user", title: "user", value: (row) => row.user, cell: (row) => html`<${Name} text=${row.user} length=${40} />` },
+  { key: "address", title: "address", cell: (row) => html`<span class="nowrap"><${Name} text=${row.address} /></span>` },
+  { key: "version", title: "MQTT", value: (row) => row.version, cell: (row) => `${row.version ?? "–"}${row.transport ? ` ${row.transport}` : ""}` },
+  { key: "since", title: "since", value: (row) => row.since_us, cell: (row) => html`<${Time} ms=${row.since_us && row.since_us / 1_000} />` },
+  { key: "subscriptions", title: "filters", isNumber: true, value: (row) => row.subscriptions, cell: (row) => format.count(row.subscriptions) },
+  { key: "in", title: "in /s", isNumber: true, value: (row) => row.per_second?.received_messages, cell: (row) => format.rate(row.per_second?.received_messages) },
+  { key: "out", title: "out /s", isNumber: true, value: (row) => row.per_second?.sent_messages, cell: (row) => format.rate(row.per_second?.sent_messages) },
+  { key: "inflight", title: "in flight", isNumber: true, value: (row) => row.inflight_out, cell: (row) => format.count(row.inflight_out) },
+  { key: "lag", title: "lag (records)", isNumber: true, value: (row) => row.lag_records, cell: (row) => format.count(row.lag_records) },
+];
+
+function State({ connected }) {
+  return html`<span class=${connected ? "good" : "unknown"}>${connected ? "● connected" : "○ away"}</span>`;
+}
+
+function Detail({ id, onClose }) {
+  const info = useStore(consoleInfo);
+  const [asked, setAsked] = useState(null);
+  const title = useRef(null);
+  const path = `api/v1/clients/${encodeURIComponent(id)}`;
+  const client = usePoll(path, ONE_EVERY_MS, (signal) => ask(path, { signal }));
+  const { value } = client;
+  useEffect(() => {
+    title.current.focus();
+    return () => document.querySelector("main tr[aria-current=true]")?.focus();
+  }, []);
+
+  const act = async (session) => {
+    setAsked(null);
+    try {
+      const { session_ended: isEnded } = await ask(path, { method: "DELETE", query: { session: session || null } });
+      say(isEnded ? "The session has ended." : "The client is disconnected.");
+      if (session) onClose();
+    } catch (error) {
+      say(error.message);
+    }
+  };
+
+  return html`
+    <section class=${`panel ${client.isStale ? "stale" : ""}`} aria-labelledby="client-title">
+      <div class="panel-top">
+        <h2 id="client-title" tabindex="-1" ref=${title}>Client <${Name} text=${id} length=${400} /></h2>
+        ${info.operator && value && html`
+          ${value.connected && html`<button type="button" class="danger" onClick=${() => setAsked("kick")}>Disconnect…</button>`}
+          <button type="button" class="danger" onClick=${() => setAsked("session")}>End session…</button>
+        `}
+        <button type="button" onClick=${onClose} title="Esc">Close</button>
+      </div>
+      <${Trouble} ...${client} />
+      ${value ? html`<${Facts} client=${value} />` : !client.error && html`<${Waiting} what="the client" />`}
+      ${asked && html`
+        <${Confirm} title=${asked === "kick" ? "Disconnect this client?" : "End the session of this client?"}
+          act=${asked === "kick" ? "Disconnect" : "End session"} onAct=${() => act(asked === "session")} onClose=${() => setAsked(null)}>
+          <p><code><${Name} text=${id} length=${400} /></code></p>
+          <p>${asked === "kick"
+            ? "Its connection is closed and its will is published. It may connect again at once."
+            : "Its subscriptions and positions are removed, and records that it has not received are not sent to it. A connection is closed."}</p>
+        <//>
+      `}
+    </section>
+  `;
+}
+
+function Facts({ client }) {
+  const facts = [
+    ["State", html`<${State} connected=${client.connected} /> since <${Time} ms=${client.since_us && client.since_us / 1_000} />`],
+    ["User", html`<${Name} text=${client.user} />`],
+    ["Address", html`<${Name} text=${client.address} />`],
+    ["MQTT", `${client.version ?? "–"} ${client.transport ?? ""}`],
+    ["Keep alive", format.duration(client.keep_alive_s)],
+    ["Session", client.session_expiry_s === null ? "never ends" : `ends ${format.duration(client.session_expiry_s)} after the connection`],
+    ["In flight", `${format.count(client.inflight_out)} of ${format.count(client.window_max)} out, ${format.count(client.inflight_in)} in`],
+    ["Waiting for the socket", format.bytes(client.out_bytes)],
+    ["Will", client.has_will ? "yes" : "no"],
+    ["Received", traffic(client.total?.received_messages, client.total?.received_bytes, client.per_second?.received_messages)],
+    ["Sent", traffic(client.total?.sent_messages, client.total?.sent_bytes, client.per_second?.sent_messages)],
+    ["Lag", `${format.count(client.lag_records)} records`],
+  ];
+  return html`
+    <dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+    <${Table} caption="Filters of the client" columns=${FILTER_COLUMNS} rows=${client.filters} keyOf=${(row) => `filter ${row.filter}`} empty="It has no subscriptions." />
+    <${Table} caption="Positions of the session" columns=${CURSOR_COLUMNS} rows=${client.cursors} keyOf=${(row) => `cursor ${row.name}`} empty="It has no positions." />
+  `;
+}
+
+function traffic(messages, size, perSecond) {
+  return `${format.count(messages)} messages, ${format.bytes(size)}; now ${format.rate(perSecond)}/s`;
+}
+
+const FILTER_COLUMNS = [
+  { key: "filter", title: "filter", isHeader: true, cell: (row) => html`<${Name} text=${row.filter} />` },
+  { key: "qos", title: "QoS", isNumber: true, cell: (row) => String(row.qos) },
+  { key: "identifier", title: "identifier", isNumber: true, cell: (row) => format.count(row.identifier) },
+  { key: "options", title: "options",
+    cell: (row) => [row.no_local && "no local", row.retain_as_published && "retain as published", row.replaying && "replaying"].filter(Boolean).join(", ") || "–" },
+];
+
+const CURSOR_COLUMNS = [
+  { key: "partition", title: "partition", isHeader: true, cell: (row) => row.name },
+  { key: "next", title: "next", isNumber: true, cell: (row) => format.count(row.next) },
+  { key: "end", title: "high watermark", isNumber: true, cell: (row) => format.count(row.high_watermark) },
+  { key: "lag", title: "lag (records)", isNumber: true, cell: (row) => format.count(row.high_watermark - row.next) },
+  { key: "live", title: "live", cell: (row) => (row.live ? "yes" : "no") },
+];

@@ -1,0 +1,117 @@
+// How far each consumer group is behind in each partition, when it will have caught up, and when it will lose data. What
+// loses data soonest comes first.
+
+import { html, useRef } from "../vendor/htm-preact.js";
+import { Command } from "../command.js";
+import { count, duration, rate } from "../format.js";
+import { More, Search } from "../list.js";
+import { Name } from "../name.js";
+import { usePages } from "../poll.js";
+import { change } from "../router.js";
+import { Time, Trouble, Waiting } from "../state.js";
+import { Table } from "../table.js";
+
+const EVERY_MS = 2_000;
+// Groups commit in steps of some seconds; a shorter window would show each step as a trend.
+const WINDOW_MS = 60_000;
+const TREND_AFTER_MS = 8_000;
+// Longer than any time until a loss.
+const NEVER_S = 1e12;
+const SOONEST_LOSS = "loss";
+
+export default function Groups({ query }) {
+  const contains = query.contains ?? "";
+  const groups = usePages("api/v1/groups", {}, "groups", EVERY_MS);
+  const trends = useTrends(groups);
+  const rows = (groups.rows ?? []).filter(({ group }) => group.includes(contains)).flatMap((group) => rowsOf(group, trends));
+  return html`
+    <${Search} label="Part of the group" name="contains" value=${contains} />
+    <${Trouble} ...${groups} />
+    <div class=${groups.isStale ? "stale" : null}>
+      ${groups.rows && html`
+        <${Table} caption="Consumer groups by partition" columns=${COLUMNS} rows=${rows} keyOf=${(row) => row.key} current=${query.row}
+          sort=${query.sort ?? SOONEST_LOSS} onSort=${(sort) => change({ sort })}
+          empty=${contains ? "No group has this in its name." : "There are no consumer groups."} />
+        <${More} what="groups" ...${groups} />
+      `}
+    </div>
+    ${!groups.rows && !groups.error && html`<${Waiting} what="the groups" />`}
+    <${Command} parts=${["headwater groups list"]} />
+  `;
+}
+
+const COLUMNS = [
+  { key: "group", title: "group", isHeader: true, value: (row) => row.group,
+    cell: (row) => html`<${Name} text=${row.group} />${row.is_idle && html` <span class="note">idle</span>`}` },
+  { key: "partition", title: "partition", value: (row) => row.name, cell: (row) => row.name },
+  { key: SOONEST_LOSS, title: "retention", value: lossOrder, cell: (row) => html`<${Loss} row=${row} />` },
+  { key: "lost", title: "lost records", isNumber: true, value: (row) => row.lost_records,
+    cell: (row) => (row.lost_records > 0 ? html`<span class="bad">✖ ${count(row.lost_records)}</span>` : "0") },
+  { key: "lag", title: "lag (records)", isNumber: true, value: (row) => row.lag_records, cell: (row) => count(row.lag_records) },
+  { key: "age", title: "lag (time)", isNumber: true, value: (row) => row.lag_s, cell: (row) => (row.lag_records === 0 ? "none" : duration(row.lag_s)) },
+  { key: "trend", title: "trend", value: (row) => row.trend?.growth ?? null, cell: (row) => trendText(row) },
+  { key: "clear", title: "caught up in", value: (row) => row.clearS, cell: (row) => clearText(row) },
+  { key: "next", title: "next offset", isNumber: true, value: (row) => row.next, cell: (row) => count(row.next) },
+  { key: "owner", title: "owner", value: (row) => row.owner, cell: (row) => html`<${Name} text=${row.owner} length=${60} />` },
+  { key: "touched", title: "last seen", value: (row) => row.touched_us, cell: (row) => html`<${Time} ms=${row.touched_us && row.touched_us / 1_000} />` },
+];
+
+function rowsOf(group, trends) {
+  return group.partitions.map((partition) => {
+    const key = `${group.group} ${partition.name}`;
+    const trend = trends.get(key) ?? null;
+    const clearS = partition.lag_records === 0 ? 0 : trend && trend.growth < 0 ? partition.lag_records / -trend.growth : null;
+    return { ...group, ...partition, key, trend, clearS };
+  });
+}
+
+/** Seconds until data is lost. Behind all of those come groups that have lost some, and then those that are behind. */
+function lossOrder({ loss_s: lossS, lost_records: lost, lag_s: lagS }) {
+  if (lossS !== null) return lossS;
+  return lost > 0 ? NEVER_S : 2 * NEVER_S - (lagS ?? 0);
+}
+
+function Loss({ row }) {
+  if (row.loss_s === null) return html`<span class="good">loses nothing</span>`;
+  const isSoon = row.loss_s < 86_400;
+  return html`<span class=${isSoon ? "bad" : null}>${isSoon ? "⚠ " : ""}loses data in ${duration(row.loss_s)}</span>`;
+}
+
+function trendText({ trend, lag_records: lag }) {
+  if (lag === 0 && !trend?.growth) return "at the end";
+  if (!trend) return "–";
+  if (Math.abs(trend.growth) < 0.05) return "→ steady";
+  return trend.growth > 0 ? `↑ grows by ${rate(trend.growth)}/s` : `↓ shrinks by ${rate(-trend.growth)}/s`;
+}
+
+function clearText({ lag_records: lag, trend, clearS }) {
+  if (lag === 0) return "now";
+  if (!trend) return "–";
+  return clearS === null ? "not at this rate" : duration(clearS);
+}
+
+/** The growth of each lag in records a second: what is appended less what is committed, over the last minute of answers. */
+function useTrends({ rows, atMs }) {
+  const looks = useRef([]);
+  const last = looks.current.at(-1);
+  if (rows && atMs && atMs !== last?.atMs) {
+    const offsets = new Map(rows.flatMap((group) => group.partitions.map((partition) => [`${group.group} ${partition.name}`, partition])));
+    looks.current = [...looks.current, { atMs, offsets }].filter((look) => atMs - look.atMs <= WINDOW_MS);
+  }
+  return trendsBetween(looks.current[0], looks.current.at(-1));
+}
+
+function trendsBetween(first, last) {
+  const trends = new Map();
+  if (!last || last.atMs - first.atMs < TREND_AFTER_MS) return trends;
+  const seconds = (last.atMs - first.atMs) / 1_000;
+  for (const [key, now] of last.offsets) {
+    const before = first.offsets.get(key);
+    // A group that was set back starts anew.
+    if (!before || now.next < before.next) continue;
+    const appended = (now.high_watermark - before.high_watermark) / seconds;
+    const committed = (now.next - before.next) / seconds;
+    trends.set(key, { growth: appended - committed });
+  }
+  return trends;
+}

@@ -1,0 +1,203 @@
+// What the broker does now, the last 15 minutes, what is wrong, the partitions, and the nodes of a cluster.
+
+import { html } from "../vendor/htm-preact.js";
+import { ask } from "../api.js";
+import { Chart } from "../chart.js";
+import { adminOption, Command } from "../command.js";
+import * as format from "../format.js";
+import { liveState, samples } from "../live.js";
+import { Name } from "../name.js";
+import { usePoll } from "../poll.js";
+import { change, link } from "../router.js";
+import { Time, Trouble, Waiting } from "../state.js";
+import { useStore } from "../store.js";
+import { Table } from "../table.js";
+
+const STATUS_EVERY_MS = 10_000;
+const CLUSTER_EVERY_MS = 5_000;
+// A trend of less than this says nothing about days.
+const TREND_SAMPLES_MIN = 120;
+
+const CHARTS = [
+  { title: "Messages a second", format: format.rate, lines: [["in", "publishes_in"], ["out", "publishes_out"]] },
+  { title: "Bytes a second", format: format.bytesPerSecond, lines: [["in", "bytes_in"], ["out", "bytes_out"]] },
+  { title: "Slowest 1 % (p99)", format: format.latency, lines: [["ack", "ack_p99_s"], ["sync", "sync_p99_s"]] },
+  { title: "Connections and sessions", format: format.count, lines: [["connections", "connections"], ["sessions", "sessions"]] },
+  { title: "Loop busy", format: format.percent, lines: [["busy", "loop_busy"]] },
+  { title: "Disk", format: format.bytes, isBinary: true, lines: [["used", "disk_used_bytes"]] },
+];
+
+export default function Overview({ query }) {
+  const now = useStore(samples);
+  const status = usePoll("status", STATUS_EVERY_MS, (signal) => ask("api/v1/status", { signal }));
+  const cluster = usePoll("cluster", CLUSTER_EVERY_MS, (signal) => ask("api/v1/cluster", { signal }));
+  return html`
+    <${Cards} now=${now} disk=${status.value?.disk} />
+    <${Alerts} alerts=${now.alerts} />
+    <section aria-labelledby="charts-title">
+      <h2 id="charts-title">Last 15 minutes</h2>
+      <div class="charts">
+        ${CHARTS.map(({ title, lines, format: write, isBinary }) => html`
+          <${Chart} key=${title} title=${title} format=${write} isBinary=${isBinary} times=${now.times} lines=${linesOf(now, lines)} />
+        `)}
+      </div>
+    </section>
+    <${Cluster} cluster=${cluster} query=${query} />
+    <section aria-labelledby="partitions-title" class=${status.isStale ? "stale" : null}>
+      <h2 id="partitions-title">Partitions</h2>
+      <${Trouble} ...${status} />
+      ${status.value && html`<${Partitions} status=${status.value} now=${now} query=${query} />`}
+      ${!status.value && !status.error && html`<${Waiting} what="the partitions" />`}
+    </section>
+    <${Command} parts=${["headwater top", adminOption()]} />
+  `;
+}
+
+function linesOf({ series, times }, lines) {
+  return lines.map(([label, name]) => ({ label, values: series[name] ?? times.map(() => null) }));
+}
+
+function Cards({ now, disk }) {
+  const last = (name) => now.series[name]?.at(-1) ?? null;
+  return html`
+    <dl class="cards">
+      <${Card} name="Messages in" value=${format.rate(last("publishes_in"))} unit="/s" note=${`refused ${format.rate(last("refused"))} /s`} />
+      <${Card} name="Messages out" value=${format.rate(last("publishes_out"))} unit="/s" note=${`dropped ${format.rate(last("dropped"))} /s`} />
+      <${Card} name="Bytes in" value=${format.bytesPerSecond(last("bytes_in"))} />
+      <${Card} name="Bytes out" value=${format.bytesPerSecond(last("bytes_out"))} note=${`Flight ${format.rate(last("flight_records"))} records/s`} />
+      <${Card} name="Ack p99" value=${format.latency(last("ack_p99_s"))} note="of the last second" />
+      <${Card} name="Sync p99" value=${format.latency(last("sync_p99_s"))} note="of the last second" />
+      <${Card} name="Connections" value=${format.count(last("connections"))} note=${`${format.count(last("subscriptions"))} subscriptions`} />
+      <${Card} name="Sessions" value=${format.count(last("sessions"))} />
+      <${Card} name="Loop busy" value=${format.percent(last("loop_busy"))} note="100 % is one loop" />
+      <${Card} name="Disk" value=${format.bytes(last("disk_used_bytes"))} note=${diskNote(now, disk)} />
+    </dl>
+  `;
+}
+
+function Card({ name, value, unit, note }) {
+  return html`
+    <div class="card">
+      <dt>${name}</dt>
+      <dd><span class="figure">${value}</span>${unit && html` <span class="unit">${unit}</span>`}</dd>
+      ${note && html`<dd class="note">${note}</dd>`}
+    </div>
+  `;
+}
+
+/** The budget, and when it will be used up if the log grows as in the last minutes. */
+function diskNote(now, disk) {
+  if (!disk?.budget_bytes) return disk ? `${disk.level}, no budget` : null;
+  const budget = `${disk.level}, of ${format.bytes(disk.budget_bytes)}`;
+  const used = now.series.disk_used_bytes;
+  const growth = used && growthPerSecond(now.times, used);
+  if (growth === null || growth === undefined) return budget;
+  if (growth <= 0) return `${budget}, not growing`;
+  return `${budget}, full in ${format.duration(Math.max(0, disk.budget_bytes - used.at(-1)) / growth)}`;
+}
+
+/** The slope of the least-squares line, null when too little is known. */
+function growthPerSecond(times, values) {
+  const points = times.map((atMs, index) => [atMs / 1_000, values[index]]).filter(([, value]) => value !== null);
+  if (points.length < TREND_SAMPLES_MIN) return null;
+  const mean = (part) => points.reduce((sum, point) => sum + point[part], 0) / points.length;
+  const [middle, average] = [mean(0), mean(1)];
+  let above = 0;
+  let below = 0;
+  for (const [at, value] of points) {
+    above += (at - middle) * (value - average);
+    below += (at - middle) ** 2;
+  }
+  return below === 0 ? null : above / below;
+}
+
+function Alerts({ alerts }) {
+  const { phase } = useStore(liveState);
+  return html`
+    <section aria-labelledby="alerts-title">
+      <h2 id="alerts-title">What is wrong now</h2>
+      ${alerts === null && html`<p class="waiting">${phase === "polling" ? "Not known without a live stream." : "Asking the broker…"}</p>`}
+      ${alerts?.length === 0 && html`<p class="fine"><span aria-hidden="true">✓ </span>Nothing that the broker knows of.</p>`}
+      ${alerts?.length > 0 && html`
+        <ul class="alerts">
+          ${alerts.map(({ name, severity, summary, remedy }) => html`
+            <li key=${name} class=${severity === "critical" ? "critical" : "warning"}>
+              <p><strong><span aria-hidden="true">${severity === "critical" ? "✖" : "⚠"} </span>${severity === "critical" ? "Critical" : "Warning"}: <${Name} text=${summary} length=${600} /></strong></p>
+              <p><${Name} text=${remedy} length=${1_000} /> <code>${name}</code></p>
+            </li>
+          `)}
+        </ul>
+      `}
+    </section>
+  `;
+}
+
+function Partitions({ status, now, query }) {
+  const rows = status.partitions.map((row) => {
+    const [start, end] = now.offsets[row.partition] ?? [row.log_start, row.high_watermark];
+    return { ...row, start, end, rate: now.rates[row.partition] ?? null };
+  });
+  const columns = [
+    { key: "name", title: "partition", isHeader: true, value: (row) => row.name,
+      cell: (row) => html`<a data-open href=${link("tail", { from: "earliest", partition: row.name })}>${row.name}</a>` },
+    { key: "class", title: "class", value: (row) => row.class, cell: (row) => row.class },
+    { key: "state", title: "state", value: (row) => row.state, cell: (row) => html`<${PartitionState} row=${row} />` },
+    { key: "start", title: "log start", isNumber: true, value: (row) => row.start, cell: (row) => format.count(row.start) },
+    { key: "end", title: "high watermark", isNumber: true, value: (row) => row.end, cell: (row) => format.count(row.end) },
+    { key: "rate", title: "records/s", isNumber: true, value: (row) => row.rate, cell: (row) => format.rate(row.rate) },
+    { key: "bytes", title: "size", isNumber: true, value: (row) => row.bytes, cell: (row) => format.bytes(row.bytes) },
+    { key: "oldest", title: "oldest record", value: (row) => row.oldest_us, cell: (row) => html`<${Time} ms=${row.oldest_us && row.oldest_us / 1_000} />` },
+    { key: "gaps", title: "gaps", isNumber: true, value: (row) => row.gaps.length, cell: (row) => format.count(row.gaps.length + (row.gaps_left_out ?? 0)) },
+    { key: "damaged", title: "damaged", isNumber: true, value: (row) => row.damaged_bytes, cell: (row) => format.bytes(row.damaged_bytes) },
+    { key: "held", title: "held by", cell: (row) => html`<${HeldBy} groups=${row.held_by} />` },
+  ];
+  return html`
+    <${Table} caption="Partitions of the log" columns=${columns} rows=${rows} keyOf=${(row) => row.name} current=${query.row}
+      sort=${query.sort} onSort=${(sort) => change({ sort })} empty="No partitions." />
+  `;
+}
+
+function PartitionState({ row }) {
+  const isGood = row.state === "running" || row.state === "following";
+  return html`<span class=${`wrap ${isGood ? "good" : "bad"}`}>${isGood ? "" : "✖ "}${row.state}${row.reason ? `: ${row.reason}` : ""}</span>`;
+}
+
+function HeldBy({ groups }) {
+  if (groups.length === 0) return "–";
+  return html`<${Name} text=${groups[0].group} length=${60} />${groups.length > 1 && html` and ${groups.length - 1} more`}`;
+}
+
+/** Not there on a broker without a cluster, which answers with 404. */
+function Cluster({ cluster, query }) {
+  if (cluster.error?.status === 404) return null;
+  if (!cluster.value) return cluster.error?.status === 503 ? html`<${Trouble} ...${cluster} />` : null;
+  const { nodes, leader, node: own, role, in_sync: inSync, lag, epoch, trust } = cluster.value;
+  const rows = Object.entries(nodes).map(([name, node]) => ({
+    ...node,
+    name,
+    role: name === leader ? "leader" : name === own ? role : "follower",
+    isInSync: inSync.includes(name),
+    lag: lag?.[name] ?? null,
+    isOwn: name === own,
+  }));
+  const columns = [
+    { key: "node", title: "node", isHeader: true, value: (row) => row.name,
+      cell: (row) => html`<${Name} text=${row.name} />${row.isOwn && html` <span class="note">(this page)</span>`}` },
+    { key: "role", title: "role", value: (row) => row.role, cell: (row) => row.role },
+    { key: "sync", title: "in sync", cell: (row) => html`<span class=${row.isInSync ? "good" : "bad"}>${row.isInSync ? "yes" : "✖ no"}</span>` },
+    { key: "linked", title: "linked", cell: (row) => (row.isOwn ? "–" : html`<span class=${row.linked ? "good" : "bad"}>${row.linked ? "yes" : "✖ no"}</span>`) },
+    { key: "lag", title: "lag (records)", isNumber: true, value: (row) => row.lag, cell: (row) => format.count(row.lag) },
+    { key: "version", title: "version", cell: (row) => html`<${Name} text=${row.version} />` },
+    { key: "mqtt", title: "MQTT", cell: (row) => html`<${Name} text=${row.mqtt} />` },
+    { key: "admin", title: "admin", cell: (row) => html`<${Name} text=${row.admin} />` },
+  ];
+  return html`
+    <section aria-labelledby="cluster-title" class=${cluster.isStale ? "stale" : null}>
+      <h2 id="cluster-title">Cluster <${Name} text=${cluster.value.cluster} /></h2>
+      <${Trouble} ...${cluster} />
+      <p class="note">Epoch ${format.count(epoch)}, trust ${trust}, etcd ${cluster.value.etcd?.reachable ? "reachable" : "not reachable"}.${lag ? "" : " The leader knows the lag."}</p>
+      <${Table} caption="Nodes of the cluster" columns=${columns} rows=${rows} keyOf=${(row) => row.name} current=${query.row}
+        sort=${query.nodes} onSort=${(nodes) => change({ nodes })} empty="No nodes." />
+    </section>
+  `;
+}

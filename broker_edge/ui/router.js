@@ -1,0 +1,35 @@
+// The view is the part of the address behind "#": the page, its search, filter and selected row. It can be sent to somebody
+// and survives a reload and signing in.
+
+import { createStore } from "./store.js";
+
+export const FIRST_PAGE = "overview";
+
+export const view = createStore(read());
+
+/** The address of a page, for links. Empty values are left out. */
+export function link(page, query = {}) {
+  const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return given.length ? `#${page}?${new URLSearchParams(given)}` : `#${page}`;
+}
+
+export function go(page, query) {
+  location.hash = link(page, query);
+}
+
+/** Changes a part of the view of this page. The back button leads to the view before only where `isStep` is true. */
+export function change(changes, { isStep = false } = {}) {
+  const { page, query } = view.get();
+  const address = link(page, { ...query, ...changes });
+  if (address === location.hash) return;
+  history[isStep ? "pushState" : "replaceState"](null, "", address);
+  view.set(read());
+}
+
+function read() {
+  const [page, query = ""] = location.hash.slice(1).split(/\?(.*)/s);
+  return { page: page || FIRST_PAGE, query: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+addEventListener("hashchange", () => view.set(read()));
+addEventListener("popstate", () => view.set(read()));

@@ -1,0 +1,56 @@
+// Who looks, what they may do, and which pages this server has.
+
+import { ask, isSignedOut, signOut } from "./api.js";
+import { liveState } from "./live.js";
+import { createStore } from "./store.js";
+
+const RETRY_MS = 2_000;
+
+/** The answer of /api/v1/console, null until it is there. */
+export const consoleInfo = createStore(null);
+
+/** Why there is no answer yet. */
+export const consoleTrouble = createStore(null);
+
+/** True once the broker is another version than the one that these files came from. */
+export const isOutdated = createStore(false);
+
+export async function loadConsole() {
+  try {
+    const info = await ask("api/v1/console");
+    const before = consoleInfo.get();
+    if (before && before.version !== info.version) isOutdated.set(true);
+    consoleInfo.set(info);
+    consoleTrouble.set(null);
+  } catch (error) {
+    if (error.status === 401) return;
+    consoleTrouble.set(error.message);
+    setTimeout(loadConsole, RETRY_MS);
+  }
+}
+
+export async function leave() {
+  try {
+    await signOut();
+  } catch {
+    // The session may have ended already; the next request shows whether it has.
+  }
+  loadConsole();
+}
+
+/** The name of a partition by its number. */
+export function partitionName(number) {
+  const found = consoleInfo.get()?.partitions.find(({ partition }) => partition === number);
+  return found?.name ?? `partition ${number}`;
+}
+
+isSignedOut.watch((signedOut) => !signedOut && loadConsole());
+
+// A broker that comes back may have another version, other partitions and other rights.
+let wasQuiet = false;
+liveState.watch(({ phase }) => {
+  if (phase === "quiet") wasQuiet = true;
+  if (phase !== "live" || !wasQuiet) return;
+  wasQuiet = false;
+  loadConsole();
+});
