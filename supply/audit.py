@@ -24,7 +24,7 @@ from supply.shipped import ECOSYSTEMS, Part, ShippedError, parts
 OSV = "https://api.osv.dev"
 IGNORED = Path(__file__).with_name("ignored.toml")
 CLEAN, FOUND, BAD, UNCHECKED = 0, 1, 2, 3
-_NAMES = {"cargo": "crates", "pypi": "Python packages", "maven": "jars"}
+_NAMES = {"cargo": "crates", "pypi": "Python packages", "maven": "jars", "npm": "scripts"}
 
 
 class IgnoredError(Exception):

@@ -1,4 +1,5 @@
-"""The parts that headwater is made of: crates, Python packages and jars, each with version, digests and licence.
+"""The parts that headwater is made of, each with version, digests and licence: crates, Python packages, jars, and the
+scripts of others in the console.
 
 It reads the lock files, `cargo metadata`, and the metadata of the packages that are installed beside this interpreter.
 It writes nothing.
@@ -11,7 +12,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TARGETS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 """The wheel and the binary are made for these."""
 SHIPPED_CRATES = ("headwater-broker", "headwater-python")
-ECOSYSTEMS = {"cargo": "crates.io", "pypi": "PyPI", "maven": "Maven"}
+ECOSYSTEMS = {"cargo": "crates.io", "pypi": "PyPI", "maven": "Maven", "npm": "npm"}
 """Types of package URLs, and the names of the same at OSV."""
 
 Scope = Literal["required", "optional", "excluded"]
@@ -31,6 +32,7 @@ Scope = Literal["required", "optional", "excluded"]
 
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s\\]+)((?:\s*\\\n\s+--hash=sha256:[0-9a-f]{64})*)", re.MULTILINE)
 _JAR = re.compile(r"^([0-9a-f]{64}) [ *]([^_\s]+)_(\S+?)-(\d[^-\s]*)\.jar$", re.MULTILINE)
+_SCRIPT = re.compile(r"^\| `([^`]+)` \|[^|]*\| `([^`]+)@([^`]+)`[^|]*\| ([^|]+) \|$", re.MULTILINE)
 _CLASSIFIED = {
     "MIT License": "MIT",
     "Apache Software License": "Apache-2.0",
@@ -49,7 +51,7 @@ class ShippedError(Exception):
 class Part:
     """One package. `sha256` has the digest of each file that may be installed for it; any one of them counts."""
 
-    kind: Literal["cargo", "pypi", "maven"]
+    kind: Literal["cargo", "pypi", "maven", "npm"]
     name: str
     version: str
     sha256: tuple[str, ...]
@@ -67,7 +69,7 @@ class Part:
 
 def parts(root: Path = ROOT) -> list[Part]:
     """All parts, in the order of their package URLs."""
-    return sorted([*crates(root), *packages(root), *jars(root)], key=lambda part: part.purl)
+    return sorted([*crates(root), *packages(root), *jars(root), *scripts(root)], key=lambda part: part.purl)
 
 
 # Crates
@@ -257,3 +259,30 @@ def jars(root: Path = ROOT) -> list[Part]:
     if len(found) != text.count(".jar\n"):
         raise ShippedError("pipelines/spark/jars.sha256 has a line that is not `SHA256  GROUP_ARTIFACT-VERSION.jar`")
     return found
+
+
+# Scripts of the console
+
+
+def scripts(root: Path = ROOT) -> list[Part]:
+    """The files of others in the console, which are in the binary: the rows of vendor/README.md."""
+    vendor = root / "broker_edge" / "ui" / "vendor"
+    sums = {name: digest for digest, name in map(str.split, (vendor / "SHA256SUMS").read_text("utf-8").splitlines())}
+    rows = _SCRIPT.findall((vendor / "README.md").read_text("utf-8"))
+    missing = {path.name for path in vendor.iterdir() if path.suffix in (".js", ".css")} - {row[0] for row in rows}
+    if missing:
+        raise ShippedError(f"broker_edge/ui/vendor/README.md has no row for {', '.join(sorted(missing))}")
+    found: dict[str, Part] = {}
+    for file, name, version, licences in rows:
+        part = Part(
+            kind="npm",
+            name=name,
+            version=version,
+            sha256=(sums[file],),
+            licence=" AND ".join(sorted(set(re.findall(r"Apache-2\.0|MIT", licences)))) or None,
+            scope="required",
+            belongs_to="headwaterd",
+        )
+        before = found.get(part.purl)
+        found[part.purl] = part if before is None else replace(before, sha256=(*before.sha256, *part.sha256))
+    return list(found.values())

@@ -71,10 +71,14 @@ def _jars() -> Counter[str]:
     return Counter(f"pkg:maven/{group}/{artifact}@{version}" for group, artifact, version in names)
 
 
+def _scripts() -> Counter[str]:
+    return Counter(("pkg:npm/htm@3.1.1", "pkg:npm/uplot@1.6.32"))
+
+
 def _wrong(document: dict[str, Any]) -> list[str]:
     """What the document has too little, too much, or without digest or licence."""
     parts = document["components"]
-    wanted, found = _crates() + _packages() + _jars(), Counter(part["purl"] for part in parts)
+    wanted, found = _crates() + _packages() + _jars() + _scripts(), Counter(part["purl"] for part in parts)
     wrong = [f"missing: {purl}" for purl in (wanted - found)] + [f"not shipped: {purl}" for purl in (found - wanted)]
     for part in parts:
         digests = [one["content"] for one in part.get("hashes", ()) if one["alg"] == "SHA-256"]
@@ -97,6 +101,9 @@ def test_its_digests_are_those_of_the_lock_files(text: str) -> None:
     assert found[f"pkg:cargo/ring@{ring['version']}"] == {ring["checksum"]}
     of_python = {one for purl, digests in found.items() if purl.startswith("pkg:pypi/") for one in digests}
     assert of_python == set(re.findall(r"sha256:(\w{64})", (ROOT / "requirements.lock").read_text()))
+    of_scripts = {one for purl, digests in found.items() if purl.startswith("pkg:npm/") for one in digests}
+    vendor = (ROOT / "broker_edge/ui/vendor/SHA256SUMS").read_text()
+    assert of_scripts == set(re.findall(r"^(\w{64})  .*(?:js|css)$", vendor, re.M))
     of_jars = {one for purl, digests in found.items() if purl.startswith("pkg:maven/") for one in digests}
     assert of_jars == set(re.findall(r"^\w{64}", (ROOT / "pipelines/spark/jars.sha256").read_text(), re.M))
 
@@ -111,7 +118,7 @@ def test_it_tells_what_the_base_needs_from_what_an_extra_adds_and_what_only_buil
 
 def test_a_part_that_is_missing_doubled_or_bare_is_found(text: str) -> None:
     """The control of the tests above."""
-    for purl in ("pkg:cargo/ring@", "pkg:pypi/pyarrow@", "pkg:maven/io.delta/delta-storage@"):
+    for purl in ("pkg:cargo/ring@", "pkg:pypi/pyarrow@", "pkg:maven/io.delta/delta-storage@", "pkg:npm/htm@"):
         document = json.loads(text)
         place, part = next((i, one) for i, one in enumerate(document["components"]) if one["purl"].startswith(purl))
         document["components"].append(part)

@@ -20,6 +20,7 @@ mod live;
 pub(crate) mod office;
 mod records;
 pub(crate) mod request;
+mod samples;
 mod shared;
 
 use std::net::TcpListener;
@@ -55,8 +56,8 @@ use groups::holds::GroupHolds;
 use groups::progress::Progress;
 use groups::tenure::Leader;
 use limits::Limits;
-use live::Live;
 use office::{Office, OfficeSlot};
+use samples::Samples;
 use shared::{Shared, stopped};
 
 /// The niceness of the service's threads, above the rest of the broker.
@@ -196,7 +197,7 @@ fn share(
     let limits = Limits::of(config);
     Ok(Arc::new(Shared {
         shares: Shares::new(&limits, &context.metrics.flight.read_memory),
-        live: Live::new(config.admin.max_streams),
+        samples: Samples::new(config.admin.max_streams),
         constants: OnceLock::new(),
         costly_appends: Mutex::default(),
         backing_up: Mutex::default(),

@@ -12,8 +12,8 @@ use super::callers::shares::Shares;
 use super::error::Refusal;
 use super::groups::progress::Progress;
 use super::limits::Limits;
-use super::live::Live;
 use super::office::OfficeSlot;
+use super::samples::Samples;
 use crate::auth::AuthService;
 use crate::cluster::inbox::Inbox;
 use crate::config::Config;
@@ -39,7 +39,7 @@ pub struct Shared {
     pub office: OfficeSlot,
     pub progress: Vec<Progress>,
     pub shares: Shares,
-    pub live: Live,
+    pub samples: Samples,
     /// Created by the first read.
     pub constants: OnceLock<Arc<Constants>>,
     /// Locked while an append is in progress whose topics cost the loop much.

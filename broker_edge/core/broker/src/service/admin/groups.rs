@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::failure::Failure;
 use crate::service::callers::caller::Caller;
 use crate::service::callers::shares::Work;
-use crate::service::groups::standing;
+use crate::service::live::standing;
 use crate::service::request;
 use crate::service::shared::Shared;
 

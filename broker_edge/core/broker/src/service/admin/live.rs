@@ -21,7 +21,7 @@ pub fn routes() -> Router<Arc<Shared>> {
 }
 
 async fn history(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    Json(shared.live.history())
+    Json(shared.samples.history())
 }
 
 async fn stream(
@@ -34,7 +34,7 @@ async fn stream(
 }
 
 async fn run(shared: Arc<Shared>, mut events: Events) {
-    let mut seconds = shared.live.seconds();
+    let mut seconds = shared.samples.seconds();
     loop {
         let data = live::event(&shared);
         if events.send("stats", &data).await.is_err() {

@@ -45,7 +45,7 @@ impl Events {
     /// # Errors
     /// There are as many streams as there may be.
     pub fn open(shared: &Arc<Shared>, caller: Caller) -> Result<(Events, Response), Failure> {
-        let slot = Arc::clone(&shared.live.streams).try_acquire_owned();
+        let slot = Arc::clone(&shared.samples.streams).try_acquire_owned();
         let slot = slot.map_err(|_| {
             Failure::unavailable(format!(
                 "{} streams to pages are open, which is the limit admin.max_streams: close some, or raise the limit",

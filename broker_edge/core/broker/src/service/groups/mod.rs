@@ -8,7 +8,6 @@ pub mod gaps;
 pub mod group;
 pub mod holds;
 pub mod progress;
-pub mod standing;
 pub mod tenure;
 
 use std::collections::{BTreeMap, HashMap};

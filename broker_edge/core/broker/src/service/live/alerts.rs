@@ -2,9 +2,9 @@
 //! itself.
 
 use headwater_log::{DiskLevel, Partition, PartitionState};
-use serde::Serialize;
 
-use crate::service::groups::standing;
+use super::standing;
+use crate::service::samples::alert::{Alert, Severity};
 use crate::service::shared::Shared;
 
 /// The most alerts of groups; those that lose records first.
@@ -15,21 +15,6 @@ const LOSS_NOW_S: f64 = 3_600.0;
 /// Over how many seconds a rate must be seen.
 const SECONDS: usize = 60;
 const BUSY: f64 = 0.8;
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Alert {
-    name: &'static str,
-    severity: Severity,
-    summary: String,
-    remedy: &'static str,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Severity {
-    Warning,
-    Critical,
-}
 
 /// Looks at everything; may wait for the disk.
 pub fn find(shared: &Shared) -> Vec<Alert> {
@@ -120,7 +105,7 @@ fn of_disk(shared: &Shared) -> Option<Alert> {
 }
 
 fn of_loop(shared: &Shared) -> Vec<Alert> {
-    let mean = |name: &str| shared.live.mean(name, SECONDS).unwrap_or(0.0);
+    let mean = |name: &str| shared.samples.mean(name, SECONDS).unwrap_or(0.0);
     let (busy, refused) = (mean("loop_busy"), mean("refused"));
     let warning = |name, summary, remedy| Alert {
         name,

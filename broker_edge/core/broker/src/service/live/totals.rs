@@ -1,34 +1,14 @@
-//! What the broker did in a second: differences of its counters.
+//! The counters and gauges that a sample is made of: what the broker did in a second are differences of them.
 
 use std::time::Duration;
 
 use headwater_log::SYNC_BOUNDS_US;
 
+use crate::service::samples::{NAMES, Sample};
 use crate::service::shared::Shared;
 
 const BUCKETS: usize = SYNC_BOUNDS_US.len() + 1;
 const COUNTERS: usize = 7;
-
-/// The names of a sample's numbers, in their order.
-pub const NAMES: [&str; 14] = [
-    "publishes_in",
-    "publishes_out",
-    "bytes_in",
-    "bytes_out",
-    "refused",
-    "dropped",
-    "flight_records",
-    "ack_p99_s",
-    "sync_p99_s",
-    "loop_busy",
-    "connections",
-    "sessions",
-    "subscriptions",
-    "disk_used_bytes",
-];
-
-/// A number for each of [`NAMES`]; NaN where there is none.
-pub type Sample = [f32; NAMES.len()];
 
 /// Counters and gauges at one moment.
 pub struct Totals {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use headwater_log::{ClassConfig, Offset, Partition};
 use serde::Serialize;
 
-use super::group::{Group, GroupOffsets};
 use crate::clock::now_us;
+use crate::service::groups::group::{Group, GroupOffsets};
 use crate::service::office::Office;
 use crate::service::shared::Shared;
 
@@ -72,7 +72,7 @@ fn stand(shared: &Shared, partition: &Partition, next: Offset, is_idle: bool) ->
     let size = Size {
         bytes: partition.size_bytes(),
         records: high_watermark.0.saturating_sub(log_start.0),
-        bytes_per_s: shared.live.bytes_per_s(partition),
+        bytes_per_s: shared.samples.bytes_per_s(partition),
     };
     let lag_records = high_watermark.0.saturating_sub(at.0);
     Standing {
