@@ -10,6 +10,7 @@ pub mod failure;
 pub mod guard;
 pub mod http;
 pub mod operate;
+pub mod session;
 pub mod whoami;
 
 use std::sync::Arc;
@@ -62,6 +63,7 @@ pub fn routes(shared: &Arc<Shared>, browser: Browser) -> Router {
         .merge(cluster::routes())
         .merge(operate::routes())
         .merge(artifacts::routes())
+        .merge(session::routes())
         .merge(whoami::routes())
         .route("/api/v1/reload", post(reload))
         .layer(from_fn_with_state(Arc::clone(shared), guard::guard))

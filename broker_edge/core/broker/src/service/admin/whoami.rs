@@ -16,16 +16,20 @@ pub fn routes() -> Router<Arc<Shared>> {
     Router::new().route(PATH, get(whoami))
 }
 
-/// `user` is null for a caller without credentials; the guard admits such callers only if the broker allows it.
 async fn whoami(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
 ) -> Json<Value> {
-    Json(json!({
+    Json(answer(&shared, &caller))
+}
+
+/// `user` is null for a caller without credentials; the guard admits such callers only if the broker allows it.
+pub fn answer(shared: &Shared, caller: &Caller) -> Value {
+    json!({
         "log_id": shared.log_id,
         "user": caller.user().map(|user| &**user),
         "tenant": caller.tenant(),
         "operator": caller.is_operator(),
         "viewer": caller.is_viewer(),
-    }))
+    })
 }

@@ -4,5 +4,6 @@ mod admin;
 mod browser;
 mod clients;
 mod figures;
+mod session;
 mod slow_requests;
 mod talk;
