@@ -207,6 +207,11 @@ impl Authority {
         !self.is_configured && self.acl.is_none()
     }
 
+    /// Whether there are users who can prove who they are.
+    pub fn has_users(&self) -> bool {
+        self.is_configured
+    }
+
     /// Whether an admitted client may be refused anything.
     pub fn restricts(&self) -> bool {
         self.acl.is_some() || self.tokens.is_some()

@@ -149,7 +149,7 @@ impl Proof {
 }
 
 /// An admitted client.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Identity {
     /// `None` for a client without credentials.
     pub user: Option<Arc<str>>,
@@ -166,5 +166,14 @@ impl Identity {
     pub fn is_expired(&self, now_us: i64) -> bool {
         self.expires_us
             .is_some_and(|expires_us| expires_us <= now_us)
+    }
+
+    /// The same identity, which expires at this time at the latest.
+    pub fn until(&self, latest_us: i64) -> Self {
+        let own_us = self.expires_us.unwrap_or(i64::MAX);
+        Self {
+            expires_us: Some(own_us.min(latest_us)),
+            ..self.clone()
+        }
     }
 }

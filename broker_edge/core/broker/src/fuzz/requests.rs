@@ -11,7 +11,7 @@ use crate::hosts::{self, Hosts, Origin};
 use crate::pattern::Pattern;
 use crate::service::admin::artifact_manifest::Manifest;
 use crate::service::admin::byte_range::{RequestedRange, wanted};
-use crate::service::authenticate::AuthorizationHeader;
+use crate::service::authenticate::Shown;
 use crate::service::error::Refusal;
 use crate::service::request::{self, read};
 
@@ -94,7 +94,7 @@ pub fn headers(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
     };
-    if let Ok(AuthorizationHeader::Password { user, password }) = AuthorizationHeader::parse(text) {
+    if let Ok(Shown::Password { user, password }) = Shown::parse(text) {
         assert!(user.len() + password.len() < text.len());
     }
     for size in [0, 1, 1_000, u64::MAX] {

@@ -1,7 +1,8 @@
 //! Identifies the caller of a request, the same for Flight and admin HTTP.
 //!
 //! Every call carries its credentials as `Authorization: Basic …` or `Bearer …` (a JWT, or the token from Flight's
-//! handshake). The threads that check the passwords of MQTT clients check these too, never a thread of the runtime.
+//! handshake). Browsers send the cookie of their session instead, to the admin listener only. The threads that check
+//! the passwords of MQTT clients check these too, never a thread of the runtime.
 
 use std::sync::Arc;
 
@@ -13,21 +14,36 @@ use tonic::codegen::http::header::AUTHORIZATION;
 
 use super::callers::bearer::Bearers;
 use super::callers::caller::Caller;
+use super::callers::sessions::SessionDigest;
 use super::connections::pass::Pass;
 use super::connections::slots::TooMany;
 use super::error::Refusal;
 use super::shared::Shared;
 use crate::audit::{Interface, Refused};
-use crate::auth::{Admission, Answer, Asker, Credentials, Denied, Identity, ListenerKind};
+use crate::auth::{
+    Admission, Answer, Asker, Authority, Credentials, Denied, Identity, ListenerKind,
+};
 use crate::clock::now_us;
 
-/// Identifies the caller of a request.
+/// Identifies the caller of a request by its headers.
 ///
 /// # Errors
 /// Missing or invalid credentials.
 pub async fn authenticate(
     shared: &Shared,
     headers: &HeaderMap,
+    pass: &Arc<Pass>,
+) -> Result<Caller, Refusal> {
+    authenticate_by(shared, shown_in(shared, headers, pass.kind()), pass).await
+}
+
+/// Identifies the caller of a request by what it shows, or refuses it because that cannot be read.
+///
+/// # Errors
+/// Missing or invalid credentials.
+pub async fn authenticate_by(
+    shared: &Shared,
+    shown: Result<Shown, Denied>,
     pass: &Arc<Pass>,
 ) -> Result<Caller, Refusal> {
     // In this order, a reload in between is noticed by the next check.
@@ -37,7 +53,10 @@ pub async fn authenticate(
     let identity = if is_open {
         Arc::default()
     } else {
-        let authenticated = identity_of(shared, headers, pass).await;
+        let authenticated = match shown {
+            Ok(shown) => identity_of(shared, &authority, &shown, pass).await,
+            Err(denied) => Err(denied),
+        };
         authenticated.map_err(|denied| {
             shared.note_denied(denied, pass);
             Refusal::unauthenticated(denied)
@@ -55,34 +74,46 @@ pub async fn authenticate(
     Ok(Caller::new(identity, rights, opens_operation, epoch))
 }
 
+/// What the headers of a request show. `Authorization` comes before the cookie of a session, which counts at the admin
+/// listener only.
+fn shown_in(shared: &Shared, headers: &HeaderMap, kind: ListenerKind) -> Result<Shown, Denied> {
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    match (all.next(), all.next()) {
+        (Some(given), None) => {
+            let text = given.to_str().map_err(|_| Denied::BadCredentials)?;
+            Shown::parse(text)
+        }
+        // A proxy in front may have checked the other one.
+        (Some(_), Some(_)) => Err(Denied::BadCredentials),
+        (None, _) if kind == ListenerKind::Admin => {
+            let named = shared.sessions.named(headers)?;
+            Ok(named.map_or(Shown::Nothing, Shown::Session))
+        }
+        (None, _) => Ok(Shown::Nothing),
+    }
+}
+
 async fn identity_of(
     shared: &Shared,
-    headers: &HeaderMap,
+    authority: &Arc<Authority>,
+    shown: &Shown,
     pass: &Arc<Pass>,
 ) -> Result<Arc<Identity>, Denied> {
-    let authority = shared.auth.current();
-    let mut all = headers.get_all(AUTHORIZATION).iter();
-    let (given, second) = (all.next(), all.next());
-    if second.is_some() {
-        // A proxy in front may have checked the other one.
-        return Err(Denied::BadCredentials);
-    }
-    let given = given.map(|value| value.to_str().map_err(|_| Denied::BadCredentials));
-    let shown = given
-        .transpose()?
-        .map(AuthorizationHeader::parse)
-        .transpose()?;
-    if let Some(AuthorizationHeader::Own(token)) = &shown {
-        let bearer = shared.bearers.authenticate(&authority, token, now_us());
-        return bearer.ok_or(Denied::ExpiredToken);
-    }
-    let credentials = match &shown {
-        None => Credentials::default(),
-        Some(AuthorizationHeader::Own(token) | AuthorizationHeader::Token(token)) => Credentials {
+    let credentials = match shown {
+        Shown::Own(token) => {
+            let bearer = shared.bearers.authenticate(authority, token, now_us());
+            return bearer.ok_or(Denied::ExpiredToken);
+        }
+        Shown::Session(session) => {
+            let identity = shared.sessions.authenticate(authority, session, now_us());
+            return identity.ok_or(Denied::ExpiredToken);
+        }
+        Shown::Nothing => Credentials::default(),
+        Shown::Token(token) => Credentials {
             password: Some(token.as_bytes()),
             ..Credentials::default()
         },
-        Some(AuthorizationHeader::Password { user, password }) => Credentials {
+        Shown::Password { user, password } => Credentials {
             user: Some(user),
             password: Some(password.as_bytes()),
             certificate: None,
@@ -144,8 +175,9 @@ impl Shared {
     }
 }
 
-/// The contents of an `Authorization` header.
-pub enum AuthorizationHeader {
+/// What a caller shows to prove who it is.
+pub enum Shown {
+    Nothing,
     Password {
         user: String,
         password: String,
@@ -153,18 +185,20 @@ pub enum AuthorizationHeader {
     Token(String),
     /// One of the broker's own bearer tokens.
     Own(String),
+    /// The cookie of a session.
+    Session(SessionDigest),
 }
 
-impl AuthorizationHeader {
-    pub fn parse(text: &str) -> Result<AuthorizationHeader, Denied> {
+impl Shown {
+    /// Reads an `Authorization` header.
+    ///
+    /// # Errors
+    /// The scheme is unknown, or the credentials are malformed.
+    pub fn parse(text: &str) -> Result<Shown, Denied> {
         let (scheme, rest) = text.split_once(' ').ok_or(Denied::Method)?;
         let rest = rest.trim();
         if scheme.eq_ignore_ascii_case("bearer") {
-            return Ok(if Bearers::is_own(rest) {
-                AuthorizationHeader::Own(rest.to_owned())
-            } else {
-                AuthorizationHeader::Token(rest.to_owned())
-            });
+            return Ok(Shown::token(rest));
         }
         if !scheme.eq_ignore_ascii_case("basic") {
             return Err(Denied::Method);
@@ -172,9 +206,18 @@ impl AuthorizationHeader {
         let bytes = STANDARD.decode(rest).map_err(|_| Denied::BadCredentials)?;
         let text = String::from_utf8(bytes).map_err(|_| Denied::BadCredentials)?;
         let (user, password) = text.split_once(':').ok_or(Denied::BadCredentials)?;
-        Ok(AuthorizationHeader::Password {
+        Ok(Shown::Password {
             user: user.to_owned(),
             password: password.to_owned(),
         })
+    }
+
+    /// A token, of the broker or of somebody else.
+    pub fn token(token: &str) -> Shown {
+        if Bearers::is_own(token) {
+            Shown::Own(token.to_owned())
+        } else {
+            Shown::Token(token.to_owned())
+        }
     }
 }

@@ -47,6 +47,7 @@ use crate::state::StateStore;
 use crate::transport::certificates::TlsContext;
 use admin::browser::Browser;
 use callers::bearer::Bearers;
+use callers::sessions::Sessions;
 use callers::shares::Shares;
 use connections::gate::{self, Gate};
 use connections::incoming::Incoming;
@@ -212,6 +213,7 @@ fn share(
         commands: context.commands,
         auth: context.auth,
         bearers: Bearers::new()?,
+        sessions: Sessions::new(config.listeners.admin.tls.is_on()),
         reloads: context.reloads,
         cluster: context.cluster,
         stopping,

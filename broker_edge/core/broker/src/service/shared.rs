@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::arrow::columns::Constants;
 use super::callers::bearer::Bearers;
+use super::callers::sessions::Sessions;
 use super::callers::shares::Shares;
 use super::error::Refusal;
 use super::groups::progress::Progress;
@@ -33,6 +34,8 @@ pub struct Shared {
     pub commands: CommandSender,
     pub auth: Arc<AuthService>,
     pub bearers: Bearers,
+    /// Of people who have signed in at the admin listener.
+    pub sessions: Sessions,
     pub reloads: Arc<Reloads>,
     /// Of a node of a cluster: where to ask what it is.
     pub cluster: Option<Arc<Inbox>>,

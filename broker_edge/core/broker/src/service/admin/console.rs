@@ -66,11 +66,12 @@ async fn console(
 ) -> Json<Value> {
     let partition = |partition: &headwater_log::Partition| json!({"partition": partition.id().0, "name": partition.name(), "class": partition.class().name()});
     let partitions: Vec<Value> = shared.log.partitions().iter().map(partition).collect();
-    let mut told = whoami::of(&shared, &caller);
+    let mut told = whoami::answer(&shared, &caller);
     told["scope"] = json!("broker");
     told["version"] = json!(crate::VERSION);
     told["pages"] = json!(PAGES);
-    told["has_users"] = json!(!shared.auth.current().is_open());
+    told["has_users"] = json!(shared.auth.current().has_users());
+    told["cluster"] = json!(shared.cluster.is_some());
     told["partitions"] = json!(partitions);
     Json(told)
 }

@@ -1,22 +1,25 @@
 //! Access rules of the admin listener. Health is open. Metrics are for every user (or open). Artifacts are for users
-//! who may read their topic. Every user may ask for their own name. Everything else: viewers may read it, operators may
-//! also change it. A new path falls under this last rule until it is named here.
+//! who may read their topic. Every user may ask for their own name. Signing in and out is for everybody. Everything
+//! else: viewers may read it, operators may also change it. A new path falls under this last rule until it is named here.
 
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::failure::Failure;
-use super::{console, whoami};
+use super::{console, session, whoami};
 use crate::audit::{self, Interface, Operated};
 use crate::service::authenticate::authenticate;
 use crate::service::callers::caller::Caller;
 use crate::service::connections::pass::{Pass, PassState};
 use crate::service::error::Refusal;
 use crate::service::shared::Shared;
+
+/// A request of the console, which asks for credentials itself: a browser that sees `WWW-Authenticate` asks as well.
+const OF_CONSOLE: HeaderName = HeaderName::from_static("x-headwater");
 
 pub async fn guard(
     State(shared): State<Arc<Shared>>,
@@ -34,31 +37,26 @@ pub async fn guard(
         return next.run(request).await;
     }
     if matches!(path, "/healthz" | "/readyz") || (is_metrics && shared.auth.opens_metrics()) {
-        let response = next.run(request).await;
-        return match pass.state() {
-            // Otherwise a probe that reuses the connection would be cut off in the middle of a request at the deadline.
-            PassState::Pending => closing(response),
-            PassState::In | PassState::Closed => response,
-        };
+        return closing_if_pending(next.run(request).await, &pass);
     }
     if let Err((max, setting)) = pass.take_slot().await {
         let message = Refusal::too_many_connections("address", max, &setting);
         return closing(Failure::unavailable(message.message()).into_response());
     }
+    if session::is_for_everybody(&request) {
+        // What it shows is in its body or does not matter, so the route examines it.
+        return closing_if_pending(next.run(request).await, &pass);
+    }
     let caller = match authenticate(&shared, request.headers(), &pass).await {
         Ok(caller) => caller,
-        Err(refusal) if refusal.is_too_many() => {
-            return Failure::unavailable(refusal.message()).into_response();
-        }
         Err(refusal) => {
-            let status = StatusCode::UNAUTHORIZED;
-            let failure = Failure::new(status, "unauthenticated", refusal.message());
-            let mut response = failure.into_response();
-            let scheme = HeaderValue::from_static("Basic realm=\"headwater\"");
-            response
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, scheme);
-            return response;
+            let response = refused(&refusal, request.headers());
+            // The console asks its user next, who takes longer than the deadline.
+            return if request.headers().contains_key(OF_CONSOLE) {
+                closing_if_pending(response, &pass)
+            } else {
+                response
+            };
         }
     };
     let is_look = matches!(*request.method(), Method::GET | Method::HEAD);
@@ -91,8 +89,34 @@ pub async fn guard(
     }
 }
 
+/// The answer to a request with these headers whose caller is refused.
+pub fn refused(refusal: &Refusal, headers: &HeaderMap) -> Response {
+    if refusal.is_too_many() {
+        return Failure::unavailable(refusal.message()).into_response();
+    }
+    let status = StatusCode::UNAUTHORIZED;
+    let failure = Failure::new(status, "unauthenticated", refusal.message());
+    let mut response = failure.into_response();
+    if !headers.contains_key(OF_CONSOLE) {
+        let scheme = HeaderValue::from_static("Basic realm=\"headwater\"");
+        response
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, scheme);
+    }
+    response
+}
+
+/// An answer to a caller who may be unknown. A connection without a known user is cut off at its deadline, which would
+/// hit a client that reuses it in the middle of a request.
+fn closing_if_pending(response: Response, pass: &Pass) -> Response {
+    match pass.state() {
+        PassState::Pending => closing(response),
+        PassState::In | PassState::Closed => response,
+    }
+}
+
 /// The last answer on its connection.
-fn closing(mut response: Response) -> Response {
+pub fn closing(mut response: Response) -> Response {
     let close = HeaderValue::from_static("close");
     response.headers_mut().insert(header::CONNECTION, close);
     response

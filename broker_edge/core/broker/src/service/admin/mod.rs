@@ -14,6 +14,7 @@ pub mod http;
 pub mod live;
 pub mod operate;
 pub mod records;
+pub mod session;
 pub mod stream;
 pub mod topics;
 pub mod whoami;
@@ -73,6 +74,7 @@ pub fn routes(shared: &Arc<Shared>, browser: Browser) -> Router {
         .merge(records::routes())
         .merge(topics::routes())
         .merge(artifacts::routes())
+        .merge(session::routes())
         .merge(whoami::routes())
         .route("/api/v1/reload", post(reload))
         .layer(from_fn_with_state(Arc::clone(shared), guard::guard))

@@ -16,16 +16,15 @@ pub fn routes() -> Router<Arc<Shared>> {
     Router::new().route(PATH, get(whoami))
 }
 
-/// `user` is null for a caller without credentials; the guard admits such callers only if the broker allows it.
 async fn whoami(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
 ) -> Json<Value> {
-    Json(of(&shared, &caller))
+    Json(answer(&shared, &caller))
 }
 
-/// Who a caller is and what they may do at this listener.
-pub fn of(shared: &Shared, caller: &Caller) -> Value {
+/// `user` is null for a caller without credentials; the guard admits such callers only if the broker allows it.
+pub fn answer(shared: &Shared, caller: &Caller) -> Value {
     json!({
         "log_id": shared.log_id,
         "user": caller.user().map(|user| &**user),

@@ -3,4 +3,5 @@
 pub mod bearer;
 pub mod budget;
 pub mod caller;
+pub mod sessions;
 pub mod shares;

@@ -1,19 +1,15 @@
 //! What proves who somebody is: passwords, tokens, and what a reload takes back.
 
 use std::net::SocketAddr;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::flight::Flight;
-use super::{basic, connect, http, line, start, write};
+use super::{basic, connect, http, line, start, token, token_keys, write};
 use crate::common::Got;
 use arrow_flight::HandshakeRequest;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures::stream;
 use headwater_broker::Broker;
 use headwater_mqtt::ReasonCode;
-use ring::signature::{Ed25519KeyPair, KeyPair};
-use serde_json::{Value, json};
+use serde_json::json;
 use tonic::Code;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -77,28 +73,17 @@ fn a_reload_over_http_revokes_a_live_connection_and_a_bad_file_changes_nothing()
 #[test]
 fn a_token_is_a_password_and_its_end_is_the_end_of_the_connection() {
     let dir = tempfile::tempdir().unwrap();
-    let key = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap();
-    let x = URL_SAFE_NO_PAD.encode(key.public_key());
-    let keys = json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "x": x}]});
-    write(dir.path(), "keys", &keys.to_string());
+    write(dir.path(), "keys", &token_keys());
     let broker = start(dir.path(), |auth| {
         auth.token.keys_file = Some(dir.path().join("keys"))
     });
-    let token = |life_s: i64| {
-        let now_s = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap()
-            .as_secs();
-        let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
-        let claims = json!({"sub": "writer", "exp": now_s.saturating_add_signed(life_s)});
-        let signed = format!("{}.{}", part(json!({"alg": "EdDSA"})), part(claims));
-        let tag = URL_SAFE_NO_PAD.encode(key.sign(signed.as_bytes()));
-        format!("{signed}.{tag}")
-    };
-    let (mut client, code) = connect(&broker, "t", "whatever", &token(2));
+    let (mut client, code) = connect(&broker, "t", "whatever", &token("writer", 2));
     assert_eq!(code, 0);
     client.publish("plants/1/a", "in time");
-    assert_eq!(connect(&broker, "u", "writer", &token(-10)).1, 0x86);
+    assert_eq!(
+        connect(&broker, "u", "writer", &token("writer", -10)).1,
+        0x86
+    );
     assert_eq!(
         client.next(),
         Got::Disconnect(ReasonCode::MaximumConnectTime)

@@ -1,7 +1,7 @@
 //! Authentication and rights over real sockets: MQTT, Flight and admin HTTP use the same users and the same ACL.
 
 mod credentials;
-mod flight;
+pub mod flight;
 mod floods;
 mod refusal_time;
 mod rights;
@@ -9,15 +9,18 @@ mod shares;
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::common::http::{ask, status};
 use crate::common::{Client, Got, start_with};
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use headwater_broker::Broker;
 use headwater_broker::config::AuthSettings;
 use headwater_mqtt::Version;
 use headwater_mqtt::encode::{self, ConnectFields};
+use ring::signature::{Ed25519KeyPair, KeyPair};
+use serde_json::{Value, json};
 
 const ACL: &str = "
 user root
@@ -31,7 +34,7 @@ topic write plants/1/#
 ";
 
 /// The password format of Mosquitto before 2.0, which is fast to check and keeps the tests fast.
-fn line(user: &str) -> String {
+pub fn line(user: &str) -> String {
     let mut context = ring::digest::Context::new(&ring::digest::SHA512);
     context.update(format!("pw-{user}").as_bytes());
     context.update(b"salt");
@@ -39,7 +42,7 @@ fn line(user: &str) -> String {
     format!("{user}:$6${salt}${hash}\n")
 }
 
-fn write(dir: &Path, name: &str, text: &str) {
+pub fn write(dir: &Path, name: &str, text: &str) {
     std::fs::write(dir.join(name), text).unwrap();
 }
 
@@ -74,8 +77,31 @@ fn start_for_two(dir: &Path, change: impl FnOnce(&mut headwater_broker::config::
     })
 }
 
-fn basic(user: &str) -> String {
+pub fn basic(user: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{user}:pw-{user}")))
+}
+
+fn token_key() -> Ed25519KeyPair {
+    Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap()
+}
+
+/// The contents of a file with the key of [`token`].
+pub fn token_keys() -> String {
+    let x = URL_SAFE_NO_PAD.encode(token_key().public_key());
+    json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "x": x}]}).to_string()
+}
+
+/// A token that is valid for so long.
+pub fn token(user: &str, life_s: i64) -> String {
+    let now_s = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let claims = json!({"sub": user, "exp": now_s.saturating_add_signed(life_s)});
+    let signed = format!("{}.{}", part(json!({"alg": "EdDSA"})), part(claims));
+    let tag = URL_SAFE_NO_PAD.encode(token_key().sign(signed.as_bytes()));
+    format!("{signed}.{tag}")
 }
 
 /// Sends a CONNECT with a password and returns the code of the answer.

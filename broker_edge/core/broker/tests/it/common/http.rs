@@ -9,9 +9,14 @@ use super::tcp;
 
 /// The complete answer to a request with these headers.
 pub fn ask(admin: SocketAddr, line: &str, headers: &[&str]) -> String {
+    ask_with(admin, line, headers, "")
+}
+
+/// The same for a request with a body, whose size and kind are among the headers.
+pub fn ask_with(admin: SocketAddr, line: &str, headers: &[&str], body: &str) -> String {
     let mut stream = tcp(admin);
     let headers: String = headers.iter().map(|one| format!("{one}\r\n")).collect();
-    let request = format!("{line} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
+    let request = format!("{line} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n{body}");
     stream.write_all(request.as_bytes()).expect("it is taken");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");

@@ -5,5 +5,6 @@ mod browser;
 mod clients;
 mod console;
 mod figures;
+mod session;
 mod slow_requests;
 mod talk;
