@@ -6,7 +6,6 @@ import { readCbor } from "./cbor.js";
 import { indentJson, print } from "./print.js";
 import { readProtobuf, readSparkplug } from "./protobuf.js";
 
-const UNPACKED_BYTES_MAX = 1024 * 1024;
 const CONTROL = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]/;
 
 const READERS = {
@@ -25,10 +24,13 @@ const READERS = {
   },
 };
 
-/** `{kind, text, reason}`: `reason` says why it is not what it claims to be, or why only a part is there. */
-export async function decode(bytes, { contentType = "", topic = "", isCut = false }) {
+/**
+ * `{kind, text, reason}`: `reason` says why it is not what it claims to be, or why only a part is there. Of what gzip unpacks to
+ * at most `unpackedMax` bytes are made: a small payload may unpack to very much.
+ */
+export async function decode(bytes, { contentType = "", topic = "", isCut = false, unpackedMax = 1024 * 1024 }) {
   if (bytes.length === 0) return { kind: "empty", text: "", reason: null };
-  if (isGzip(bytes)) return inside(bytes, { contentType, topic, isCut });
+  if (isGzip(bytes)) return inside(bytes, { contentType, topic, isCut, unpackedMax });
   if (isCut) return beginning(bytes);
   const claim = claimed(contentType, topic);
   if (!claim) return byLook(bytes, null);
@@ -91,9 +93,9 @@ function isGzip(bytes) {
   return bytes[0] === 0x1f && bytes[1] === 0x8b && bytes[2] === 8;
 }
 
-async function inside(bytes, { contentType, topic, isCut }) {
+async function inside(bytes, { contentType, topic, isCut, unpackedMax }) {
   try {
-    const { unpacked, isMore } = await unpack(bytes, isCut);
+    const { unpacked, isMore } = await unpack(bytes, isCut, unpackedMax);
     const found = isGzip(unpacked)
       ? { kind: "hex", text: hexLines(unpacked), reason: "It is compressed more than once." }
       : await decode(unpacked, { contentType, topic, isCut: isMore });
@@ -103,22 +105,25 @@ async function inside(bytes, { contentType, topic, isCut }) {
   }
 }
 
-/** At most UNPACKED_BYTES_MAX: a small payload may unpack to very much. */
-async function unpack(bytes, isCut) {
-  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")).getReader();
-  const parts = [];
+async function unpack(bytes, isCut, unpackedMax) {
+  const gzip = new DecompressionStream("gzip");
+  const writer = gzip.writable.getWriter();
+  // What is wrong with the bytes comes out at the other end.
+  writer.write(bytes).catch(() => undefined);
+  writer.close().catch(() => undefined);
+  const reader = gzip.readable.getReader();
+  const unpacked = new Uint8Array(unpackedMax);
   let size = 0;
   let isMore = false;
   while (!isMore) {
     const { value, done } = await nextPart(reader, isCut && size > 0);
     if (done) break;
-    parts.push(value);
-    size += value.length;
-    isMore = size > UNPACKED_BYTES_MAX;
+    isMore = size + value.length > unpackedMax;
+    unpacked.set(value.subarray(0, unpackedMax - size), size);
+    size = Math.min(unpackedMax, size + value.length);
   }
-  if (isMore) await reader.cancel();
-  const unpacked = new Uint8Array(await new Blob(parts).slice(0, UNPACKED_BYTES_MAX).arrayBuffer());
-  return { unpacked, isMore: isMore || isCut };
+  if (isMore) reader.cancel().catch(() => undefined);
+  return { unpacked: unpacked.slice(0, size), isMore: isMore || isCut };
 }
 
 async function nextPart(reader, mayEndEarly) {

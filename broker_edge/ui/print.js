@@ -21,25 +21,24 @@ function block(open, items, close, indent) {
   return `${open}\n${items.map((item) => deeper + item).join(",\n")}\n${indent}${close}`;
 }
 
-const TOKEN = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
+const TOKEN = /"[^"\\]*(?:\\.[^"\\]*)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
+// Deeper levels stay at this indentation: thousands of brackets would otherwise fill the memory with spaces.
+const INDENTED_DEPTH_MAX = 40;
 
 /** Indents JSON, which must be valid, without reading its values. */
 export function indentJson(json) {
-  let out = "";
-  let indent = "\n";
+  const out = [];
+  let depth = 0;
   let before = "";
+  const newLine = () => out.push("\n", "  ".repeat(Math.min(depth, INDENTED_DEPTH_MAX)));
   for (const [token] of json.matchAll(TOKEN)) {
-    if (token === "}" || token === "]") {
-      indent = indent.slice(0, -2);
-      out += "{[".includes(before) && before ? token : indent + token;
-    } else if (token === ":" || token === ",") {
-      out += token === ":" ? ": " : token;
-    } else {
-      if (before === "," || before === "{" || before === "[") out += indent;
-      out += token;
-      if (token === "{" || token === "[") indent += "  ";
-    }
+    const closes = token === "}" || token === "]";
+    if (closes) depth -= 1;
+    const isAfterOpening = before === "{" || before === "[";
+    if (closes ? !isAfterOpening : before === "," || isAfterOpening) newLine();
+    out.push(token === ":" ? ": " : token);
+    if (token === "{" || token === "[") depth += 1;
     before = token;
   }
-  return out;
+  return out.join("");
 }

@@ -12,12 +12,14 @@ import { Time } from "./state.js";
 import { rowProperties } from "./table.js";
 
 const PREVIEW_MAX = 240;
+// Hundreds of lines a second may be compressed.
+const LINE_UNPACKED_MAX = 16 * 1024;
 const HEADER_MAX = 2_000;
 export const COLUMNS = ["time", "topic", "payload", "client", "offset", "actions"];
 
 /** The record with what its line shows. The payload stays as it came, and is decoded again when it is opened. */
 export async function received(record) {
-  const { kind, text: shown, reason } = await decodeValue(record);
+  const { kind, text: shown, reason } = await decodeValue(record, { unpackedMax: LINE_UNPACKED_MAX });
   const line = kind.startsWith("hex") ? fromBase64(record.value.slice(0, 64)).reduce(toHex, "") : shown;
   const preview = cut(line.slice(0, 4 * PREVIEW_MAX).replace(/\s+/g, " "), PREVIEW_MAX);
   return { ...record, position: `${partitionName(record.partition)}:${record.offset}`, kind, reason, preview };
@@ -85,7 +87,7 @@ function Detail({ record: line }) {
     ${!isAlwaysHex && html`
       <p><button type="button" class="quiet" aria-pressed=${isHex} onClick=${() => setIsHex(!isHex)}>${isHex ? "Show decoded" : "Show as hex"}</button></p>
     `}
-    <pre tabindex="0" aria-label="Payload"><bdi>${isHex ? hexLines(fromBase64(record.value)) : decoded.text}</bdi></pre>
+    <pre role="region" tabindex="0" aria-label="Payload"><bdi>${isHex ? hexLines(fromBase64(record.value)) : decoded.text}</bdi></pre>
   `;
 }
 
@@ -106,9 +108,9 @@ function Fact({ name, children }) {
   return html`<div><dt>${name}</dt><dd>${children}</dd></div>`;
 }
 
-function decodeValue(record) {
+function decodeValue(record, limits) {
   const type = record.headers.find(([name]) => name === "mqtt.content-type")?.[1];
-  const hints = { contentType: type ? headerText(type) : "", topic: record.topic, isCut: record.is_cut };
+  const hints = { contentType: type ? headerText(type) : "", topic: record.topic, isCut: record.is_cut, ...limits };
   return decode(fromBase64(record.value), hints);
 }
 

@@ -5,7 +5,7 @@ import { createStore } from "./store.js";
 
 export const FIRST_PAGE = "overview";
 
-export const view = createStore(read());
+export const view = createStore(read(location.hash));
 
 /** The address of a page, for links. Empty values are left out. */
 export function link(page, query = {}) {
@@ -22,14 +22,18 @@ export function change(changes, { isStep = false } = {}) {
   const { page, query } = view.get();
   const address = link(page, { ...query, ...changes });
   if (address === location.hash) return;
-  history[isStep ? "pushState" : "replaceState"](null, "", address);
-  view.set(read());
+  try {
+    history[isStep ? "pushState" : "replaceState"](null, "", address);
+  } catch {
+    // Browsers refuse too many changes in a short time, as with a key held down. The view changes all the same.
+  }
+  view.set(read(address));
 }
 
-function read() {
-  const [page, query = ""] = location.hash.slice(1).split(/\?(.*)/s);
+function read(address) {
+  const [page, query = ""] = address.slice(1).split(/\?(.*)/s);
   return { page: page || FIRST_PAGE, query: Object.fromEntries(new URLSearchParams(query)) };
 }
 
-addEventListener("hashchange", () => view.set(read()));
-addEventListener("popstate", () => view.set(read()));
+addEventListener("hashchange", () => view.set(read(location.hash)));
+addEventListener("popstate", () => view.set(read(location.hash)));

@@ -7,11 +7,11 @@ export function SignIn() {
   const [isToken, setIsToken] = useState(false);
   const [problem, setProblem] = useState(null);
   const [isAsking, setIsAsking] = useState(false);
-  const title = useRef(null);
+  const form = useRef(null);
   useEffect(() => {
     document.title = "Sign in – headwater";
-    title.current.focus();
-  }, []);
+    form.current.elements[0].focus();
+  }, [isToken]);
 
   const onSubmit = async (event) => {
     event.preventDefault();
@@ -27,8 +27,8 @@ export function SignIn() {
 
   return html`
     <main id="main" class="sign-in">
-      <h1 tabindex="-1" ref=${title}>Sign in</h1>
-      <form onSubmit=${onSubmit}>
+      <h1 tabindex="-1">Sign in</h1>
+      <form ref=${form} onSubmit=${onSubmit}>
         ${isToken ? html`<${Field} key="token" name="token" label="Token" type="password" complete="off" />` : html`
           <${Field} key="user" name="user" label="Name" type="text" complete="username" />
           <${Field} key="password" name="password" label="Password" type="password" complete="current-password" />

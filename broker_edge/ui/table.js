@@ -3,6 +3,9 @@
 import { html } from "./vendor/htm-preact.js";
 import { change } from "./router.js";
 
+// A longer name would make an address that cannot be sent to anybody.
+const ROW_NAME_MAX = 500;
+
 /**
  * `columns`: {key, title, cell(row), value(row) to sort by, isNumber, isHeader}. `sort` is a key, with "-" in front for the
  * largest first; without `onSort` there are no buttons to sort.
@@ -33,7 +36,7 @@ export function rowProperties(name, current) {
     "data-row": name,
     tabindex: "-1",
     "aria-current": name === current ? "true" : null,
-    onFocusCapture: () => name !== current && change({ row: name }),
+    onFocusCapture: () => name !== current && name.length <= ROW_NAME_MAX && change({ row: name }),
   };
 }
 

@@ -9,6 +9,7 @@ import { liveState, samples } from "../live.js";
 import { Name } from "../name.js";
 import { usePoll } from "../poll.js";
 import { change, link } from "../router.js";
+import { consoleInfo } from "../session.js";
 import { Time, Trouble, Waiting } from "../state.js";
 import { useStore } from "../store.js";
 import { Table } from "../table.js";
@@ -30,7 +31,9 @@ const CHARTS = [
 export default function Overview({ query }) {
   const now = useStore(samples);
   const status = usePoll("status", STATUS_EVERY_MS, (signal) => ask("api/v1/status", { signal }));
-  const cluster = usePoll("cluster", CLUSTER_EVERY_MS, (signal) => ask("api/v1/cluster", { signal }));
+  // A broker that says that it is no node of a cluster need not be asked for it.
+  const { cluster: isNode = true } = useStore(consoleInfo);
+  const cluster = usePoll(isNode ? "cluster" : null, CLUSTER_EVERY_MS, (signal) => ask("api/v1/cluster", { signal }));
   return html`
     <${Cards} now=${now} disk=${status.value?.disk} />
     <${Alerts} alerts=${now.alerts} />
@@ -67,7 +70,7 @@ function Cards({ now, disk }) {
       <${Card} name="Bytes out" value=${format.bytesPerSecond(last("bytes_out"))} note=${`Flight ${format.rate(last("flight_records"))} records/s`} />
       <${Card} name="Ack p99" value=${format.latency(last("ack_p99_s"))} note="of the last second" />
       <${Card} name="Sync p99" value=${format.latency(last("sync_p99_s"))} note="of the last second" />
-      <${Card} name="Connections" value=${format.count(last("connections"))} note=${`${format.count(last("subscriptions"))} subscriptions`} />
+      <${Card} name="Connections" value=${format.count(last("connections"))} note=${`subscriptions ${format.count(last("subscriptions"))}`} />
       <${Card} name="Sessions" value=${format.count(last("sessions"))} />
       <${Card} name="Loop busy" value=${format.percent(last("loop_busy"))} note="100 % is one loop" />
       <${Card} name="Disk" value=${format.bytes(last("disk_used_bytes"))} note=${diskNote(now, disk)} />

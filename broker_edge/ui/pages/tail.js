@@ -31,7 +31,7 @@ export default function Tail({ query }) {
   const partition = partitions.find(({ name }) => name === query.partition) ?? partitions[0];
   const place = placeOf(start, query.at ?? "");
   return html`
-    <${Form} key=${JSON.stringify([filter, start, query.at])} filter=${filter} start=${start} partition=${partition} partitions=${partitions} at=${query.at ?? ""} />
+    <${Form} filter=${filter} start=${start} partition=${partition} partitions=${partitions} at=${query.at ?? ""} />
     ${start === "live" && html`<${Live} key=${filter} filter=${filter} current=${query.row} />`}
     ${start !== "live" && place && html`
       <${Read} key=${JSON.stringify([filter, partition.partition, start, query.at])} filter=${filter} partition=${partition} place=${place} current=${query.row} />
@@ -64,6 +64,8 @@ function fromParts(start, partition, at) {
 function Form({ filter, start, partition, partitions, at }) {
   const [typed, setTyped] = useState(filter);
   const [place, setPlace] = useState(at);
+  useEffect(() => setTyped(filter), [filter]);
+  useEffect(() => setPlace(at), [at]);
   const show = (changes) => change({ filter: typed || "#", at: place, row: null, ...changes }, { isStep: true });
   const onSubmit = (event) => {
     event.preventDefault();

@@ -1,6 +1,7 @@
 //! Access rules of the admin listener. Health is open. Metrics are for every user (or open). Artifacts are for users
 //! who may read their topic. Every user may ask for their own name. Signing in and out is for everybody. Everything
-//! else: viewers may read it, operators may also change it. A new path falls under this last rule until it is named here.
+//! else: viewers may read it, operators may also change it. A new path falls under this last rule until it is named
+//! here.
 
 use std::sync::Arc;
 
