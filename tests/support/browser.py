@@ -88,10 +88,10 @@ class Watch:
         context.on("page", lambda page: page.on("websocket", lambda one: self.requests.append(one.url)))
 
     def problems(self) -> list[str]:
-        """One line for each."""
+        """One line for each, however often it came."""
         errors = [one for one in self._errors if not any(known.search(one) for known in self._expected)]
         foreign = [f"request to another origin: {url}" for url in self.requests if self._is_foreign(url)]
-        return errors + foreign + [f"dialog: {text}" for text in self.dialogs]
+        return list(dict.fromkeys(errors + foreign + [f"dialog: {text}" for text in self.dialogs]))
 
     def _is_foreign(self, url: str) -> bool:
         parts = urlsplit(url)
