@@ -106,6 +106,13 @@ $(CACHE)/docs/.stamp: supply/docs.lock $(VENV)/.stamp
 	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $(CACHE)/docs --requirement supply/docs.lock
 	@touch $@
 
+# Beside the virtual environment too: Playwright brings a Node of 120 MB that nothing else needs.
+$(CACHE)/browser/.stamp: supply/browser.lock $(VENV)/.stamp
+	@echo "== Playwright for the tests of the console" >&2
+	@rm -rf $(CACHE)/browser
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $(CACHE)/browser --requirement supply/browser.lock
+	@touch $@
+
 $(CACHE)/jars-s3a: $(JARS)/.stamp
 	@$(PY) -m pipelines.spark.jars --to $(JARS) --s3a
 
@@ -154,7 +161,7 @@ test-setup: prerequisites
 	@$(MAKE) --no-print-directory --jobs=3 parts test-parts
 
 .PHONY: test-parts
-test-parts: $(CACHE)/faults.stamp $(CACHE)/tools/.stamp $(CACHE)/docs/.stamp $(CACHE)/versitygw $(CACHE)/jars-s3a $(CACHE)/helm
+test-parts: $(CACHE)/faults.stamp $(addprefix $(CACHE)/,$(addsuffix /.stamp,tools docs browser)) $(CACHE)/versitygw $(CACHE)/jars-s3a $(CACHE)/helm
 	@:
 
 .PHONY: test
@@ -252,6 +259,12 @@ docs: $(CACHE)/docs/.stamp ## the documentation as a site, in dist/docs; a broke
 	@PYTHONPATH=$(CACHE)/docs $(PY) -m sphinx -E --quiet --fail-on-warning --jobs 2 \
 	  --conf-dir docs/site --doctree-dir $(CACHE)/docs-pages --builder html . dist/docs
 	@echo "dist/docs/index.html"
+
+.PHONY: screenshots
+screenshots: build $(CACHE)/browser/.stamp ## each page of the console, wide and narrow, light and dark, in dist/screenshots
+	@rm -rf dist/screenshots
+	@HEADWATER_SCREENSHOTS=dist/screenshots $(PY) -m pytest -q tests/browser/test_pages.py
+	@echo "dist/screenshots"
 
 .PHONY: reference
 reference: setup ## conf/broker.yaml, its schema and docs/reference from the declarations in the code

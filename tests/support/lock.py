@@ -32,6 +32,11 @@ HEADS = {
 # Made by `make lock` from the pins here; for other versions install the extras of pyproject.toml, write what
 # `pip freeze` says, and run it again.
 """,
+    ROOT / "supply" / "browser.lock": """\
+# What drives a browser in tests/browser, beside .venv in .cache/browser: Playwright, whose own browsers are not fetched
+# because Debian's Chromium is used, and a package of which only its copy of axe-core is used. They need
+# typing_extensions too, which is in .venv. Made by `make lock`.
+""",
     ROOT / "supply" / "docs.lock": """\
 # What makes the site of `make docs`, beside .venv in .cache/docs: Sphinx, MyST, which reads Markdown as a Git host
 # does, and the theme Furo, which loads nothing from other hosts. Made by `make lock`.

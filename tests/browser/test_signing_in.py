@@ -1,0 +1,79 @@
+"""Signing in by the form, what each right shows, and what one stream too many is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from support.browser import Page, Visit, axe_violations, expect
+from support.console_http import stream
+from support.console_page import Console
+from support.console_users import Signed, start_signed
+from support.paho_client import PahoClient
+from support.programs import StartBroker
+
+from broker_edge.torture.process import BrokerProcess
+
+
+@pytest.fixture(scope="module")
+def signed(start_broker: StartBroker, tmp_path_factory: pytest.TempPathFactory) -> Signed:
+    return start_signed(start_broker, tmp_path_factory.mktemp("users"))
+
+
+@pytest.fixture(scope="module")
+def device(signed: Signed) -> Iterator[PahoClient]:
+    with signed.device("press-1") as client:
+        client.publish("devices/press-1/telemetry", b'{"temperature": 21.5}')
+        yield client
+
+
+def fill(page: Page, name: str, password: str) -> None:
+    page.get_by_label("Name", exact=True).fill(name)
+    page.get_by_label("Password", exact=True).fill(password)
+    page.get_by_role("button", name="Sign in").click()
+
+
+@pytest.mark.usefixtures("device")
+def test_the_form_leads_back_to_the_view(signed: Signed, visit: Visit) -> None:
+    page, watch = visit(signed.broker, "/#groups")
+    watch.expect("401")
+    expect(page.get_by_label("Password")).to_be_visible()
+    assert axe_violations(page) == []
+    fill(page, "operator", "wrong")
+    expect(page.get_by_role("alert")).to_contain_text("password")
+    fill(page, "operator", signed.passwords["operator"])
+    console = Console(page)
+    console.go("Clients")
+    expect(console.row("press-1")).to_be_visible()
+    [cookie] = page.context.cookies()
+    assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == ("headwater-session", True, "Strict")
+    assert page.evaluate("() => document.cookie") == ""
+    # The address of the view, opened by somebody who is not signed in.
+    address = page.url
+    other, watch = visit(signed.broker, address)
+    watch.expect("401")
+    fill(other, "operator", signed.passwords["operator"])
+    Console(other).is_at("Clients")
+    assert other.url == address
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize(("name", "kicks"), [("operator", 1), ("viewer", 0)])
+def test_only_operators_see_how_to_act(signed: Signed, visit: Visit, name: str, kicks: int) -> None:
+    page, watch = visit(signed.broker, "/#clients")
+    watch.expect("401")
+    fill(page, name, signed.passwords[name])
+    console = Console(page)
+    console.row("press-1").locator("[data-open]").click()
+    expect(page.locator("main")).to_contain_text("Keep alive")
+    expect(page.get_by_role("button", name="Disconnect")).to_have_count(kicks)
+
+
+def test_a_page_that_is_one_stream_too_many_says_so(broker: BrokerProcess, visit: Visit) -> None:
+    with ExitStack() as stack:
+        for _ in range(16):
+            assert stack.enter_context(stream(broker, "/api/v1/live")).status == 200
+        page, watch = visit(broker, "/#clients")
+        watch.expect("503")
+        expect(page.get_by_role("status")).to_contain_text("max_streams")

@@ -1,0 +1,50 @@
+"""A broker with users for the console: who may act, who may look, and who may look but not at payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_edge.torture.process import BrokerProcess
+from support.paho_client import PahoClient
+from support.programs import StartBroker
+from support.secured import make_users
+
+ACL = """
+user operator
+operator
+topic readwrite #
+topic replay #
+user viewer
+viewer
+topic replay #
+user blind
+viewer
+user device
+topic readwrite #
+"""
+NAMES = ("operator", "viewer", "blind", "device")
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A running broker and the passwords of its users."""
+
+    broker: BrokerProcess
+    passwords: Mapping[str, str]
+
+    def device(self, client_id: str) -> PahoClient:
+        """A client of the user `device`, not yet connected."""
+        made = PahoClient(self.broker.mqtt[1], version="5", client_id=client_id)
+        made.paho.username_pw_set("device", self.passwords["device"])
+        return made
+
+
+def start_signed(
+    start: StartBroker, folder: Path, settings: Mapping[str, str] | None = None, *, name: str = "signed"
+) -> Signed:
+    passwords = make_users(folder, *NAMES)
+    (folder / "acl").write_text(ACL)
+    files = {"auth.password_file": str(folder / "users"), "auth.acl_file": str(folder / "acl")}
+    return Signed(start(name, files | dict(settings or {})), passwords)
