@@ -32,7 +32,10 @@ export async function ask(path, { method = "GET", query, body, signal } = {}) {
   }
 }
 
-/** Reads a stream of events until it ends. EventSource would not tell the status and the message of a refusal. */
+/**
+ * Reads a stream of events until it ends, and waits for `onEvent` before the next one. EventSource would not tell the status
+ * and the message of a refusal.
+ */
 export async function openStream(path, { query, signal, onEvent }) {
   const response = await send(path, { query, signal });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -44,7 +47,7 @@ export async function openStream(path, { query, signal, onEvent }) {
     const blocks = text.split("\n\n");
     text = blocks.pop();
     if (text.length > EVENT_CHARACTERS_MAX) throw new AskError(0, "too_large", "An event of the stream is too large.");
-    for (const block of blocks) readEvent(block, onEvent);
+    for (const block of blocks) await readEvent(block, onEvent);
   }
 }
 
@@ -56,14 +59,14 @@ export function signOut() {
   return ask("api/v1/session", { method: "DELETE" });
 }
 
-function readEvent(block, onEvent) {
+async function readEvent(block, onEvent) {
   let name = "message";
   const data = [];
   for (const line of block.split("\n")) {
     if (line.startsWith("event:")) name = line.slice(6).trim();
     if (line.startsWith("data:")) data.push(line.slice(5));
   }
-  if (data.length) onEvent(name, JSON.parse(data.join("\n")));
+  if (data.length) await onEvent(name, JSON.parse(data.join("\n")));
 }
 
 async function send(path, { method = "GET", query = {}, body, signal }) {

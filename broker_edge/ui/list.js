@@ -32,7 +32,7 @@ export function Search({ label, name, value, children }) {
 export function More({ what, rows, isComplete, more }) {
   return html`
     <p class="more">
-      ${isComplete ? `${count(rows.length)} ${what}.` : `The first ${count(rows.length)} ${what}.`}
+      ${isComplete ? "All" : "The first"}: ${count(rows.length)} ${what}.
       ${!isComplete && html` <button type="button" onClick=${more}>More</button>`}
     </p>
   `;

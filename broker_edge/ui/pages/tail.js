@@ -109,16 +109,29 @@ function Live({ filter, current }) {
   useEffect(() => {
     if (isPaused) return undefined;
     const ends = new AbortController();
+    let newest = [];
+    let frame = null;
+    // Once a frame: a browser that is slow, or does not show this tab, is not given more than it can draw.
+    const draw = () => {
+      const come = newest;
+      newest = [];
+      frame = null;
+      setRows((before) => [...come, ...before].slice(0, ROWS_MAX));
+    };
     const onEvent = async (name, event) => {
       if (name !== "records") return;
       const come = await Promise.all(event.records.map(received));
       if (ends.signal.aborted) return;
+      newest = [...come.reverse(), ...newest].slice(0, ROWS_MAX);
+      frame ??= requestAnimationFrame(draw);
       setProblem(null);
-      setRows((before) => [...come.reverse(), ...before].slice(0, ROWS_MAX));
       setCounts(({ shown, skipped }) => ({ shown: shown + come.length, skipped: skipped + event.skipped }));
     };
     follow(filter, ends.signal, onEvent, setProblem);
-    return () => ends.abort();
+    return () => {
+      ends.abort();
+      cancelAnimationFrame(frame);
+    };
   }, [isPaused]);
 
   const onPause = useCallback(() => setIsPaused((before) => !before), []);

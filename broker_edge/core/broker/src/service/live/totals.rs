@@ -47,7 +47,10 @@ impl Totals {
                 mqtt.connections.get() as f32,
                 mqtt.sessions.get() as f32,
                 mqtt.subscriptions.get() as f32,
-                shared.log.disk_use().used_bytes as f32,
+                // Not measured yet.
+                Some(shared.log.disk_use().used_bytes as f32)
+                    .filter(|bytes| *bytes > 0.0)
+                    .unwrap_or(f32::NAN),
             ],
         }
     }

@@ -173,21 +173,36 @@ impl Samples {
     }
 }
 
-/// JSON has no NaN. Six digits are more than a page shows.
+/// JSON has no NaN. Four digits are as many as a page shows, and a history of them is a third of its size.
 pub fn number(value: f32) -> Value {
     if value.is_nan() {
         return Value::Null;
     }
     let value = f64::from(value);
-    if value.fract() == 0.0 {
-        return Value::from(value as i64);
+    if value.fract() == 0.0 || value.abs() >= 1_000.0 {
+        return Value::from(value.round() as i64);
     }
-    Value::from((value * 1e6).round() / 1e6)
+    let scale = 10f64.powf(3.0 - value.abs().log10().floor());
+    Value::from((value * scale).round() / scale)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_has_four_digits_or_is_whole() {
+        for (value, expected) in [
+            (f32::NAN, Value::Null),
+            (0.0, json!(0)),
+            (12_345.678, json!(12_346)),
+            (4.963_274, json!(4.963)),
+            (0.009_917_4, json!(0.009_917)),
+            (-0.5, json!(-0.5)),
+        ] {
+            assert_eq!(number(value), expected, "{value}");
+        }
+    }
 
     #[test]
     fn history_keeps_a_quarter_of_an_hour_and_says_what_is_missing() {
