@@ -29,6 +29,8 @@ WORKERS ?= 3
 
 PYTHON  ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(if $(shell $(p) -c 'import sys, venv; print(sys.version_info >= (3, 11))' 2>/dev/null | grep True),$(p))))
 RUST_SOURCES := $(shell find $(CORE) -path $(CORE)/target -prune -o \( -name '*.rs' -o -name 'Cargo.*' \) -print 2>/dev/null)
+# The console is in the binary.
+RUST_SOURCES += $(wildcard broker_edge/ui/* broker_edge/ui/*/*)
 
 # What a machine lacks is put into these folders by `prerequisites` and `java`. To use your own again, remove them.
 export PATH := $(CURDIR)/$(CACHE)/rust/bin:$(CURDIR)/$(CACHE)/jdk/bin:$(PATH)

@@ -32,7 +32,7 @@ export function Search({ label, name, value, children }) {
 export function More({ what, rows, isComplete, more }) {
   return html`
     <p class="more">
-      ${isComplete ? "All" : "The first"}: ${count(rows.length)} ${what}.
+      ${!isComplete && "The first "}${count(rows.length)} ${rows.length === 1 ? what.slice(0, -1) : what}.
       ${!isComplete && html` <button type="button" onClick=${more}>More</button>`}
     </p>
   `;

@@ -41,7 +41,7 @@ def test_the_form_leads_back_to_the_view(signed: Signed, visit: Visit) -> None:
     expect(page.get_by_label("Password")).to_be_visible()
     assert axe_violations(page) == []
     fill(page, "operator", "wrong")
-    expect(page.get_by_role("alert")).to_contain_text("password")
+    expect(page.get_by_role("alert")).to_contain_text("credentials are invalid")
     fill(page, "operator", signed.passwords["operator"])
     console = Console(page)
     console.go("Clients")
