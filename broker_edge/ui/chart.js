@@ -14,6 +14,11 @@ const POWERS_OF_TWO = Array.from({ length: 53 }, (_, power) => 2 ** power);
 const vendor = new URL("./vendor/", import.meta.url);
 let library = null;
 
+/** The places of values that have none beside them, which a line would not show. */
+function alone(plot, series) {
+  return plot.data[series].flatMap((value, place, all) => (value != null && all[place - 1] == null && all[place + 1] == null ? [place] : []));
+}
+
 /** `lines`: [{label, values}], `format` writes a value, and `isBinary` puts the ticks at powers of two. */
 export function Chart({ title, times, lines, format, isBinary }) {
   const [isTable, setIsTable] = useState(false);
@@ -169,7 +174,7 @@ function options(box, { lines, format, isBinary, onPoint }) {
       {},
       ...lines.map(({ label }, line) => {
         const ink = getComputedStyle(inks[line]);
-        return { label, stroke: ink.color, width: 1.5, dash: line === 1 ? [5, 3] : [], points: { show: false } };
+        return { label, stroke: ink.color, width: 1.5, dash: line === 1 ? [5, 3] : [], points: { show: true, size: 4, filter: alone } };
       }),
     ],
     hooks: {

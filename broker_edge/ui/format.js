@@ -48,7 +48,13 @@ export function duration(seconds) {
   if (total < 60) return `${total} s`;
   if (total < 3600) return two(Math.floor(total / 60), "m", total % 60, "s");
   if (total < 86_400) return two(Math.floor(total / 3600), "h", Math.floor((total % 3600) / 60), "m");
+  if (total > 365 * 86_400) return "more than a year";
   return two(Math.floor(total / 86_400), "d", Math.floor((total % 86_400) / 3600), "h");
+}
+
+/** "1 record", "2 records". */
+export function counted(number, one) {
+  return `${count(number)} ${number === 1 ? one : `${one}s`}`;
 }
 
 /** The time of day here, with the date unless it is today. */

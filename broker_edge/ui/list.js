@@ -1,7 +1,7 @@
 // The search field above a list, and the end of a list that has more.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { count } from "./format.js";
+import { counted } from "./format.js";
 import { change } from "./router.js";
 
 const QUIET_MS = 250;
@@ -32,7 +32,7 @@ export function Search({ label, name, value, children }) {
 export function More({ what, rows, isComplete, more }) {
   return html`
     <p class="more">
-      ${!isComplete && "The first "}${count(rows.length)} ${rows.length === 1 ? what.slice(0, -1) : what}.
+      ${!isComplete && "The first "}${counted(rows.length, what)}.
       ${!isComplete && html` <button type="button" onClick=${more}>More</button>`}
     </p>
   `;

@@ -41,7 +41,7 @@ export default function Clients({ query }) {
         <${Table} caption="Clients in the order of their ids" columns=${COLUMNS} rows=${clients.rows} keyOf=${(row) => row.client_id}
           current=${query.row} sort=${clients.isComplete ? query.sort : null}
           onSort=${clients.isComplete ? (sort) => change({ sort }) : null} empty="No client is like this." />
-        <${More} what="clients" ...${clients} />
+        <${More} what="client" ...${clients} />
       `}
     </div>
     ${!clients.rows && !clients.error && html`<${Waiting} what="the clients" />`}

@@ -32,7 +32,7 @@ export default function Groups({ query }) {
         <${Table} caption="Consumer groups by partition" columns=${COLUMNS} rows=${rows} keyOf=${(row) => row.key} current=${query.row}
           sort=${query.sort ?? SOONEST_LOSS} onSort=${(sort) => change({ sort })}
           empty=${contains ? "No group has this in its name." : "There are no consumer groups."} />
-        <${More} what="groups" ...${groups} />
+        <${More} what="group" ...${groups} />
       `}
     </div>
     ${!groups.rows && !groups.error && html`<${Waiting} what="the groups" />`}

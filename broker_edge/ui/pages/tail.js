@@ -3,7 +3,7 @@
 import { html, useCallback, useEffect, useState } from "../vendor/htm-preact.js";
 import { ask, openStream } from "../api.js";
 import { Command } from "../command.js";
-import { count } from "../format.js";
+import { count, counted } from "../format.js";
 import { useKey } from "../keys.js";
 import { COLUMNS, received, RecordRow } from "../record.js";
 import { change } from "../router.js";
@@ -148,8 +148,8 @@ function Live({ filter, current }) {
 }
 
 function countsText({ shown, skipped }) {
-  if (!skipped) return `${count(shown)} records shown.`;
-  return `${count(shown)} records shown; ${count(skipped)} offsets skipped, because more came than can be shown.`;
+  if (!skipped) return `${counted(shown, "record")} shown.`;
+  return `${counted(shown, "record")} shown; ${counted(skipped, "offset")} skipped, because more came than can be shown.`;
 }
 
 async function follow(filter, signal, onEvent, setProblem) {
@@ -190,7 +190,7 @@ function Read({ filter, partition, place, current }) {
       empty=${isReading ? "Reading…" : isEnd ? "No record matches up to the end of the log." : `No record matches up to offset ${count(state.place.from)}.`} />
     <p class="more">
       ${isReading ? html`<${Waiting} what="records" />` : html`
-        ${count(rows.length)} records${isEnd ? ", up to the end of the log" : ""}.${" "}
+        ${counted(rows.length, "record")}${isEnd ? ", up to the end of the log" : ""}.${" "}
         <button type="button" onClick=${onMore}>${isEnd ? "Look for newer ones" : "Read on"}</button>
       `}
     </p>

@@ -37,7 +37,7 @@ export default function Topics({ query }) {
         <${Table} caption="Topics in the order of their names" columns=${COLUMNS} rows=${topics.rows}
           keyOf=${(row) => `${row.topic} ${row.partition}`} current=${query.row}
           empty=${contains ? "No topic has this in its name." : "The log has no topics yet."} />
-        <${More} what="topics" ...${topics} />
+        <${More} what="topic" ...${topics} />
       `}
     </div>
     ${!topics.rows && !topics.error && html`<${Waiting} what="the topics" />`}
