@@ -9,9 +9,11 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::Access;
 use super::file::{FileError, lines, load, split_word};
-use super::rules::{Allowed, Names, RuleFilter, Rules, Verdict};
+use super::rules::{Allowed, Deciding, Names, RuleFilter, Rules, Verdict};
 use super::section::{NamePattern, Section};
 
 #[derive(Debug, Default)]
@@ -99,6 +101,27 @@ impl Acl {
         verdict == Verdict::Allowed
     }
 
+    /// The verdict as in [`Acl::allows`], with the line on which it rests.
+    pub fn explain(
+        &self,
+        section: &Section,
+        access: Access,
+        target: Target<'_>,
+        names: &Names<'_>,
+    ) -> (Verdict, Option<AclLine>) {
+        let line = |kind: &str, rule: Deciding<'_>| AclLine {
+            number: rule.line,
+            rule: format!("{kind} {} {}", rule.word, rule.filter),
+        };
+        match target.explain(&section.rules, access, names) {
+            (Verdict::Silent, _) => {
+                let (verdict, rule) = target.explain(&self.patterns, access, names);
+                (verdict, rule.map(|rule| line("pattern", rule)))
+            }
+            (verdict, rule) => (verdict, rule.map(|rule| line("topic", rule))),
+        }
+    }
+
     /// Whether an access to a topic could be allowed with some client id, ignoring denials.
     pub fn might_allow(
         &self,
@@ -138,11 +161,13 @@ impl<'a> Parsed<'a> {
                 self.users.entry(rest.into()).or_default();
                 Ok(())
             }
-            "topic" => add(&mut self.section().rules, rest, RuleFilter::plain),
+            "topic" => add(&mut self.section().rules, rest, |text| {
+                Ok(RuleFilter::plain(text)?.at_line(number))
+            }),
             "pattern" => {
                 let mut names_client_id = false;
                 add(&mut self.patterns, rest, |text| {
-                    let rule = RuleFilter::pattern(text)?;
+                    let rule = RuleFilter::pattern(text)?.at_line(number);
                     names_client_id = rule.names_client_id();
                     Ok(rule)
                 })?;
@@ -197,6 +222,13 @@ impl<'a> Parsed<'a> {
     }
 }
 
+/// A line of the file, without its comment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AclLine {
+    pub number: u32,
+    pub rule: String,
+}
+
 /// The target of a query.
 #[derive(Debug, Clone, Copy)]
 pub enum Target<'a> {
@@ -205,6 +237,18 @@ pub enum Target<'a> {
 }
 
 impl Target<'_> {
+    fn explain<'r>(
+        self,
+        rules: &'r Rules,
+        access: Access,
+        names: &Names<'_>,
+    ) -> (Verdict, Option<Deciding<'r>>) {
+        match self {
+            Self::Topic(topic) => rules.deciding_on_topic(access, topic, names),
+            Self::Filter(filter) => rules.deciding_on_filter(access, filter, names),
+        }
+    }
+
     pub fn ask(self, rules: &Rules, access: Access, names: &Names<'_>) -> Verdict {
         match self {
             Self::Topic(topic) => rules.on_topic(access, topic, names),

@@ -8,6 +8,7 @@ pub(crate) mod acl;
 mod auth_service;
 mod authority;
 mod certificate;
+mod explain;
 pub(crate) mod file;
 mod later;
 mod password;
@@ -34,6 +35,7 @@ use users::Fingerprint;
 
 pub use auth_service::{AuthService, StartError, Watcher};
 pub use authority::{Admission, Authority, Check, Credentials};
+pub use explain::{Asked, Explanation};
 pub use file::FileError;
 pub use rights::{Caller, Rights};
 pub use verifier::{Answer, Asker, Busy, Verifier};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::acl::{Acl, Target};
+use super::acl::{Acl, AclLine, Target};
 use super::authority::Authority;
 use super::rules::{ClientId, Names, Verdict};
 use super::section::Section;
@@ -142,6 +142,21 @@ impl Rights {
             _ => filter,
         };
         self.ask(access, Target::Filter(filter), client_id)
+    }
+
+    /// Whether an access is allowed by the ACL file, and the line on which that rests; `None` without a file.
+    pub(super) fn explain(
+        &self,
+        access: Access,
+        target: Target<'_>,
+        client_id: Option<&str>,
+    ) -> Option<(Verdict, Option<AclLine>)> {
+        let names = Names {
+            user: self.identity.user.as_deref(),
+            client_id: self.as_name(client_id),
+        };
+        let (acl, section) = (self.acl()?, self.section.as_ref()?);
+        Some(acl.explain(section, access, target, &names))
     }
 
     fn ask(&self, access: Access, target: Target<'_>, client_id: Option<&str>) -> bool {

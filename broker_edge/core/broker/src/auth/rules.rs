@@ -3,6 +3,8 @@
 //! A pattern rule contains `%c` (client id) and `%u` (user name). They stand for text within one level and are only
 //! compared, never inserted into a filter. So no client id or user name can act as a wildcard or add a level.
 
+use std::fmt;
+
 use headwater_mqtt::topic::{TopicError, check_filter};
 
 use super::Access;
@@ -17,6 +19,16 @@ impl Allowed {
     pub const READ_WRITE: Self = Self(1 | 2);
     /// Replay from any offset, and all other reading.
     pub const REPLAY: Self = Self(1 | 4);
+
+    /// The word for it in the ACL file.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::READ => "read",
+            Self::WRITE => "write",
+            Self::REPLAY => "replay",
+            _ => "readwrite",
+        }
+    }
 
     const fn has(self, access: Access) -> bool {
         let needed = match access {
@@ -158,6 +170,34 @@ pub struct RuleFilter {
     levels: Box<[Level]>,
     /// The filter begins with `$`; only such rules match topics that begin with `$`.
     reaches_dollar: bool,
+    /// The line of the ACL file; 0 for a rule of a token.
+    line: u32,
+}
+
+/// As it was written.
+impl fmt::Display for RuleFilter {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, level) in self.levels.iter().enumerate() {
+            if place > 0 {
+                to.write_str("/")?;
+            }
+            match level {
+                Level::Text(text) => to.write_str(text)?,
+                Level::Any => to.write_str("+")?,
+                Level::Rest => to.write_str("#")?,
+                Level::Named(parts) => {
+                    for part in parts {
+                        to.write_str(match part {
+                            Part::Text(text) => text,
+                            Part::ClientId => "%c",
+                            Part::User => "%u",
+                        })?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 impl RuleFilter {
@@ -187,7 +227,21 @@ impl RuleFilter {
         Ok(Self {
             levels: levels.collect(),
             reaches_dollar: text.starts_with('$'),
+            line: 0,
         })
+    }
+
+    const fn deciding(&self, word: &'static str) -> Deciding<'_> {
+        Deciding {
+            line: self.line,
+            word,
+            filter: self,
+        }
+    }
+
+    pub fn at_line(mut self, number: usize) -> Self {
+        self.line = u32::try_from(number).unwrap_or(u32::MAX);
+        self
     }
 
     /// The parts of the levels with names.
@@ -297,6 +351,14 @@ pub struct Rules {
     allowed: Vec<(RuleFilter, Allowed)>,
 }
 
+/// The rule on which a verdict rests: its line, its access word and its filter.
+#[derive(Debug, Clone, Copy)]
+pub struct Deciding<'a> {
+    pub line: u32,
+    pub word: &'static str,
+    pub filter: &'a RuleFilter,
+}
+
 /// The verdict of the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -334,6 +396,22 @@ impl Rules {
 
     /// The verdict on a topic.
     pub fn on_topic(&self, access: Access, topic: &str, names: &Names<'_>) -> Verdict {
+        self.deciding_on_topic(access, topic, names).0
+    }
+
+    /// The verdict on a filter: allowed if a topic that it matches may be, denied if a denial covers all of it.
+    pub fn on_filter(&self, access: Access, filter: &str, names: &Names<'_>) -> Verdict {
+        self.deciding_on_filter(access, filter, names).0
+    }
+
+    /// The verdict on a topic, with the rule on which it rests.
+    #[inline]
+    pub fn deciding_on_topic(
+        &self,
+        access: Access,
+        topic: &str,
+        names: &Names<'_>,
+    ) -> (Verdict, Option<Deciding<'_>>) {
         // A denial that cannot be evaluated because a name is unusable applies, so that no name evades it.
         let of_denials = names.for_denials();
         let is_denied =
@@ -341,28 +419,34 @@ impl Rules {
         self.decide(access, is_denied, |rule| rule.matches(topic, names))
     }
 
-    /// The verdict on a filter: allowed if a topic that it matches may be, denied if a denial covers all of it.
-    pub fn on_filter(&self, access: Access, filter: &str, names: &Names<'_>) -> Verdict {
+    /// The verdict on a filter, with the rule on which it rests.
+    #[inline]
+    pub fn deciding_on_filter(
+        &self,
+        access: Access,
+        filter: &str,
+        names: &Names<'_>,
+    ) -> (Verdict, Option<Deciding<'_>>) {
         let of_denials = names.for_denials();
         let is_denied =
             |rule: &RuleFilter| rule.covers(filter, &of_denials) || rule.has_unusable(&of_denials);
         self.decide(access, is_denied, |rule| rule.overlaps(filter, names))
     }
 
+    #[inline]
     fn decide(
         &self,
         access: Access,
         is_denied: impl Fn(&RuleFilter) -> bool,
         is_allowed: impl Fn(&RuleFilter) -> bool,
-    ) -> Verdict {
-        if self.denied.iter().any(is_denied) {
-            return Verdict::Denied;
+    ) -> (Verdict, Option<Deciding<'_>>) {
+        if let Some(rule) = self.denied.iter().find(|rule| is_denied(rule)) {
+            return (Verdict::Denied, Some(rule.deciding("deny")));
         }
         let mut allowed = self.allowed.iter();
-        if allowed.any(|(rule, allowed)| allowed.has(access) && is_allowed(rule)) {
-            Verdict::Allowed
-        } else {
-            Verdict::Silent
+        match allowed.find(|(rule, allowed)| allowed.has(access) && is_allowed(rule)) {
+            Some((rule, allowed)) => (Verdict::Allowed, Some(rule.deciding(allowed.word()))),
+            None => (Verdict::Silent, None),
         }
     }
 }

@@ -19,7 +19,9 @@ use crate::service::shared::Shared;
 
 pub const PATH: &str = "/api/v1/console";
 /// What the page of this broker can show.
-const PAGES: [&str; 5] = ["overview", "topics", "tail", "clients", "groups"];
+const PAGES: [&str; 8] = [
+    "overview", "topics", "tail", "clients", "groups", "damage", "access", "trace",
+];
 
 /// A file of the page: its path under `/ui/`, its type, its tag and its compressed bytes.
 type UiFile = (&'static str, &'static str, &'static str, &'static [u8]);

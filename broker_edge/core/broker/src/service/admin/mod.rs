@@ -1,5 +1,6 @@
 //! Admin HTTP: health, readiness, metrics, status. Requests that the event loop answers have their own files.
 
+pub mod access;
 pub mod artifact_manifest;
 pub mod artifacts;
 pub mod browser;
@@ -17,6 +18,7 @@ pub mod records;
 pub mod session;
 pub mod stream;
 pub mod topics;
+pub mod trace;
 pub mod whoami;
 
 use std::sync::Arc;
@@ -65,6 +67,7 @@ pub fn routes(shared: &Arc<Shared>, browser: Browser) -> Router {
         .route("/api/v1/status", get(status))
         .route("/api/v1/refusals", get(refusals))
         .route("/api/v1/settings", get(settings))
+        .merge(access::routes())
         .merge(clients::routes())
         .merge(cluster::routes())
         .merge(console::routes())
@@ -73,6 +76,7 @@ pub fn routes(shared: &Arc<Shared>, browser: Browser) -> Router {
         .merge(operate::routes())
         .merge(records::routes())
         .merge(topics::routes())
+        .merge(trace::routes())
         .merge(artifacts::routes())
         .merge(session::routes())
         .merge(whoami::routes())

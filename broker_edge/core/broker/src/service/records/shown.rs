@@ -1,8 +1,10 @@
 //! A record as a page shows it (docs/console.md): plain JSON with the payload in base64, cut where it is long.
 
+use std::ops::Range;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use headwater_log::{Batch, Offset, Partition, ReadError, RecordView};
+use headwater_log::{Batch, Epoch, Offset, Partition, ReadError, RecordView};
 use serde::Serialize;
 
 use crate::filter::Filters;
@@ -27,6 +29,17 @@ pub struct Shown {
     value: String,
     is_cut: bool,
     headers: Vec<(String, String)>,
+    /// The caller may not see the contents.
+    #[serde(skip_serializing_if = "is_false")]
+    is_hidden: bool,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde asks with a reference"
+)]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl Shown {
@@ -55,7 +68,26 @@ impl Shown {
             value: STANDARD.encode(&record.payload[..size.min(value_bytes_max)]),
             is_cut: size > value_bytes_max || room == 0,
             headers,
+            is_hidden: false,
         }
+    }
+
+    /// Without its contents.
+    fn hidden(self) -> Shown {
+        Shown {
+            value: String::new(),
+            headers: Vec::new(),
+            is_hidden: true,
+            ..self
+        }
+    }
+
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    pub fn client_id(&self) -> &str {
+        &self.client_id
     }
 
     /// About what it takes in an answer.
@@ -176,4 +208,45 @@ fn take(
         piece.next = Offset(offset.0 + 1);
     }
     Ok(true)
+}
+
+/// One record, and the batch in which it lies.
+pub struct One {
+    /// None if its contents were purged.
+    pub record: Option<Shown>,
+    pub batch: Range<Offset>,
+    pub epoch: Epoch,
+    /// The routing level of its topic, or the key that it was given.
+    pub key: String,
+}
+
+/// The record at an offset, without its contents unless `may_replay` allows its topic.
+///
+/// # Errors
+/// The offset is not there, or the disk fails.
+pub fn one(
+    partition: &Partition,
+    offset: Offset,
+    value_bytes_max: usize,
+    may_replay: &dyn Fn(&str) -> bool,
+) -> Result<One, Refusal> {
+    let batches = partition
+        .read(offset, 1)
+        .map_err(|error| Refusal::from_read(partition, error))?;
+    let place = |batch: &Batch| usize::try_from(offset.0.checked_sub(batch.base_offset().0)?).ok();
+    let found = batches
+        .first()
+        .and_then(|batch| Some((batch, place(batch)?)));
+    let Some((batch, place)) = found.filter(|(batch, place)| *place < batch.len()) else {
+        return Err(Refusal::out_of_range(partition, offset.0));
+    };
+    let record = batch.record(place);
+    let shown = (!record.purged).then(|| Shown::new(partition, &record, value_bytes_max));
+    let is_seen = may_replay(record.topic);
+    Ok(One {
+        record: shown.map(|shown| if is_seen { shown } else { shown.hidden() }),
+        batch: batch.base_offset()..batch.next_offset(),
+        epoch: batch.epoch(),
+        key: String::from_utf8_lossy(record.key).into_owned(),
+    })
 }

@@ -445,3 +445,85 @@ async fn groups_are_told_with_their_lag_in_seconds_and_what_they_have_lost() {
         (&json!("done"), &Value::Null)
     );
 }
+
+#[test]
+fn a_question_about_access_is_answered_with_the_line_that_decides() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let acl = dir.path().join("acl");
+    std::fs::write(&acl, "topic read public/#\n\ntopic deny public/secret\n").expect("a file");
+    let broker = start_with(&dir.path().join("log"), |config| {
+        config.auth.acl_file = Some(acl);
+        config.auth.open_metrics = true;
+    });
+    let admin = broker.admin_address();
+    // With an ACL file nobody is an operator without a name.
+    let sentence = refused(admin, "/api/v1/access?access=receive&topic=public/x", 403);
+    assert!(sentence.contains("viewer"), "{sentence}");
+    broker.shutdown();
+
+    let broker = start(&dir.path().join("open"));
+    let told = get(
+        broker.admin_address(),
+        "/api/v1/access?user=ann&access=publish&topic=a",
+    );
+    assert_eq!(
+        (&told["allowed"], &told["line"]),
+        (&json!(true), &Value::Null)
+    );
+    for (query, needed) in [
+        ("access=publish&topic=a/%23", "topic"),
+        ("access=write&topic=a", "publish"),
+        ("access=publish", "topic"),
+    ] {
+        let sentence = refused(
+            broker.admin_address(),
+            &format!("/api/v1/access?{query}"),
+            400,
+        );
+        assert!(sentence.contains(needed), "{query}: {sentence}");
+    }
+    broker.shutdown();
+}
+
+#[test]
+fn a_record_is_traced_to_its_batch_and_to_the_sessions_that_have_passed_it() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let broker = start(dir.path());
+    let admin = broker.admin_address();
+    let (mut reader, _) = Client::resume(broker.mqtt_address(), Version::V5, "reader");
+    reader.subscribe("devices/+/telemetry", 1);
+    let (mut other, _) = Client::resume(broker.mqtt_address(), Version::V5, "other");
+    other.subscribe("alarms/#", 1);
+    let mut publisher = Client::connect(broker.mqtt_address(), Version::V5, "meter-7");
+    publisher.publish("devices/meter-7/telemetry", "20.5");
+    reader.message();
+    let page = get(admin, "/api/v1/topics?contains=meter-7");
+    let name = page["topics"][0]["name"]
+        .as_str()
+        .expect("a name")
+        .to_owned();
+    let at = |offset: u64| get(admin, &format!("/api/v1/trace?at={name}:{offset}"));
+    let trace = at(0);
+    assert_eq!(trace["state"], "here");
+    assert_eq!(trace["record"]["topic"], "devices/meter-7/telemetry");
+    assert_eq!(trace["record"]["client_id"], "meter-7");
+    assert_eq!(trace["record"]["value"], STANDARD.encode("20.5"));
+    assert_eq!(trace["record"].get("is_hidden"), None);
+    assert_eq!(trace["batch"]["first"], 0);
+    let sessions = trace["sessions"].as_array().expect("a list");
+    assert_eq!(sessions.len(), 1, "{sessions:?}");
+    assert_eq!(sessions[0]["client_id"], "reader");
+    assert_eq!(sessions[0]["filter"], "devices/+/telemetry");
+    assert_eq!(trace["sessions_left_out"], false);
+    assert_eq!(at(1)["state"], "not_yet");
+    assert_eq!(at(1)["record"], Value::Null);
+    for (at, code, needed) in [
+        ("telemetry-0", 400, "telemetry-0:4711"),
+        ("telemetry-0:x", 400, "telemetry-0:4711"),
+        ("nothing-9:1", 404, "nothing-9"),
+    ] {
+        let sentence = refused(admin, &format!("/api/v1/trace?at={at}"), code);
+        assert!(sentence.contains(needed), "{at}: {sentence}");
+    }
+    broker.shutdown();
+}
