@@ -20,6 +20,9 @@ const PAGES = {
   tail: { title: "Tail", keys: "g l", load: () => import("./pages/tail.js") },
   clients: { title: "Clients", keys: "g c", load: () => import("./pages/clients.js") },
   groups: { title: "Groups", keys: "g g", load: () => import("./pages/groups.js") },
+  damage: { title: "Damage", keys: "g d", load: () => import("./pages/damage.js") },
+  access: { title: "Access", keys: "g a", load: () => import("./pages/access.js") },
+  trace: { title: "Trace", keys: "g r", load: () => import("./pages/trace.js") },
 };
 const SCHEMES = { auto: "Auto", light: "Light", dark: "Dark" };
 

@@ -28,6 +28,14 @@ export function adminOption() {
   return `--admin ${quote(new URL(".", document.baseURI).href.replace(/\/$/, ""))}`;
 }
 
+/** The parts of a request to this broker, for what no command of its own asks. curl asks for the password. */
+export function curlParts(path, query, user) {
+  const given = Object.entries(query).filter(([, value]) => value !== "");
+  const fields = given.flatMap(([name, value]) => ["--data-urlencode", { text: `${name}=${value}` }]);
+  const login = user ? ["--user", { text: user }] : [];
+  return ["curl --get", ...login, ...fields, { text: new URL(path, document.baseURI).href }];
+}
+
 /** One word for a POSIX shell, or with control characters for bash and zsh. */
 export function quote(text) {
   if (/^[\w@%+:,./-]+$/.test(text) && !text.startsWith("-")) return text;

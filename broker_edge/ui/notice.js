@@ -1,4 +1,4 @@
-// The one live region of the page. It says what a reader must know now: that the broker does not answer, else the last thing
+// The live region of every page. It says what a reader must know now: that the broker does not answer, else the last thing
 // that was done ("Copied").
 
 import { html } from "./vendor/htm-preact.js";

@@ -31,7 +31,8 @@ export function usePoll(key, everyMs, read) {
         if (ends.signal.aborted) return;
         setState((before) => ({ ...(before.key === key && before), key, error }));
         nextMs = Math.max(RETRY_MS, everyMs);
-        if (error.status === 404) return;
+        // The same question would be refused again.
+        if (error.status === 404 || error.status === 400) return;
       }
       timer = setTimeout(turn, nextMs);
     };

@@ -1,4 +1,4 @@
-// A record of the log as the tail shows it: a line in the table, and everything about it when it is open.
+// A record of the log: a line in the table of the tail, and everything about it when it is open or traced.
 
 import { Component, html, useEffect, useState } from "./vendor/htm-preact.js";
 import { ask } from "./api.js";
@@ -7,7 +7,8 @@ import { copy } from "./clipboard.js";
 import { bytes as sizeOf, cut } from "./format.js";
 import { Name } from "./name.js";
 import { decode } from "./payload.js";
-import { partitionName } from "./session.js";
+import { link } from "./router.js";
+import { hasPage, partitionName } from "./session.js";
 import { Time } from "./state.js";
 import { rowProperties } from "./table.js";
 
@@ -51,14 +52,16 @@ export class RecordRow extends Component {
             ${isPinned ? "Unpin" : "Pin"}<span class="hidden"> ${position}</span>
           </button>
           <button type="button" class="quiet" onClick=${() => copyRecord(record)}>Copy<span class="hidden"> ${position} as JSON</span></button>
+          ${hasPage("trace") && html`<a class="quiet" href=${link("trace", { at: position })}>Trace<span class="hidden"> ${position}</span></a>`}
         </td>
       </tr>
-      ${isOpen && html`<tr class="detail"><td colspan=${COLUMNS.length}><${Detail} record=${record} /></td></tr>`}
+      ${isOpen && html`<tr class="detail"><td colspan=${COLUMNS.length}><${RecordDetail} record=${record} /></td></tr>`}
     `;
   }
 }
 
-function Detail({ record: line }) {
+/** Everything about a record, with its payload decoded. */
+export function RecordDetail({ record: line }) {
   const [whole, setWhole] = useState(null);
   const [isHex, setIsHex] = useState(false);
   useEffect(() => {

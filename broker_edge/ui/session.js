@@ -38,6 +38,11 @@ export async function leave() {
   loadConsole();
 }
 
+/** Whether this server has a page: only then may others link to it. */
+export function hasPage(name) {
+  return consoleInfo.get()?.pages.includes(name) ?? false;
+}
+
 /** The name of a partition by its number. */
 export function partitionName(number) {
   const found = consoleInfo.get()?.partitions.find(({ partition }) => partition === number);

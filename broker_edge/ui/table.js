@@ -8,10 +8,10 @@ const ROW_NAME_MAX = 500;
 
 /**
  * `columns`: {key, title, cell(row), value(row) to sort by, isNumber, isHeader}. `sort` is a key, with "-" in front for the
- * largest first; without `onSort` there are no buttons to sort.
+ * largest first; without `onSort` there are no buttons to sort. At most `limit` rows are shown, the first in that order.
  */
-export function Table({ caption, columns, rows, keyOf, sort, onSort, current, empty }) {
-  const sorted = sort ? inOrder(rows, columns, sort) : rows;
+export function Table({ caption, columns, rows, keyOf, sort, onSort, current, empty, limit = Infinity }) {
+  const sorted = (sort ? inOrder(rows, columns, sort) : rows).slice(0, limit);
   return html`
     <${Scroll} label=${caption}>
       <table>

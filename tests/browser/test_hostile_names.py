@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import urlencode
 
 import pytest
 from support.browser import Page, Visit, Watch, expect, overflow
+from support.console_http import ask
 from support.console_page import Console
 from support.paho_client import PahoClient
 
@@ -66,6 +68,28 @@ def test_a_hostile_payload_is_text(broker: BrokerProcess, hostile: PahoClient, v
     page.keyboard.press("p")
     console.row("devices/a/telemetry").locator("[data-open]").click()
     expect(page.get_by_label("Payload")).to_contain_text("<script>")
+    is_inert(page, watch)
+
+
+@pytest.mark.usefixtures("hostile")
+@pytest.mark.parametrize("width", [360, 1280])
+def test_hostile_names_in_a_trace_are_text(broker: BrokerProcess, visit: Visit, width: int) -> None:
+    groups = ask(broker, "GET", "/api/v1/groups").document["groups"]
+    read = groups[0]["partitions"][0]
+    address = f"/#trace?at={read['partition']}:{read['log_start']}"
+    page, watch = visit(broker, address, viewport={"width": width, "height": 800})
+    for name in (IMAGE, "txt.exe", LONG[:20]):
+        expect(Console(page).row(name)).to_be_visible()
+    expect(page.get_by_label("Payload")).to_contain_text("<script>")
+    is_inert(page, watch)
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_hostile_question_is_text(broker: BrokerProcess, visit: Visit, width: int) -> None:
+    question = urlencode({"user": IMAGE, "client_id": TURNED, "topic": f"devices/{IMAGE}/{LONG}"})
+    page, watch = visit(broker, f"/#access?{question}", viewport={"width": width, "height": 800})
+    expect(page.get_by_role("heading", name="llowed")).to_be_visible()
+    expect(page.locator(".answer")).to_contain_text(IMAGE)
     is_inert(page, watch)
 
 

@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 from support.browser import Page, Visit, axe_violations, expect, overflow
-from support.console_page import LIVE, VIEWS, Console, some_life
+from support.console_page import LIVE, VIEWS, Console, place, some_life
 from support.paho_client import PahoClient
 
 from broker_edge.torture.process import BrokerProcess
 
 SIZES = {360: 800, 1280: 900}
-SHOWS = {"Overview": "telemetry-0", "Topics": LIVE, "Tail": LIVE, "Clients": "press-1", "Groups": "pipeline"}
-"""A row of each page."""
+SHOWS = {
+    "Overview": "telemetry-0", "Topics": LIVE, "Tail": LIVE, "Clients": "press-1", "Groups": "pipeline",
+    "Damage": "telemetry-0", "Trace": "pipeline",
+}  # fmt: skip
+"""A row of each page. Access has none on a broker that has refused nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +37,27 @@ def test_a_page_opens_fits_and_is_accessible(
     broker: BrokerProcess, client: PahoClient, visit: Visit, view: str, width: int, scheme: str
 ) -> None:
     size = {"width": width, "height": SIZES[width]}
-    at = "/#groups" if view == "Tail" else f"/#{view.lower()}"
-    page, _ = visit(broker, at, viewport=size, color_scheme=scheme, reduced_motion="reduce")
+    page, _ = visit(broker, address(broker, view), viewport=size, color_scheme=scheme, reduced_motion="reduce")
     console = Console(page)
     if view == "Tail":
         console.tail()
         client.publish(LIVE, b'{"temperature": 21.5, "unit": "C"}')
     console.is_at(view)
-    expect(console.row(SHOWS[view])).to_be_visible()
+    if view == "Access":
+        expect(page.locator(".answer")).to_be_visible()
+    else:
+        expect(console.row(SHOWS[view])).to_be_visible()
     keep(page, f"{view.lower()}-{width}-{scheme}")
     assert overflow(page) == 0
     assert axe_violations(page) == []
+
+
+def address(broker: BrokerProcess, view: str) -> str:
+    """Where a page has something to show. A tail is opened by a test that then publishes."""
+    if view == "Tail":
+        return "/#groups"
+    query = {"Access": f"?user=ann&topic={LIVE}", "Trace": f"?at={place(broker, LIVE)}" if view == "Trace" else ""}
+    return f"/#{view.lower()}{query.get(view, '')}"
 
 
 def keep(page: Page, name: str) -> None:

@@ -20,7 +20,10 @@ from broker_edge.torture.process import BrokerProcess
 
 STREAMS = 16
 """`admin.max_streams` unless it is set."""
-PATHS = ("/", "/api/v1/console", "/api/v1/live", "/api/v1/live/history", "/api/v1/topics", "/api/v1/groups")
+PATHS = (
+    "/", "/api/v1/console", "/api/v1/live", "/api/v1/live/history", "/api/v1/topics", "/api/v1/groups",
+    "/api/v1/access?access=publish&topic=a", "/api/v1/trace?at=0:0",
+)  # fmt: skip
 POLICY = {
     "default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "frame-ancestors 'none'",
     "base-uri 'none'", "form-action 'none'",
@@ -125,8 +128,13 @@ def test_a_wrong_password_gets_a_sentence_and_no_cookie(signed: Signed) -> None:
 def test_one_who_looks_cannot_act_and_payloads_need_the_right(signed: Signed) -> None:
     with signed.device("kept") as device:
         device.publish("devices/kept/telemetry", b"secret")
+        viewer = {"Cookie": cookie(sign_in(signed, "viewer"))}
+        [kept] = ask(signed.broker, "GET", "/api/v1/topics?contains=kept", headers=viewer).document["topics"]
         for name, is_told in (("viewer", True), ("blind", False)):
             session = {"Cookie": cookie(sign_in(signed, name))}
+            traced = ask(signed.broker, "GET", f"/api/v1/trace?at={kept['name']}:{kept['first']}", headers=session)
+            record = traced.document["record"]
+            assert ("value" in record, record.get("is_hidden", False)) == (is_told, not is_told)
             told = ask(signed.broker, "GET", "/api/v1/console", headers=session).document
             assert (told["operator"], told["viewer"]) == (False, True)
             assert ask(signed.broker, "DELETE", "/api/v1/clients/kept", headers=session).status == 403

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 from broker_edge import Client, Commit
 from broker_edge.torture.process import BrokerProcess
 from support.browser import Page, expect
+from support.console_http import ask
 from support.paho_client import PahoClient
 
-VIEWS = {"Overview": "o", "Topics": "t", "Tail": "l", "Clients": "c", "Groups": "g"}
+VIEWS = {
+    "Overview": "o", "Topics": "t", "Tail": "l", "Clients": "c", "Groups": "g", "Damage": "d", "Access": "a",
+    "Trace": "r",
+}  # fmt: skip
 """Name of a page to its key after `g`."""
 TABS_MAX = 40
 LIVE = "devices/press-1/telemetry"
@@ -59,6 +64,13 @@ class Console:
             if target.evaluate("element => element === document.activeElement"):
                 return
         raise AssertionError(f"{TABS_MAX} times Tab do not lead to {target}")
+
+
+def place(broker: BrokerProcess, topic: str) -> str:
+    """The first record of a topic, as `telemetry-0:4711`."""
+    answer = ask(broker, "GET", f"/api/v1/topics?contains={quote(topic, safe='')}")
+    found = next(one for one in answer.document["topics"] if one["topic"] == topic)
+    return f"{found['name']}:{found['first']}"
 
 
 @contextmanager

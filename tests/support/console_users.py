@@ -23,7 +23,10 @@ user blind
 viewer
 user device
 topic readwrite #
+topic deny secret/#
 """
+DENIED = "topic deny secret/#"
+"""The line that keeps `device` from something."""
 NAMES = ("operator", "viewer", "blind", "device")
 
 

@@ -9,7 +9,7 @@ import { liveState, samples } from "../live.js";
 import { Name } from "../name.js";
 import { usePoll } from "../poll.js";
 import { change, link } from "../router.js";
-import { consoleInfo } from "../session.js";
+import { consoleInfo, hasPage } from "../session.js";
 import { Time, Trouble, Waiting } from "../state.js";
 import { useStore } from "../store.js";
 import { Table } from "../table.js";
@@ -150,7 +150,7 @@ function Partitions({ status, now, query }) {
     { key: "rate", title: "records/s", isNumber: true, value: (row) => row.rate, cell: (row) => format.rate(row.rate) },
     { key: "bytes", title: "size", isNumber: true, value: (row) => row.bytes, cell: (row) => format.bytes(row.bytes) },
     { key: "oldest", title: "oldest record", value: (row) => row.oldest_us, cell: (row) => html`<${Time} ms=${row.oldest_us && row.oldest_us / 1_000} />` },
-    { key: "gaps", title: "gaps", isNumber: true, value: (row) => row.gaps.length, cell: (row) => format.count(row.gaps.length + (row.gaps_left_out ?? 0)) },
+    { key: "gaps", title: "gaps", isNumber: true, value: (row) => row.gaps.length, cell: (row) => html`<${Gaps} count=${row.gaps.length + (row.gaps_left_out ?? 0)} />` },
     { key: "damaged", title: "damaged", isNumber: true, value: (row) => row.damaged_bytes, cell: (row) => format.bytes(row.damaged_bytes) },
     { key: "held", title: "held by", cell: (row) => html`<${HeldBy} groups=${row.held_by} />` },
   ];
@@ -163,6 +163,11 @@ function Partitions({ status, now, query }) {
 function PartitionState({ row }) {
   const isGood = row.state === "running" || row.state === "following";
   return html`<span class=${`wrap ${isGood ? "good" : "bad"}`}>${isGood ? "" : "✖ "}${row.state}${row.reason ? `: ${row.reason}` : ""}</span>`;
+}
+
+function Gaps({ count }) {
+  const shown = format.count(count);
+  return count > 0 && hasPage("damage") ? html`<a href=${link("damage")}>${shown}<span class="hidden"> gaps, in detail</span></a>` : shown;
 }
 
 function HeldBy({ groups }) {

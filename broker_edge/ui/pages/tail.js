@@ -6,8 +6,8 @@ import { Command } from "../command.js";
 import { count, counted } from "../format.js";
 import { useKey } from "../keys.js";
 import { COLUMNS, received, RecordRow } from "../record.js";
-import { change } from "../router.js";
-import { consoleInfo } from "../session.js";
+import { change, link } from "../router.js";
+import { consoleInfo, hasPage } from "../session.js";
 import { Trouble, Waiting } from "../state.js";
 import { useStore } from "../store.js";
 import { Scroll } from "../table.js";
@@ -185,7 +185,7 @@ function Read({ filter, partition, place, current }) {
   const onMore = () => setState((before) => ({ ...before, error: null, isReading: true }));
   return html`
     <${Trouble} error=${error} />
-    ${gaps.map(({ start, end }) => html`<p key=${start} class="note">⚠ Offsets ${count(start)} to ${count(end - 1)} are gone.</p>`)}
+    ${gaps.map(({ start, end }) => html`<p key=${start} class="note">⚠ Offsets ${count(start)} to ${count(end - 1)} are gone.${hasPage("damage") && html` <a href=${link("damage")}>Why</a>`}</p>`)}
     <${Records} caption=${`Records of ${partition.name} in the order of the log`} rows=${rows} current=${current}
       empty=${isReading ? "Reading…" : isEnd ? "No record matches up to the end of the log." : `No record matches up to offset ${count(state.place.from)}.`} />
     <p class="more">

@@ -1,0 +1,159 @@
+// What is gone from the log and why: gaps of every partition, damaged bytes, and segments that were removed.
+
+import { html, useState } from "../vendor/htm-preact.js";
+import { ask } from "../api.js";
+import { Command } from "../command.js";
+import { bytes, count, counted } from "../format.js";
+import { More } from "../list.js";
+import { Name } from "../name.js";
+import { usePoll } from "../poll.js";
+import { change, link } from "../router.js";
+import { Trouble, Waiting } from "../state.js";
+import { Table } from "../table.js";
+
+const EVERY_MS = 10_000;
+// Each partition may have a thousand gaps.
+const GAPS_SHOWN = 100;
+const MORE_GAPS = 400;
+const WORST_FIRST = "reason";
+
+// In the order of how bad they are.
+const REASONS = {
+  damage: { text: "✖ lost by damage", look: "bad" },
+  purge: { text: "∅ purged on request", look: null },
+  retention: { text: "↧ removed by retention", look: null },
+};
+const CAUSES = {
+  age: "removed by age",
+  bytes: "by size",
+  hard_bytes: "by hard size limit",
+  disk: "for the disk budget",
+  advance: "no longer needed",
+};
+
+export default function Damage({ query }) {
+  const status = usePoll("status", EVERY_MS, (signal) => ask("api/v1/status", { signal }));
+  const partitions = status.value?.partitions.map(withLosses);
+  return html`
+    <${Trouble} ...${status} />
+    ${partitions && html`
+      <div class=${`parts ${status.isStale ? "stale" : ""}`}>
+        <${Verdict} partitions=${partitions} />
+        <${Gaps} partitions=${partitions} query=${query} />
+        <section aria-labelledby="losses-title">
+          <h2 id="losses-title">By partition</h2>
+          <p class="note">Removed segments are counted since the broker has started.</p>
+          <${Table} caption="Damage and removed segments by partition" columns=${PARTITION_COLUMNS} rows=${partitions}
+            keyOf=${(row) => row.name} current=${query.row} sort=${query.partitions}
+            onSort=${(sort) => change({ partitions: sort })} empty="No partitions." />
+        </section>
+      </div>
+    `}
+    ${!partitions && !status.error && html`<${Waiting} what="the partitions" />`}
+    <${WhatToRun} />
+    <${Command} parts=${["headwater offsets list"]} />
+  `;
+}
+
+/** The partition with what damage has taken of it, among the gaps that are listed. */
+function withLosses(partition) {
+  const damaged = partition.gaps.filter(({ reason }) => reason === "damage");
+  const lost = damaged.reduce((sum, { start, end }) => sum + end - start, 0);
+  return { ...partition, ranges: damaged.length, lost, left_out: partition.gaps_left_out ?? 0 };
+}
+
+function Verdict({ partitions }) {
+  const sum = (name) => partitions.reduce((total, row) => total + row[name], 0);
+  const [lost, ranges, leftOut, damaged] = ["lost", "ranges", "left_out", "damaged_bytes"].map(sum);
+  const stopped = partitions.filter(({ state }) => state === "stopped");
+  const isDamaged = lost > 0 || damaged > 0;
+  return html`
+    ${isDamaged && html`
+      <p class="problem"><span aria-hidden="true">✖ </span>
+        Damage: ${counted(lost, "offset")} lost in ${counted(ranges, "range")}, ${bytes(damaged)} damaged.
+      </p>
+    `}
+    ${leftOut > 0 && html`
+      <p class="problem"><span aria-hidden="true">⚠ </span>
+        Not listed here: ${counted(leftOut, "older gap")}. The broker lists the newest 1,000 of each partition, and the commands below list all.
+      </p>
+    `}
+    ${!isDamaged && leftOut === 0 && html`
+      <div>
+        <p class="fine"><span aria-hidden="true">✓ </span>No damage: no offset is lost, and no byte is known to be damaged.</p>
+        <p class="note">Damage in an old segment is known only once somebody has read it. The commands below read all of them.</p>
+      </div>
+    `}
+    ${stopped.map(({ name, reason }) => html`
+      <p key=${name} class="problem"><span aria-hidden="true">✖ </span>${name} has stopped${reason && html`: <${Name} text=${reason} length=${400} />`}</p>
+    `)}
+  `;
+}
+
+function Gaps({ partitions, query }) {
+  const [limit, setLimit] = useState(GAPS_SHOWN);
+  const rows = partitions.flatMap(({ name, gaps }) => gaps.map((gap) => ({ ...gap, name })));
+  return html`
+    <section aria-labelledby="gaps-title">
+      <h2 id="gaps-title">Gaps</h2>
+      <${Table} caption="Gaps of all partitions" columns=${GAP_COLUMNS} rows=${rows} limit=${limit}
+        keyOf=${(row) => `${row.name}:${row.start} ${row.reason}`} current=${query.row}
+        sort=${query.sort ?? WORST_FIRST} onSort=${(sort) => change({ sort })} empty="There are no gaps." />
+      ${rows.length > 0 && html`
+        <${More} what="gap" rows=${rows.slice(0, limit)} isComplete=${rows.length <= limit} more=${() => setLimit(limit + MORE_GAPS)} />
+      `}
+    </section>
+  `;
+}
+
+const GAP_COLUMNS = [
+  { key: "partition", title: "partition", isHeader: true, value: (row) => row.name, cell: (row) => row.name },
+  { key: WORST_FIRST, title: "reason", value: rank, cell: (row) => html`<${Reason} reason=${row.reason} />` },
+  { key: "first", title: "first offset", isNumber: true, value: (row) => row.start, cell: (row) => count(row.start) },
+  { key: "last", title: "last offset", isNumber: true, value: (row) => row.end, cell: (row) => count(row.end - 1) },
+  { key: "offsets", title: "offsets", isNumber: true, value: (row) => row.end - row.start, cell: (row) => count(row.end - row.start) },
+  { key: "after", title: "records",
+    cell: (row) => html`
+      <a data-open href=${link("tail", { from: "offset", at: row.end, partition: row.name })}>
+        After the gap<span class="hidden"> of ${row.name} from ${count(row.end)} on</span>
+      </a>
+    ` },
+  { key: "detail", title: "detail", cell: (row) => html`<${Name} text=${row.detail} length=${400} />` },
+];
+
+const PARTITION_COLUMNS = [
+  { key: "name", title: "partition", isHeader: true, value: (row) => row.name, cell: (row) => row.name },
+  { key: "lost", title: "lost offsets", isNumber: true, value: (row) => row.lost, cell: (row) => html`<${Bad} value=${row.lost} write=${count} />` },
+  { key: "damaged", title: "damaged", isNumber: true, value: (row) => row.damaged_bytes, cell: (row) => html`<${Bad} value=${row.damaged_bytes} write=${bytes} />` },
+  ...Object.entries(CAUSES).map(([cause, title]) => ({
+    key: cause, title, isNumber: true, value: (row) => row.removed_segments[cause], cell: (row) => count(row.removed_segments[cause]),
+  })),
+];
+
+function rank({ reason }) {
+  const place = Object.keys(REASONS).indexOf(reason);
+  return place < 0 ? -1 : place;
+}
+
+function Reason({ reason }) {
+  const known = Object.hasOwn(REASONS, reason) ? REASONS[reason] : { text: reason, look: null };
+  return html`<span class=${known.look}>${known.text}</span>`;
+}
+
+function Bad({ value, write }) {
+  return value > 0 ? html`<span class="bad">✖ ${write(value)}</span>` : write(value);
+}
+
+function WhatToRun() {
+  return html`
+    <section aria-labelledby="run-title">
+      <h2 id="run-title">What to run</h2>
+      <p class="note">On the broker's machine. <code>DATA_DIR</code> is its setting <code>data_dir</code>.</p>
+      <dl class="runs">
+        <div><dt><code>headwater log verify --online DATA_DIR</code></dt><dd>reads every byte of all but the newest segments while the broker runs, and changes nothing.</dd></div>
+        <div><dt><code>headwater log verify DATA_DIR</code></dt><dd>with the broker stopped: reads all of them, and lists each gap with file and byte.</dd></div>
+        <div><dt><code>headwater log repair --dry-run DATA_DIR</code></dt><dd>with the broker stopped: says what a repair would rebuild and set aside. Without <code>--dry-run</code> it does so, and deletes nothing.</dd></div>
+      </dl>
+    </section>
+  `;
+}
