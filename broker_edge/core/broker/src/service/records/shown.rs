@@ -26,7 +26,9 @@ pub struct Shown {
     retain: bool,
     /// Bytes of the payload.
     size: usize,
-    value: String,
+    /// None if it is hidden.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
     is_cut: bool,
     headers: Vec<(String, String)>,
     /// The caller may not see the contents.
@@ -65,7 +67,7 @@ impl Shown {
             qos: record.qos,
             retain: record.retain,
             size,
-            value: STANDARD.encode(&record.payload[..size.min(value_bytes_max)]),
+            value: Some(STANDARD.encode(&record.payload[..size.min(value_bytes_max)])),
             is_cut: size > value_bytes_max || room == 0,
             headers,
             is_hidden: false,
@@ -75,7 +77,7 @@ impl Shown {
     /// Without its contents.
     fn hidden(self) -> Shown {
         Shown {
-            value: String::new(),
+            value: None,
             headers: Vec::new(),
             is_hidden: true,
             ..self
@@ -97,7 +99,10 @@ impl Shown {
             .iter()
             .map(|(name, value)| name.len() + value.len())
             .sum();
-        200 + self.topic.len() + self.client_id.len() + self.value.len() + headers
+        200 + self.topic.len()
+            + self.client_id.len()
+            + self.value.as_ref().map_or(0, String::len)
+            + headers
     }
 }
 
