@@ -14,6 +14,7 @@ use headwater_log::Partition;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::samples::alert::Alert;
@@ -29,6 +30,7 @@ pub async fn sample(shared: Arc<Shared>, stopping: watch::Receiver<bool>) {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut before, mut at) = (Totals::of(&shared), Instant::now());
+    let mut search: Option<JoinHandle<()>> = None;
     let stop = stopped(stopping);
     tokio::pin!(stop);
     loop {
@@ -41,19 +43,19 @@ pub async fn sample(shared: Arc<Shared>, stopping: watch::Receiver<bool>) {
         samples.push(now.since(&before, at.elapsed()));
         (before, at) = (now, Instant::now());
         samples.note_growth(shared.log.partitions());
-        if samples.is_watched() && samples.needs_alerts() {
-            find_alerts(&shared).await;
+        // Not awaited: where the disk hangs, the page is to show that the rest goes on.
+        let is_over = search.as_ref().is_none_or(JoinHandle::is_finished);
+        if samples.is_watched() && samples.needs_alerts() && is_over {
+            search = Some(find_alerts(&shared));
         }
         samples.tell();
     }
 }
 
 /// Looks for alerts on a thread that may wait for the disk.
-async fn find_alerts(shared: &Arc<Shared>) {
+fn find_alerts(shared: &Arc<Shared>) -> JoinHandle<()> {
     let by = Arc::clone(shared);
-    if let Ok(found) = tokio::task::spawn_blocking(move || alerts::find(&by)).await {
-        shared.samples.set_alerts(found);
-    }
+    tokio::task::spawn_blocking(move || by.samples.set_alerts(alerts::find(&by)))
 }
 
 #[derive(Serialize)]

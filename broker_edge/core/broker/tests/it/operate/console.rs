@@ -527,3 +527,27 @@ fn a_record_is_traced_to_its_batch_and_to_the_sessions_that_have_passed_it() {
     }
     broker.shutdown();
 }
+
+#[test]
+fn what_is_wrong_is_told_with_what_to_do_about_it() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let broker = start(dir.path());
+    let admin = broker.admin_address();
+    let mut stream = Stream::open(admin, "/api/v1/live");
+    let alerts = |stats: &Value| stats["alerts"].as_array().expect("a list").clone();
+    assert_eq!(get_json(admin, "PUT", "/api/v1/drain").0, 200);
+    let alert = stream.until("stats", |stats| alerts(stats).pop());
+    assert_eq!(
+        (&alert["name"], &alert["severity"]),
+        (&json!("draining"), &json!("warning"))
+    );
+    for text in ["summary", "remedy"] {
+        assert!(
+            alert[text].as_str().is_some_and(|text| text.len() > 10),
+            "{alert}"
+        );
+    }
+    assert_eq!(get_json(admin, "DELETE", "/api/v1/drain").0, 200);
+    stream.until("stats", |stats| alerts(stats).is_empty().then_some(()));
+    broker.shutdown();
+}
