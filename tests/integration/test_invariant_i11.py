@@ -78,7 +78,9 @@ def test_i11_a_listener_beyond_loopback_without_authentication_is_refused_at_the
     assert not ended.out, "it was ready"
 
 
-def test_i11_beyond_loopback_strangers_get_nothing_but_health(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_i11_beyond_loopback_strangers_get_nothing_but_health_and_an_empty_page(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
     users = tmp_path / "users"
     assert run(headwaterd(), "users", "generate", str(users), stdin="ann\n").code == 0
     everywhere = {f"listeners.{name}.bind": "0.0.0.0:0" for name in ("mqtt", "flight", "admin")}
@@ -91,12 +93,16 @@ def test_i11_beyond_loopback_strangers_get_nothing_but_health(start_broker: Star
         pytest.raises(HeadwaterError, match=r"(?i)credential"),
     ):
         client.offsets()
-    for path in ("/metrics", "/api/v1/status", "/", "/artifacts/a/1"):
+    asked = ("console", "live", "live/history", "topics", "records?partition=0", "tail", "groups", "access", "trace")
+    for path in ("/metrics", "/api/v1/status", "/artifacts/a/1", *(f"/api/v1/{one}" for one in asked)):
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"http://127.0.0.1:{broker.admin[1]}{path}", timeout=60)
         assert refused.value.code == 401, path
     with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin[1]}/healthz", timeout=60) as answer:
         assert answer.status == 200
+    # The page has the form to sign in and no data: the same bytes for everybody.
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin[1]}/", timeout=60) as answer:
+        assert answer.read() == (ROOT / "broker_edge" / "ui" / "index.html").read_bytes()
 
 
 def test_i11_control_with_the_consent_of_the_operator_the_sockets_are_seen(start_broker: StartBroker) -> None:
