@@ -98,7 +98,7 @@ def test_a_session_is_a_cookie_that_scripts_and_other_sites_cannot_have(signed: 
     assert not [flag for flag in flags if flag.lower().startswith("domain")]
     assert cookie(sign_in(signed, "operator")) != name
     assert ask(signed.broker, "GET", "/api/v1/console", headers={"Cookie": name}).document["user"] == "operator"
-    # It ends when its holder says so, and a made-up one never begins.
+    # Signing out ends the session, and a cookie that somebody made up opens none.
     assert ask(signed.broker, "DELETE", "/api/v1/session", headers={"Cookie": name}).status in (200, 204)
     for gone in (name, f"headwater-session={'A' * 43}"):
         assert ask(signed.broker, "GET", "/api/v1/console", headers={"Cookie": gone}).status == 401

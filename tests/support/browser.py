@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+
+from support.programs import program
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / ".cache" / "browser"
@@ -49,16 +50,11 @@ expect.set_options(timeout=WAIT_S * 1_000)
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A running Chromium without windows. Without one a test is skipped and says so; in CI it fails."""
-    program = shutil.which("chromium")
-    if program is None:
-        text = "chromium is missing: install it (Debian: apt-get install chromium)"
-        if os.environ.get("CI"):
-            pytest.fail(text, pytrace=False)
-        pytest.skip(text)
+    """A running Chromium without windows. If there is none, the test fails and says how to install it."""
+    path = program("chromium", "chromium")
     with sync_playwright() as playwright:
         # The sandbox of Chromium needs a user other than root.
-        browser = playwright.chromium.launch(executable_path=program, chromium_sandbox=os.geteuid() != 0)
+        browser = playwright.chromium.launch(executable_path=path, chromium_sandbox=os.geteuid() != 0)
         try:
             yield browser
         finally:

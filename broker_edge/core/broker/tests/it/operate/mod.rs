@@ -7,4 +7,5 @@ mod console;
 mod figures;
 mod session;
 mod slow_requests;
+mod streams;
 mod talk;

@@ -246,7 +246,7 @@ fn two_cookies_or_a_malformed_one_let_nobody_in_and_authorization_counts_more() 
     ] {
         assert_eq!(status_with(bad), 401, "{bad:?}");
     }
-    // Without the cookie they are anonymous, who may not view.
+    // A request without the cookie is anonymous, and anonymous callers may not view.
     assert_eq!(status_with(&["Cookie: a=b"]), 403);
     let writer = format!("Authorization: {}", basic("writer"));
     assert_eq!(status_with(&[&root, &writer]), 403, "it is the writer");
