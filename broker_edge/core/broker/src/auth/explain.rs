@@ -46,19 +46,15 @@ impl Explanation {
 
 impl Authority {
     /// # Errors
-    /// The topic is none, or the filter.
+    /// The topic is not a valid topic name, or not a valid filter in a question about [`Access::Subscribe`].
     pub fn explain(self: &Arc<Self>, asked: &Asked<'_>) -> Result<Explanation, TopicError> {
-        let filter = parse_shared(asked.topic)?;
-        let target = match (asked.access, &filter) {
-            (Access::Subscribe, Some(shared)) => Target::Filter(shared.filter),
-            (Access::Subscribe, None) => {
-                check_filter(asked.topic.as_bytes())?;
-                Target::Filter(asked.topic)
-            }
-            _ => {
-                check_name(asked.topic.as_bytes())?;
-                Target::Topic(asked.topic)
-            }
+        let target = if asked.access == Access::Subscribe {
+            check_filter(asked.topic.as_bytes())?;
+            let shared = parse_shared(asked.topic)?;
+            Target::Filter(shared.map_or(asked.topic, |shared| shared.filter))
+        } else {
+            check_name(asked.topic.as_bytes())?;
+            Target::Topic(asked.topic)
         };
         if let Some(reason) = self.shut_out(asked.user) {
             return Ok(Explanation::new(false, reason));

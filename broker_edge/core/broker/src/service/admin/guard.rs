@@ -1,7 +1,7 @@
 //! Access rules of the admin listener. Health is open. Metrics are for every user (or open). Artifacts are for users
-//! who may read their topic. Every user may ask for their own name. Signing in and out is for everybody. Everything
-//! else: viewers may read it, operators may also change it. A new path falls under this last rule until it is named
-//! here.
+//! who may read their topic. Every user may ask for their own name. Signing in and out and the files of the console
+//! are for everybody. Everything else: viewers may read it, operators may also change it. A new path falls under this
+//! last rule until it is named here.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub async fn guard(
         Ok(caller) => caller,
         Err(refusal) => {
             let response = refused(&refusal, request.headers());
-            // The console asks its user next, who takes longer than the deadline.
+            // The console now asks for a password, and typing it takes longer than the connection's deadline.
             return if request.headers().contains_key(OF_CONSOLE) {
                 closing_if_pending(response, &pass)
             } else {

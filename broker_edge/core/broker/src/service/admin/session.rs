@@ -108,7 +108,7 @@ async fn sign_in(
 async fn sign_out(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
     shared.sessions.end(&headers);
     let forget = for_browser(shared.sessions.forget_cookie());
-    // The connection counts against the user who has left.
+    // Left open, the connection would still count towards the limit of the user who has signed out.
     closing((StatusCode::NO_CONTENT, forget).into_response())
 }
 

@@ -201,9 +201,14 @@ fn take(
         if record.purged {
             continue;
         }
+        // Before the copy of a record that has no room.
+        if left.records == 0 {
+            piece.next = offset;
+            return Ok(false);
+        }
         let shown = Shown::new(partition, &record, left.value_bytes);
         let bytes = shown.bytes();
-        if left.records == 0 || (bytes > left.bytes && !piece.records.is_empty()) {
+        if bytes > left.bytes && !piece.records.is_empty() {
             piece.next = offset;
             return Ok(false);
         }

@@ -42,7 +42,7 @@ pub const NAMES: [&str; 14] = [
     "disk_used_bytes",
 ];
 
-/// A number for each of [`NAMES`]; NaN where there is none.
+/// A number for each of [`NAMES`]; NaN if nothing was measured.
 pub type Sample = [f32; NAMES.len()];
 
 /// The samples, and who looks at them.
@@ -114,8 +114,9 @@ impl Samples {
         let place = NAMES.iter().position(|one| *one == name)?;
         let ring = self.ring.lock();
         let last = ring.samples.iter().rev().take(count);
-        let last: Vec<f64> = last.map(|sample| f64::from(sample[place])).collect();
-        (!last.is_empty()).then(|| last.iter().sum::<f64>() / last.len() as f64)
+        let count = last.len();
+        let sum: f64 = last.map(|sample| f64::from(sample[place])).sum();
+        (count > 0).then(|| sum / count as f64)
     }
 
     /// The answer of `/api/v1/live/history`.
