@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from broker_edge.admin import Admin, parse_admin
 from broker_edge.clear_text import is_loopback
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError, SettingsError
-from broker_edge.tls import TlsReferences
-from pipelines.settings.brokers import AccessSection, TlsSection, referenced
+from pipelines.settings.brokers import AccessSection, referenced
 from pipelines.settings.yaml_file import Section, read_yaml
 from sinks.store import StoreAccess
 from sinks.tables import DEFAULT_TENANT
@@ -195,9 +194,5 @@ def checked(settings: ConsoleSettings, changes: dict[str, object]) -> ConsoleSet
     """The settings with these values of the command line. Raises SettingsError."""
     try:
         return ConsoleSettings.model_validate({**settings.model_dump(), **changes})
-    except ValueError as error:
-        problems = getattr(error, "errors", list)()
-        raise SettingsError(problems[0]["msg"].removeprefix("Value error, ") if problems else str(error)) from error
-
-
-__all__ = ["ANYBODY", "ConsoleMember", "ConsoleSettings", "TlsReferences", "TlsSection", "checked", "load_settings"]
+    except ValidationError as error:
+        raise SettingsError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
