@@ -22,7 +22,7 @@ from typing import Any
 
 from broker_edge.admin import Admin, Answer
 from broker_edge.clear_text import is_loopback
-from broker_edge.errors import HeadwaterError
+from broker_edge.errors import HeadwaterError, RefusedError
 from fleet_console.settings import ANYBODY, ConsoleSettings
 
 SESSION_S = 12 * 3600
@@ -30,6 +30,7 @@ SESSIONS_MAX = 1_024
 ASK_AGAIN_S = 60.0
 _OPEN_S = 5.0
 """How long the answer counts that a broker has no users, or has some."""
+_WAIT_S = 2.0
 _USER_CHARACTERS_MAX = 256
 _COOKIE_CHARACTERS_MAX = 4_096
 
@@ -83,7 +84,8 @@ class Callers:
         self._is_secure = settings.tls.cert is not None
         self._sessions = OrderedDict[bytes, _Session]()
         self._lock = threading.Lock()
-        self._open: tuple[float, Caller | None] = (float("-inf"), None)
+        self._asking = threading.Lock()
+        self._open: tuple[float, Caller | Turned | None] = (float("-inf"), None)
 
     def admit(self, address: str | None) -> None:
         """Raises Turned for a connection that does not come from the proxy that names users."""
@@ -115,7 +117,10 @@ class Callers:
         if self._verifier is None:
             raise Turned(400, "invalid_argument", "the proxy before this console signs people in")
         body = _one_proof(proof)
-        answer = self._asked(self._verifier, "POST", "/api/v1/session", {"X-Headwater": "1"}, body)
+        try:
+            answer = self._verifier.send("POST", "/api/v1/session", headers={"X-Headwater": "1"}, body=body)
+        except HeadwaterError as error:
+            raise _silent(error) from error
         told = _object(answer)
         if answer.status != 200:
             status = answer.status if answer.status in (400, 401, 403, 503) else 503
@@ -174,40 +179,40 @@ class Callers:
                 self._sessions.pop(key, None)
 
     def _without_name(self) -> Caller | None:
-        """Who may do what without signing in; None if the broker asks everybody for a name."""
+        """Who may do what without signing in; None if the broker has users. It is asked with the console's own
+        credentials: a question without any would count there as a refusal."""
         assert self._verifier is not None
-        now_s, (until_s, known) = time.monotonic(), self._open
-        if now_s < until_s:
-            return known
-        answer = self._asked(self._verifier, "GET", "/api/v1/console", {"X-Headwater": "1"}, None)
-        told, found = _object(answer), None
-        if answer.status == 200:
-            has_users = bool(told.get("has_users"))
-            if not has_users and not self._is_local:
-                message = (
-                    "the broker that verifies names has no users, so everybody in the network could act here: give it "
-                    "users, or listen on 127.0.0.1"
-                )
-                raise Turned(403, "permission_denied", message)
-            found = Caller(
-                None,
-                bool(told.get("operator")),
-                bool(told.get("viewer")),
-                has_users=has_users,
-                author="" if has_users else _login(),
-            )
-        elif answer.status != 401:
-            raise Turned(503, "unavailable", f"the broker that verifies names answers with status {answer.status}")
-        self._open = (now_s + _OPEN_S, found)
-        return found
-
-    def _asked(
-        self, broker: Admin, method: str, path: str, headers: Mapping[str, str], body: Mapping[str, Any] | None
-    ) -> Answer:
+        # While the broker does not answer, one request waits for it, and the others a moment.
+        if not self._asking.acquire(timeout=_WAIT_S):
+            raise Turned(503, "unavailable", "the broker that verifies names does not answer")
         try:
-            return broker.send(method, path, headers=headers, body=body)
+            now_s, (until_s, known) = time.monotonic(), self._open
+            if now_s >= until_s:
+                self._open = (now_s + _OPEN_S, self._if_open(self._verifier))
+            known = self._open[1]
+        finally:
+            self._asking.release()
+        if isinstance(known, Turned):
+            raise known
+        return known
+
+    def _if_open(self, verifier: Admin) -> Caller | Turned | None:
+        try:
+            told = verifier.ask("GET", "/api/v1/console")
+        except RefusedError:
+            return None
         except HeadwaterError as error:
-            raise Turned(503, "unavailable", f"the broker that verifies names does not answer: {error}") from error
+            return _silent(error)
+        if told.get("has_users"):
+            return None
+        if not self._is_local:
+            message = (
+                "the broker that verifies names has no users, so everybody in the network could act here: give it "
+                "users, or listen on 127.0.0.1"
+            )
+            return Turned(403, "permission_denied", message)
+        operator, viewer = bool(told.get("operator")), bool(told.get("viewer"))
+        return Caller(None, operator, viewer, has_users=False, author=_login())
 
     def _forget(self, now_s: float) -> None:
         """Makes room for one more session: those that have ended go, and then the oldest."""
@@ -219,6 +224,10 @@ class Callers:
     def _set_cookie(self, value: str, seconds: int) -> str:
         secure = "; Secure" if self._is_secure else ""
         return f"{self.cookie_name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"
+
+
+def _silent(error: HeadwaterError) -> Turned:
+    return Turned(503, "unavailable", f"the broker that verifies names does not answer: {error}")
 
 
 def _one_proof(proof: Mapping[str, Any]) -> dict[str, str]:

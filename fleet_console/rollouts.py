@@ -5,6 +5,7 @@ All that grows with the number of targets is counted in SQL, so that 100,000 of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,9 @@ LIMIT, LIMIT_MAX = 100, 1_000
 _GROUPS_MAX = 50
 _AUDIT_MAX = 200
 _LATE_MAX = 10_000
+_LIST_MAX, _TEXT_MAX = 100, 20_000
+"""Elements and characters that are shown of one value of an order."""
+_MESSAGE_MAX = 1_000
 NEW = "NEW"
 """The phase of an action that no engine has read yet."""
 
@@ -85,7 +89,8 @@ class Rollouts:
             where.append(f"device_id > {literal(after)}")
 
         def make() -> dict[str, Any]:
-            columns = 'device_id, state, wave, attempt, progress, message, updated_at, log_id, "partition", "offset"'
+            message = f"left(message, {_MESSAGE_MAX}) AS message"
+            columns = f'device_id, state, wave, attempt, progress, {message}, updated_at, log_id, "partition", "offset"'
             select = f"SELECT {columns} FROM targets ORDER BY device_id LIMIT {limit + 1:d}"
             rows = [_in_us(row) for row in self._tables.history.targets(" AND ".join(where), select)]
             next_ = rows[limit - 1]["device_id"] if len(rows) > limit else None
@@ -114,7 +119,7 @@ class Rollouts:
         asked = history.requests(of_this)[-_AUDIT_MAX:]
         return {
             "rollout": _rollout(row),
-            "order": _in_us({name: value for one in made for name, value in one.items() if value is not None}),
+            "order": {name: value for one in made for name, value in _in_us(one).items() if value is not None},
             "waves": self._waves(of_this),
             "failures": self._failures(of_this),
             "times": self._times(of_this),
@@ -132,8 +137,8 @@ class Rollouts:
     def _failures(self, of_this: str) -> list[dict[str, Any]]:
         states = ", ".join(map(literal, _WITHOUT_SUCCESS))
         select = (
-            "SELECT state, message AS reason, count(*) AS number, min(device_id) AS example FROM targets "
-            f"WHERE state IN ({states}) GROUP BY state, message ORDER BY number DESC, state, reason LIMIT {_GROUPS_MAX}"
+            f"SELECT state, left(message, {_MESSAGE_MAX}) AS reason, count(*) AS number, min(device_id) AS example "
+            f"FROM targets WHERE state IN ({states}) GROUP BY 1, 2 ORDER BY number DESC, state, reason LIMIT {_GROUPS_MAX}"
         )
         return self._tables.history.targets(of_this, select)
 
@@ -210,5 +215,16 @@ def kinds_of_use(row: Mapping[str, Any]) -> list[str]:
 
 
 def _in_us(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with the names of its times as they are in JSON."""
-    return {f"{name.removesuffix('_at')}_us" if name.endswith("_at") else name: value for name, value in row.items()}
+    """The row as it is in JSON: times with their unit in the name, long values cut."""
+    times = {"not_before", "deadline"}
+    named = {name: f"{name.removesuffix('_at')}_us" for name in row if name.endswith("_at") or name in times}
+    return {named.get(name, name): _shown(value) for name, value in row.items()}
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, list) and len(value) > _LIST_MAX:
+        return [*value[:_LIST_MAX], f"… and {len(value) - _LIST_MAX:,} more"]
+    if isinstance(value, str) and len(value) > _TEXT_MAX:
+        return f"{value[:_TEXT_MAX]}… and {len(value) - _TEXT_MAX:,} characters more"
+    # JSON has no number for NaN and infinity, which a Delta table may hold.
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -24,11 +24,11 @@ _KEEP_ALIVE_S = 75
 _END_WITHIN_S = 2
 """Live streams do not end by themselves."""
 
-log = logging.getLogger(__name__)
-
 
 def serve(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
     """Calls `ready` with the address once it listens. Raises ConfigError, SetupError and ConnectError."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     fleet, tables = Fleet(settings.fleet()), Tables(settings.tables)
     app = Web(settings, fleet, tables).app()
     with _files_of(settings.tls) as files, _listening(settings) as listener:

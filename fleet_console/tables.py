@@ -136,14 +136,15 @@ class Tables:
             kept = self._kept(question, versions)
             if kept is not None:
                 return kept
-            found = json.dumps(make(), separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+            found = json.dumps(make(), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        body = found.encode(errors="replace")
         with self._lock:
             self._drop(question)
-            self._answers[question] = (versions, found)
-            self._bytes += len(found)
+            self._answers[question] = (versions, body)
+            self._bytes += len(body)
             while self._bytes > _KEPT_BYTES and self._answers:
                 self._drop(next(iter(self._answers)))
-        return found
+        return body
 
     def _kept(self, question: str, versions: object) -> bytes | None:
         with self._lock:

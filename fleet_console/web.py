@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -29,7 +30,6 @@ from fleet_console.streams import STREAMS_MAX, Live, Streams
 from fleet_console.tables import Tables
 
 log = logging.getLogger(__name__)
-audit = logging.getLogger("headwater.audit")
 
 PAGES = ("brokers", "rollouts", "devices", "quality")
 _KINDS = ("pause", "resume", "cancel", "approve", "retry", "force")
@@ -38,6 +38,8 @@ _WHOLE = ("pause", "resume", "approve")
 _REASON_CHARACTERS_MAX = 1_000
 _TEXT_CHARACTERS_MAX = 1_000
 _NUMBER_MAX = 1 << 31
+_SIGNING_MAX = 8
+"""Callers who sign in or out at once: each waits for the broker, and the pages of others must not."""
 
 Answer = Callable[["Asked"], Response]
 
@@ -87,7 +89,7 @@ class Web:
     def __init__(self, settings: ConsoleSettings, fleet: Fleet, tables: Tables) -> None:
         self._callers, self._fleet, self._tables = Callers(settings), fleet, tables
         self._files, self._version = page_files(), version("headwater")
-        self._streams = Streams()
+        self._streams, self._signing = Streams(), CapacityLimiter(_SIGNING_MAX)
         self._rollouts, self._devices, self._quality = Rollouts(tables), Devices(tables), Quality(tables)
         self._hosts = settings.hosts
 
@@ -186,11 +188,11 @@ class Web:
                 self._callers.sign_out(old)
             return _json(self._told(caller), {"Set-Cookie": cookie})
 
-        return await run_in_threadpool(work)
+        return await to_thread.run_sync(work, limiter=self._signing)
 
     async def _sign_out(self, request: Request) -> Response:
         old = request.cookies.get(self._callers.cookie_name)
-        cookie = await run_in_threadpool(self._callers.sign_out, old)
+        cookie = await to_thread.run_sync(self._callers.sign_out, old, limiter=self._signing)
         return Response(status_code=204, headers={"Set-Cookie": cookie, "Cache-Control": "no-store"})
 
     async def _live(self, request: Request) -> Live:
@@ -243,9 +245,7 @@ class Web:
             request_id = desk.approve(action_id, wave=wave, reason=reason)
         else:
             request_id = desk.ask(kind, action_id, device_id=device_id, reason=reason)
-        audit.info(
-            "%s asked for %s of %r (device %r, request %s)", caller.author, kind, action_id, device_id, request_id
-        )
+        log.info("%r asked for %s of %r, device %r: request %s", caller.author, kind, action_id, device_id, request_id)
         return _json({"request_id": request_id}, status=202)
 
 
