@@ -138,7 +138,8 @@ class Rollouts:
         states = ", ".join(map(literal, _WITHOUT_SUCCESS))
         select = (
             f"SELECT state, left(message, {_MESSAGE_MAX}) AS reason, count(*) AS number, min(device_id) AS example "
-            f"FROM targets WHERE state IN ({states}) GROUP BY 1, 2 ORDER BY number DESC, state, reason LIMIT {_GROUPS_MAX}"
+            f"FROM targets WHERE state IN ({states}) GROUP BY 1, 2 "
+            f"ORDER BY number DESC, state, reason LIMIT {_GROUPS_MAX}"
         )
         return self._tables.history.targets(of_this, select)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from broker_edge.extras import require
-from headwater_cli._output import say
+from headwater_cli._output import put
 
 _NEEDED = ("pyarrow", "deltalake", "pydantic", "yaml", "starlette", "uvicorn")
 
@@ -43,7 +43,7 @@ def console(
         changes["tables"] = {**chosen.tables.model_dump(), "root": root}
     if changes:
         chosen = settings.checked(chosen, changes)
-    import_module("fleet_console.serve").serve(chosen, lambda address: say(f"ready {address}"))
+    import_module("fleet_console.serve").serve(chosen, lambda address: put(f"ready {address}"))
 
 
 def register(app: typer.Typer) -> None:
