@@ -143,7 +143,7 @@ class Rollouts:
             f"ORDER BY is_reason, number DESC, state, reason LIMIT {_CELLS_MAX + _GROUPS_MAX}"
         )
         waves: dict[int, dict[str, int]] = {}
-        failures = []
+        failures = list[dict[str, Any]]()
         for row in self._tables.history.targets(of_this, select):
             if not row["is_reason"]:
                 waves.setdefault(row["wave"], {})[row["state"]] = row["number"]
