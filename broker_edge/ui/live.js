@@ -1,4 +1,4 @@
-// The live numbers of the broker: one stream for a tab, and the last 15 minutes. It connects again by itself, and says when
+// The live numbers of the server: one stream for a tab, and the last 15 minutes. It connects again by itself, and says when
 // the numbers are old. Without a free stream it asks for the history instead.
 
 import { AskError, ask, isSignedOut, openStream } from "./api.js";
@@ -16,11 +16,14 @@ const OFFSETS_KEPT = 6;
 // The history may have the sample of an event already.
 const SAME_SAMPLE_MS = 500;
 
-/** `phase`: opening, live, quiet (no answer since `sinceMs`), polling or refused (both with the broker's `message`). */
+/** `phase`: opening, live, quiet (no answer since `sinceMs`), polling or refused (both with the server's `message`). */
 export const liveState = createStore({ phase: "opening" });
 
 /** `times` in ms and `series` by name have the same length. `alerts` is null while it is not known. */
 export const samples = createStore({ times: [], series: {}, offsets: [], rates: [], alerts: null });
+
+/** The version of each table by its name, null for one that does not exist. Null at a broker, which has no tables. */
+export const tableVersions = createStore(null);
 
 let ends = null;
 let lastEventMs = 0;
@@ -123,7 +126,7 @@ function loadHistory({ every_s: everyS, end_ms: endMs, series }) {
   samples.set({ ...samples.get(), times, series });
 }
 
-function append({ at_ms: atMs, sample, offsets, alerts }) {
+function append({ at_ms: atMs, sample, offsets, alerts, tables }) {
   const { times, series } = samples.get();
   const isNew = times.length === 0 || atMs > times.at(-1) + SAME_SAMPLE_MS;
   if (isNew && Object.keys(sample).length > 0) {
@@ -134,6 +137,7 @@ function append({ at_ms: atMs, sample, offsets, alerts }) {
   }
   recentOffsets = [...recentOffsets, { atMs, offsets }].slice(-OFFSETS_KEPT);
   samples.set({ times, series, offsets, rates: recordRates(), alerts });
+  if (tables) tableVersions.set(tables);
 }
 
 /** Records a second of each partition, over the last seconds. */
