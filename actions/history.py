@@ -45,6 +45,16 @@ class History:
         """The rows of `sql`, which reads this table by its name."""
         return list(rows_of(self._fresh(name).select(sql)))
 
+    def joined(self, names: Sequence[str], sql: str) -> list[dict[str, Any]]:
+        """The rows of `sql`, which reads these tables by their names."""
+        fresh = [self._fresh(name) for name in names]
+        tables, named = dict[str, DeltaTable](), list[str]()
+        for one in fresh:
+            parts, beginning = one.parts()
+            tables |= parts
+            named += [beginning] if beginning else []
+        return list(rows_of(queried(tables, f"WITH {', '.join(named)} {sql}" if named else sql)))
+
     def targets(self, where: str, sql: str = f"SELECT * FROM {TARGETS}") -> list[dict[str, Any]]:
         """The rows of `sql`, which reads the targets that fulfil the condition as `targets`."""
         return list(self.each_target(where, sql))

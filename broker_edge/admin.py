@@ -15,6 +15,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -39,6 +40,17 @@ DEFAULT_PORT = 8080
 _PAGE = 1000
 _ANSWER_BYTES_MAX = 256 << 20
 """Room for a page of clients with long names. Whoever answers in the place of a broker must not fill the memory."""
+_EVENT_BYTES_MAX = 1 << 20
+_STREAM = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status, headers with names in lower case (of several with one name, the last), and body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 def parse_admin(text: str) -> str:
@@ -129,18 +141,62 @@ class Admin:
         that comes byte by byte."""
         return self._read(*self._answer(method, path, query))
 
+    def events(self, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Names and values of the events of a stream, until it ends. An answer that stops for `timeout_s` raises
+        DeadlineError; the broker sends something each 15 s."""
+        connection = self._connection()
+        try:
+            connection.request("GET", path, headers=self._headers())
+            answer = connection.getresponse()
+            if answer.status != 200 or not answer.headers.get("Content-Type", "").startswith(_STREAM):
+                self._read(answer.status, answer.read(_EVENT_BYTES_MAX))
+                raise BrokerError(f"{self.address}{path} is no stream of events: is it a broker of this version?")
+            yield from self._events(answer)
+        except TimeoutError as error:
+            raise DeadlineError(f"{self.address} sends nothing any more") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise ConnectError(self._why(error), server=self.address) from error
+        finally:
+            connection.close()
+
+    def _events(self, answer: http.client.HTTPResponse) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        name, data = "message", b""
+        while line := answer.readline(_EVENT_BYTES_MAX + 1):
+            if len(line) + len(data) > _EVENT_BYTES_MAX:
+                raise BrokerError(f"{self.address} sends an event of more than {_EVENT_BYTES_MAX:,} bytes")
+            key, _, value = line.rstrip(b"\r\n").partition(b":")
+            if key == b"event":
+                name = value.strip().decode(errors="replace")
+            elif key == b"data":
+                data += value.strip()
+            elif not key and not value and data:
+                yield name, self._read(200, data)
+                name, data = "message", b""
+
+    def send(
+        self, method: str, path: str, *, headers: Mapping[str, str], body: Mapping[str, Any] | None = None
+    ) -> Answer:
+        """One request with these headers and nothing else: the credentials of this object are not sent. For programs
+        that speak for their own callers. Raises ConnectError and DeadlineError; any status is an answer."""
+        content = None if body is None else json.dumps(body).encode()
+        given = {**headers, **({} if content is None else {"Content-Type": "application/json"})}
+        return self._exchange(method, path, given, content)
+
     def _answer(self, method: str, path: str, query: Mapping[str, str] | None) -> tuple[int, bytes]:
         """Status and body."""
+        target = f"{path}?{urlencode(query)}" if query else path
+        answer = self._exchange(method, target, self._headers(), None)
+        return answer.status, answer.body
+
+    def _connection(self) -> http.client.HTTPConnection:
         parts = urlsplit(self.address)
         host, port = parts.hostname or "", parts.port or DEFAULT_PORT
-        connection: http.client.HTTPConnection
         if parts.scheme == "https":
-            context = ssl_context(self._tls)
-            connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
-        else:
-            connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
-        target, headers = f"{path}?{urlencode(query)}" if query else path, self._headers()
-        late = threading.Event()
+            return http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=ssl_context(self._tls))
+        return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+
+    def _exchange(self, method: str, target: str, headers: Mapping[str, str], content: bytes | None) -> Answer:
+        connection, late = self._connection(), threading.Event()
         timer = threading.Timer(min(self._timeout_s, threading.TIMEOUT_MAX), _give_up, (connection, late))
         timer.daemon = True
         timer.start()
@@ -148,7 +204,7 @@ class Admin:
             connection.connect()
             if late.is_set():
                 raise TimeoutError
-            connection.request(method, target, headers=headers)
+            connection.request(method, target, body=content, headers=dict(headers))
             answer = connection.getresponse()
             status, body = answer.status, answer.read(_ANSWER_BYTES_MAX + 1)
             if late.is_set():
@@ -162,7 +218,7 @@ class Admin:
             connection.close()
         if len(body) > _ANSWER_BYTES_MAX:
             raise BrokerError(f"{self.address} answers with more than {_ANSWER_BYTES_MAX:,} bytes: is it a broker?")
-        return status, body
+        return Answer(status, {name.lower(): value for name, value in answer.getheaders()}, body)
 
     @property
     def sends_in_clear(self) -> bool:

@@ -32,6 +32,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
         "google.rpc": "googleapis-common-protos",
         "zstandard": "zstandard",
     },
+    "console": {"starlette": "starlette", "uvicorn": "uvicorn"},
     "quality": {"great_expectations": "great-expectations"},
     "notebooks": {
         "vega_datasets": "vega-datasets",

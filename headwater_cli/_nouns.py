@@ -26,6 +26,7 @@ NOUNS: Mapping[str, str] = {
     "topics": "List topics with their offsets.",
     "offsets": "Show the bounds of partitions, and what is lost.",
     "groups": "List, move and remove consumer groups.",
+    "console": "Serve a page for a fleet: brokers, rollouts, devices, quality.",
     "top": "Show rates, latencies, lag and disk of brokers.",
     "clients": "List, show and disconnect clients.",
     "log": "Inspect, repair and copy the log of a broker.",

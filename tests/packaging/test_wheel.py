@@ -96,7 +96,7 @@ def test_it_holds_the_packages_and_no_sources_of_the_core(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     tops = {name.partition("/")[0] for name in names}
-    packages = {"broker_edge", "sources", "sinks", "actions", "pipelines", "headwater_cli"}
+    packages = {"broker_edge", "sources", "sinks", "actions", "pipelines", "fleet_console", "headwater_cli"}
     assert {top for top in tops if not top.endswith(".dist-info")} == packages
     assert [name for name in names if name.endswith((".rs", ".toml", ".lock")) or "/core/" in name] == []
     assert {"broker_edge/py.typed", "broker_edge/_core.pyi", "broker_edge/_core.abi3.so"} <= set(names)

@@ -16,7 +16,7 @@ from broker_edge.secured_folder import generate_passwords
 from pipelines.spark.worker_python import make_python
 
 ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = ("actions", "broker_edge", "headwater_cli", "pipelines", "sinks", "sources")
+SHIPPED = ("actions", "broker_edge", "fleet_console", "headwater_cli", "pipelines", "sinks", "sources")
 NAMES = ("broker_edge", "json", "headwater_cli", "pipelines", "re")
 
 

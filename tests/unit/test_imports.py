@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("broker_edge", "sources", "sinks", "actions", "pipelines", "headwater_cli")
+PACKAGES = ("broker_edge", "sources", "sinks", "actions", "pipelines", "fleet_console", "headwater_cli")
 
 Graph = Mapping[str, frozenset[str]]
 

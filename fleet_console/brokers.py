@@ -1,0 +1,228 @@
+"""What the brokers say: one stream each, which a thread of its own reads and opens again after a pause.
+
+A broker that does not answer is shown as such and holds nothing up. Numbers have an age.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from broker_edge.cluster_status import PATH as CLUSTER_PATH
+from broker_edge.errors import HeadwaterError, NotFoundError, UnavailableError
+from fleet_console.settings import ConsoleMember
+from sinks.rows import now_us
+
+log = logging.getLogger(__name__)
+
+STALE_AFTER_S = 10.0
+"""From then on a broker counts as one that does not answer."""
+_PAUSES_S = (1.0, 2.0, 5.0, 10.0)
+_STATUS_EVERY_S = 10.0
+SAMPLES_MAX = 900
+"""15 minutes at one a second, as at the broker."""
+SUMMED = (
+    *("publishes_in", "publishes_out", "bytes_in", "bytes_out", "refused", "dropped", "flight_records"),
+    *("connections", "sessions", "subscriptions", "disk_used_bytes"),
+)
+"""The names of a broker's sample of which the sum over a fleet means something."""
+_OF_CLUSTER = ("node", "role", "leader", "epoch", "in_sync", "replicas", "lag")
+WORST = ("ack_p99_s", "sync_p99_s", "loop_busy")
+"""Those of which the largest does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The last words of one broker. `heard_s` is by a clock that nobody sets, `seen_us` is the time of day."""
+
+    stats: Mapping[str, Any] = field(default_factory=dict)
+    status: Mapping[str, Any] = field(default_factory=dict)
+    cluster: Mapping[str, Any] | None = None
+    trouble: str | None = None
+    heard_s: float | None = None
+    seen_us: int | None = None
+
+    def state(self) -> str:
+        if self.trouble is None and self.cluster is not None and self.cluster["role"] != "leader":
+            return "standby"
+        if self.heard_s is None:
+            return "opening" if self.trouble is None else "away"
+        if time.monotonic() - self.heard_s <= STALE_AFTER_S:
+            return "live"
+        return "stale" if self.trouble is None else "away"
+
+
+class Watcher:
+    """Follows one broker from `start` until the process ends."""
+
+    def __init__(self, member: ConsoleMember) -> None:
+        self.member = member
+        self._lock = threading.Lock()
+        self._seen = Seen()
+        self._next_status_s = 0.0
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name=f"console-{self.member.name}", daemon=True).start()
+
+    def row(self) -> dict[str, Any]:
+        """What `/api/v1/brokers` says of it."""
+        with self._lock:
+            seen = self._seen
+            state, stats, status = seen.state(), seen.stats, seen.status
+            trouble, seen_us, cluster = seen.trouble, seen.seen_us, seen.cluster
+        return {
+            "name": self.member.name,
+            "admin": self.member.admin.address,
+            "state": state,
+            "trouble": None if state == "live" else trouble,
+            "seen_us": seen_us,
+            "version": status.get("version"),
+            "log_id": status.get("log_id"),
+            "sample": stats.get("sample", {}),
+            "alerts": stats.get("alerts", []),
+            **_damage(status),
+            "cluster": None if cluster is None else {name: cluster.get(name) for name in _OF_CLUSTER},
+        }
+
+    def _run(self) -> None:
+        failures = 0
+        while True:
+            heard = False
+            try:
+                for name, value in self.member.admin.events("/api/v1/live"):
+                    if name == "stats":
+                        self._hear(value)
+                        heard = True
+                self._fail("the broker has ended its stream")
+            except UnavailableError as error:
+                self._rest(error)
+            except HeadwaterError as error:
+                self._fail(str(error))
+            except Exception as error:
+                log.exception("cannot follow the broker %s", self.member.name)
+                self._fail(f"cannot be followed: {error}")
+            failures = 0 if heard else failures + 1
+            time.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
+
+    def _hear(self, stats: Mapping[str, Any]) -> None:
+        status, cluster = self._seen.status, self._seen.cluster
+        if time.monotonic() >= self._next_status_s:
+            status, cluster = self.member.admin.ask("GET", "/api/v1/status"), self._cluster()
+            self._next_status_s = time.monotonic() + _STATUS_EVERY_S
+        with self._lock:
+            heard_s = time.monotonic()
+            self._seen = Seen(stats, status, cluster, heard_s=heard_s, seen_us=now_us())
+
+    def _rest(self, error: UnavailableError) -> None:
+        """A node of a cluster that does not lead serves nothing but what it is."""
+        try:
+            cluster = self._cluster()
+        except HeadwaterError:
+            cluster = None
+        if cluster is None or cluster["role"] == "leader":
+            self._fail(str(error))
+            return
+        with self._lock:
+            self._seen = Seen(cluster=cluster, heard_s=time.monotonic(), seen_us=now_us())
+
+    def _cluster(self) -> Mapping[str, Any] | None:
+        try:
+            return self.member.admin.ask("GET", CLUSTER_PATH)
+        except NotFoundError:
+            return None
+
+    def _fail(self, why: str) -> None:
+        with self._lock:
+            before = self._seen
+            self._seen = replace(before, trouble=why)
+        if before.trouble is None:
+            log.warning("the broker %s: %s", self.member.name, why)
+        self._next_status_s = 0.0
+
+
+def _damage(status: Mapping[str, Any]) -> dict[str, int | None]:
+    partitions = status.get("partitions")
+    if partitions is None:
+        return {"gaps": None, "damaged_bytes": None}
+    return {
+        "gaps": sum(len(one["gaps"]) + one["gaps_left_out"] for one in partitions),
+        "damaged_bytes": sum(one["damaged_bytes"] for one in partitions),
+    }
+
+
+class Fleet:
+    """All brokers, and the sums of the last 15 minutes."""
+
+    def __init__(self, members: Iterable[ConsoleMember]) -> None:
+        self._watchers = [Watcher(member) for member in members]
+        self._lock = threading.Lock()
+        self._samples: deque[tuple[int, Mapping[str, float | None]]] = deque(maxlen=SAMPLES_MAX)
+
+    def start(self) -> None:
+        for watcher in self._watchers:
+            watcher.start()
+        threading.Thread(target=self._sample, name="console-samples", daemon=True).start()
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [watcher.row() for watcher in self._watchers]
+
+    def stats(self) -> dict[str, Any]:
+        """The newest sums with all alerts, as an event of the stream."""
+        rows = self.rows()
+        return {"at_ms": now_us() // 1_000, "sample": summed(rows), "offsets": [], "alerts": alerts(rows)}
+
+    def history(self) -> dict[str, Any]:
+        """The answer of `/api/v1/live/history`."""
+        with self._lock:
+            samples = list(self._samples)
+        names = (*SUMMED, *WORST, "brokers", "brokers_live")
+        end_ms = samples[-1][0] if samples else now_us() // 1_000
+        return {
+            "every_s": 1,
+            "end_ms": end_ms,
+            "series": {name: [one.get(name) for _, one in samples] for name in names},
+        }
+
+    def _sample(self) -> None:
+        next_s = time.monotonic()
+        while True:
+            sums = summed(self.rows())
+            with self._lock:
+                self._samples.append((now_us() // 1_000, sums))
+            next_s = max(next_s + 1.0, time.monotonic())
+            time.sleep(next_s - time.monotonic())
+
+
+def summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """The sums of the brokers that answer, and the worst of what has no sum. None where no broker says it."""
+    live = [row["sample"] for row in rows if row["state"] == "live"]
+    found: dict[str, float | None] = {"brokers": len(rows), "brokers_live": len(live)}
+    for names, fold in ((SUMMED, sum), (WORST, max)):
+        for name in names:
+            known = [sample[name] for sample in live if sample.get(name) is not None]
+            found[name] = fold(known) if known else None
+    return found
+
+
+def alerts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The alerts of all brokers with their broker, and one for each that does not answer."""
+    found = []
+    for row in rows:
+        if row["state"] in ("stale", "away"):
+            found.append(
+                {
+                    "name": "BrokerAway",
+                    "severity": "critical",
+                    "summary": row["trouble"] or "The broker sends nothing any more.",
+                    "remedy": f"Look at the broker at {row['admin']}: does it run, and may this console see it?",
+                    "broker": row["name"],
+                }
+            )
+        else:
+            found += [{**alert, "broker": row["name"]} for alert in row["alerts"]]
+    return found

@@ -1,0 +1,88 @@
+"""Runs the console until SIGINT or SIGTERM."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import ssl
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import uvicorn
+
+from broker_edge.credentials import resolve_bytes
+from broker_edge.errors import ConfigError, ConnectError
+from fleet_console.brokers import Fleet
+from fleet_console.settings import ConsoleSettings, ServerTls
+from fleet_console.tables import Tables
+from fleet_console.web import Web
+
+_CONNECTIONS_MAX = 256
+_KEEP_ALIVE_S = 75
+_END_WITHIN_S = 2
+"""Live streams do not end by themselves."""
+
+
+def serve(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
+    """Calls `ready` with the address once it listens. Raises ConfigError, SetupError and ConnectError."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    fleet, tables = Fleet(settings.fleet()), Tables(settings.tables)
+    app = Web(settings, fleet, tables).app()
+    with _files_of(settings.tls) as files, _listening(settings) as listener:
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=_CONNECTIONS_MAX,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_END_WITHIN_S,
+            **files,  # type: ignore[arg-type]
+        )
+        try:
+            config.load()
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise ConfigError(f"tls: the certificate and its key cannot be used together ({error})") from error
+        fleet.start()
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        ready(f"{'https' if files else 'http'}://{shown}:{port}")
+        # The server ends with the signal that it has got; the command line has a word for that.
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+@contextlib.contextmanager
+def _listening(settings: ConsoleSettings) -> Iterator[socket.socket]:
+    host, port = settings.place()
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise ConnectError(
+            f"cannot listen on {settings.listen}: {error.strerror or error}; is something else there? Choose another "
+            "with --listen HOST:PORT",
+            server=settings.listen,
+        ) from error
+    with listener:
+        yield listener
+
+
+@contextlib.contextmanager
+def _files_of(tls: ServerTls) -> Iterator[dict[str, str]]:
+    """The certificate and its key as files that this user alone can read, as long as the console runs."""
+    if tls.cert is None or tls.key is None:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="headwater-tls-") as folder:
+        cert, key = Path(folder) / "cert.pem", Path(folder) / "key.pem"
+        cert.write_bytes(resolve_bytes(tls.cert, what="tls.cert"))
+        key.write_bytes(resolve_bytes(tls.key, what="tls.key"))
+        yield {"ssl_certfile": str(cert), "ssl_keyfile": str(key)}

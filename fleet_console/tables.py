@@ -1,0 +1,159 @@
+"""Which version each table has, and answers that are made anew only when one of their tables has another.
+
+A look at a local table is one question to the file system; in an object store it is a request, so it is rarer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from actions.fleet_desk import FleetDesk
+from actions.history import History
+from broker_edge.errors import TableStoreError
+from fleet_console.settings import TablesSection
+from sinks.sql_text import literal
+from sinks.store import is_remote
+from sinks.tables import (
+    ACTION_EVENTS,
+    ACTION_JOURNAL,
+    ACTION_REQUESTS,
+    ACTION_STATE,
+    ACTION_TARGETS,
+    ACTIONS,
+    BESIDE_SILVER,
+    DEFAULT_TENANT,
+    DEVICE_STATE,
+    DEVICES,
+    uri_of,
+)
+
+LOOK_LOCAL_S = 0.25
+LOOK_REMOTE_S = 5.0
+_WHOLE_LOOK_S = 30.0
+"""How often a local table is opened all the same: somebody may have made it anew."""
+_AT_ONCE = 2
+"""Queries at the same time. Each uses all cores, and some memory."""
+_KEPT_BYTES = 16 << 20
+
+_OF_ACTIONS = (
+    *(ACTIONS, ACTION_REQUESTS, ACTION_STATE, ACTION_TARGETS, ACTION_JOURNAL, ACTION_EVENTS),
+    *(DEVICES, DEVICE_STATE),
+)
+
+
+@dataclass(slots=True)
+class _Known:
+    uri: str
+    version: int | None = None
+    whole_s: float = float("-inf")
+    """When it was last opened."""
+    looked_s: float = float("-inf")
+
+
+class Versions:
+    """The newest versions of the tables by name; None for one that does not exist."""
+
+    def __init__(self, settings: TablesSection) -> None:
+        self._options = settings.access().deltalake
+        root, silver = settings.root, settings.silver_root or settings.root
+        places = {table.name: root for table in _OF_ACTIONS} | {table.name: silver for table in BESIDE_SILVER}
+        self._known = {name: _Known(uri_of(place, name)) for name, place in places.items()}
+        self._lock = threading.Lock()
+
+    def of(self, *names: str) -> dict[str, int | None]:
+        """Raises TableStoreError for a table that is there and cannot be read."""
+        with self._lock:
+            for name in names or self._known:
+                self._look(name, self._known[name])
+            return {name: self._known[name].version for name in names or self._known}
+
+    def _look(self, name: str, known: _Known) -> None:
+        now_s, is_far = time.monotonic(), is_remote(known.uri)
+        if now_s - known.looked_s < (LOOK_REMOTE_S if is_far else LOOK_LOCAL_S):
+            return
+        if is_far or now_s - known.whole_s >= _WHOLE_LOOK_S or _has_next(known):
+            try:
+                table = DeltaTable(known.uri, storage_options=self._options(), without_files=True)
+                known.version = table.version()
+            except TableNotFoundError:
+                known.version = None
+            except (DeltaError, OSError) as error:
+                raise TableStoreError(f"the table {name} at {known.uri} cannot be opened: {error}") from error
+            known.whole_s = now_s
+        known.looked_s = now_s
+
+
+def _has_next(known: _Known) -> bool:
+    next_version = 0 if known.version is None else known.version + 1
+    folder = Path(known.uri.removeprefix("file://"))
+    return os.path.exists(folder / "_delta_log" / f"{next_version:020}.json")
+
+
+class Tables:
+    """The tables of one tenant, as `settings` name them."""
+
+    def __init__(self, settings: TablesSection) -> None:
+        self.settings = settings
+        self.versions = Versions(settings)
+        self.desk = FleetDesk(settings.root, tenant=settings.tenant, access=settings.access())
+        self.history = self.desk.history
+        self.silver = History(settings.silver_root or settings.root, settings.access())
+        self._answers = OrderedDict[str, tuple[object, bytes]]()
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._turn = threading.BoundedSemaphore(_AT_ONCE)
+
+    @property
+    def of_tenant(self) -> str:
+        """The condition in SQL that a row is of this tenant."""
+        return f"coalesce(tenant, {literal(DEFAULT_TENANT)}) = {literal(self.settings.tenant)}"
+
+    def desk_of(self, user: str, confirmed_by: str | None) -> FleetDesk:
+        """The desk at which this user inserts rows."""
+        settings = self.settings
+        return FleetDesk(
+            settings.root, by=user, confirmed_by=confirmed_by, tenant=settings.tenant, access=settings.access()
+        )
+
+    def answer(self, question: str, names: Sequence[str], make: Callable[[], Any]) -> bytes:
+        """What `make` returns as JSON: kept under `question` until one of these tables has another version."""
+        versions = self.versions.of(*names)
+        kept = self._kept(question, versions)
+        if kept is not None:
+            return kept
+        with self._turn:
+            kept = self._kept(question, versions)
+            if kept is not None:
+                return kept
+            found = json.dumps(make(), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        body = found.encode(errors="replace")
+        with self._lock:
+            self._drop(question)
+            self._answers[question] = (versions, body)
+            self._bytes += len(body)
+            while self._bytes > _KEPT_BYTES and self._answers:
+                self._drop(next(iter(self._answers)))
+        return body
+
+    def _kept(self, question: str, versions: object) -> bytes | None:
+        with self._lock:
+            kept = self._answers.get(question)
+            if kept is None or kept[0] != versions:
+                return None
+            self._answers.move_to_end(question)
+            return kept[1]
+
+    def _drop(self, question: str) -> None:
+        kept = self._answers.pop(question, None)
+        self._bytes -= 0 if kept is None else len(kept[1])
