@@ -87,6 +87,7 @@ async function follow(signal) {
   });
   const hung = setInterval(() => Date.now() - heardMs > HUNG_AFTER_MS && own.abort(), 1_000);
   const onEvent = (name, stats) => {
+    if (name === "tables") tableVersions.set(stats.tables);
     if (name !== "stats") return;
     heardMs = heard();
     if (isEarly) early.push(stats);
@@ -126,7 +127,7 @@ function loadHistory({ every_s: everyS, end_ms: endMs, series }) {
   samples.set({ ...samples.get(), times, series });
 }
 
-function append({ at_ms: atMs, sample, offsets, alerts, tables }) {
+function append({ at_ms: atMs, sample, offsets, alerts }) {
   const { times, series } = samples.get();
   const isNew = times.length === 0 || atMs > times.at(-1) + SAME_SAMPLE_MS;
   if (isNew && Object.keys(sample).length > 0) {
@@ -137,7 +138,6 @@ function append({ at_ms: atMs, sample, offsets, alerts, tables }) {
   }
   recentOffsets = [...recentOffsets, { atMs, offsets }].slice(-OFFSETS_KEPT);
   samples.set({ times, series, offsets, rates: recordRates(), alerts });
-  if (tables) tableVersions.set(tables);
 }
 
 /** Records a second of each partition, over the last seconds. */

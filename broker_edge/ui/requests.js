@@ -62,7 +62,7 @@ export function Question({ kind, rollout, device, onAsked, onClose }) {
     <${Confirm} title=${question} act=${title} leave="Back" isHarmless=${isHarmless} onAct=${act} onClose=${onClose}>
       <p><code><${Name} text=${rollout.action_id} length=${400} /></code>${device !== null && html`, device <code><${Name} text=${device} length=${400} /></code>`}</p>
       <p>${what}${wave !== null && ` It is wave ${count(wave)} of ${count(rollout.waves)}.`}</p>
-      <label class="reason"><span>Reason, for the audit (not necessary)</span>
+      <label class="reason"><span>Reason, for the audit (optional)</span>
         <input value=${reason} onInput=${(event) => setReason(event.target.value)} maxlength=${REASON_MAX} autocomplete="off" />
       </label>
       <p class="note">As a command: <code><bdi>${cut(commandOf(commandParts(kind, rollout, { device, wave, reason })), COMMAND_MAX)}</bdi></code></p>

@@ -82,6 +82,7 @@ function withSums(wave, rollout) {
 
 function Facts({ rollout }) {
   const { targets, open, counts, wave, waves, message, stopped, held } = rollout;
+  const isKnown = targets !== null;
   const facts = [
     ["What", html`<${Name} text=${whatOf(rollout)} length=${200} />`],
     ["Wave", waves ? `${count(Math.max(0, wave + 1))} of ${count(waves)}` : "–"],
@@ -93,7 +94,7 @@ function Facts({ rollout }) {
     <p class="verdict"><strong><${Phase} rollout=${rollout} /></strong>${message && html`: <${Name} text=${message} length=${600} />`}</p>
     ${stopped && html`<p class="problem"><span aria-hidden="true">✖ </span>Nothing more is sent: <${Name} text=${stopped} length=${600} /></p>`}
     ${held && html`<p class="problem"><span aria-hidden="true">⚠ </span>Held: <${Name} text=${held} length=${600} /></p>`}
-    <div class="whole-bar"><${Bar} counts=${counts} /><p>${count(targets - open)} of ${count(targets)} done${targets > 0 && `, ${percent((targets - open) / targets)}`}</p></div>
+    ${isKnown && html`<div class="whole-bar"><${Bar} counts=${counts} /><p>${count(targets - open)} of ${count(targets)} done${targets > 0 && `, ${percent((targets - open) / targets)}`}</p></div>`}
     <dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
   `;
 }
@@ -102,7 +103,7 @@ function Facts({ rollout }) {
 function newestFirst(audit) {
   const seen = new Map();
   const rows = audit.map((row) => {
-    const text = JSON.stringify([row.at_us, row.who, row.what]);
+    const text = JSON.stringify([row.at_us, row.who, row.what, row.device_id]);
     seen.set(text, (seen.get(text) ?? 0) + 1);
     return { ...row, key: `audit ${text} ${seen.get(text)}` };
   });
@@ -145,5 +146,6 @@ const AUDIT_COLUMNS = [
   { key: "at", title: "time", isHeader: true, cell: (row) => html`<${At} us=${row.at_us} />` },
   { key: "who", title: "who", cell: (row) => html`<${Name} text=${row.who} length=${80} />` },
   { key: "what", title: "what", cell: (row) => html`<${Name} text=${row.what} length=${60} />` },
-  { key: "message", title: "message", cell: (row) => html`<${Name} text=${row.message} length=${400} />` },
+  { key: "device", title: "device", cell: (row) => (row.device_id ? html`<${Name} text=${row.device_id} length=${60} />` : "–") },
+  { key: "message", title: "message", cell: (row) => html`<${Name} text=${row.message || null} length=${400} />` },
 ];

@@ -26,6 +26,7 @@ const CHARTS = [
 const STATES = {
   away: { symbol: "✖", title: "does not answer", look: "bad" },
   stale: { symbol: "⚠", title: "silent", look: "warned" },
+  standby: { symbol: "○", title: "standby", look: null },
   opening: { symbol: "…", title: "opening", look: null },
   live: { symbol: "●", title: "live", look: "good" },
 };
@@ -58,7 +59,7 @@ function commandParts(brokers) {
 
 function Cards({ now, brokers }) {
   const last = (name) => now.series[name]?.at(-1) ?? null;
-  const lost = brokers?.reduce((sum, row) => sum + (row.lost_records ?? 0), 0);
+  const sum = (name) => brokers?.reduce((total, row) => total + (row[name] ?? 0), 0);
   return html`
     <dl class="cards">
       <${Card} name="Brokers that answer" value=${`${format.count(last("brokers_live"))} of ${format.count(last("brokers"))}`} />
@@ -66,7 +67,7 @@ function Cards({ now, brokers }) {
       <${Card} name="Messages out" value=${format.rate(last("publishes_out"))} unit="/s" note=${`dropped ${format.rate(last("dropped"))} /s`} />
       <${Card} name="Connections" value=${format.count(last("connections"))} note=${`sessions ${format.count(last("sessions"))}`} />
       <${Card} name="Disk" value=${format.bytes(last("disk_used_bytes"))} />
-      <${Card} name="Lost records" value=${format.count(lost)} />
+      <${Card} name="Gaps" value=${format.count(sum("gaps"))} note=${`damaged ${format.bytes(sum("damaged_bytes"))}`} />
     </dl>
   `;
 }
@@ -79,8 +80,9 @@ const COLUMNS = [
     ["connections", "connections", "connections", format.count], ["disk", "disk", "disk_used_bytes", format.bytes]].map(
     ([key, title, field, write]) => ({ key, title, isNumber: true, value: (row) => row.sample?.[field] ?? null, cell: (row) => write(row.sample?.[field]) })),
   { key: "alerts", title: "alerts", isNumber: true, value: (row) => row.alerts?.length ?? 0, cell: (row) => html`<${AlertsNumber} alerts=${row.alerts ?? []} />` },
-  { key: "lost", title: "lost records", isNumber: true, value: (row) => row.lost_records, cell: (row) => html`<${Lost} value=${row.lost_records} />` },
-  { key: "members", title: "nodes", isNumber: true, value: (row) => row.members, cell: (row) => format.count(row.members) },
+  { key: "gaps", title: "gaps", isNumber: true, value: (row) => row.gaps, cell: (row) => format.count(row.gaps) },
+  { key: "damaged", title: "damaged", isNumber: true, value: (row) => row.damaged_bytes, cell: (row) => html`<${Damaged} value=${row.damaged_bytes} />` },
+  { key: "cluster", title: "cluster", value: (row) => row.cluster?.node ?? null, cell: (row) => html`<${Cluster} cluster=${row.cluster} />` },
   { key: "version", title: "version", value: (row) => row.version, cell: (row) => html`<${Name} text=${row.version} length=${40} />` },
   { key: "log", title: "log", cell: (row) => html`<code><${Name} text=${row.log_id} length=${40} /></code>` },
 ];
@@ -136,6 +138,17 @@ function AlertsNumber({ alerts }) {
   return html`<span class=${isCritical ? "bad" : "warned"}><span aria-hidden="true">${isCritical ? "✖" : "⚠"} </span>${format.count(alerts.length)}</span>`;
 }
 
-function Lost({ value }) {
-  return value > 0 ? html`<span class="bad"><span aria-hidden="true">✖ </span>${format.count(value)}</span>` : format.count(value);
+function Damaged({ value }) {
+  return value > 0 ? html`<span class="bad"><span aria-hidden="true">✖ </span>${format.bytes(value)}</span>` : format.bytes(value);
+}
+
+/** Which nodes are in sync, only the leader knows. */
+function Cluster({ cluster }) {
+  if (!cluster) return "–";
+  const { node, role, in_sync: inSync, replicas } = cluster;
+  const isShort = Array.isArray(inSync) && Array.isArray(replicas) && inSync.length < replicas.length;
+  return html`
+    <${Name} text=${node} length=${40} /> ${role}
+    ${Array.isArray(inSync) && role === "leader" && html`, <span class=${isShort ? "warned" : null}>${isShort && "⚠ "}${format.counted(inSync.length, "node")} in sync</span>`}
+  `;
 }

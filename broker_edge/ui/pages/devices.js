@@ -144,7 +144,7 @@ function Facts({ device, targets }) {
   ];
   return html`
     <dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
-    <h3>${targets.length === 0 ? "No actions" : `Its last ${counted(targets.length, "action")}`}</h3>
+    <h3>${targets.length === 0 ? "No actions" : `${counted(targets.length, "action")}, the newest first`}</h3>
     ${targets.length > 0 && html`
       <${Table} caption="Actions of the device" columns=${TARGET_COLUMNS} rows=${targets} keyOf=${(row) => `target ${row.action_id}`} empty="None." />
     `}

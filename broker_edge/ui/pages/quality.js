@@ -26,16 +26,19 @@ export default function Quality({ query }) {
     <${Trouble} ...${answer} />
     ${value && html`
       <div class=${`parts ${answer.isStale ? "stale" : ""}`}>
-        <${Part} name="rules" title="Rules" note="The last 24 hours. Rules of the source “batch” check every row, those of “suite” a sample." table="dq_results" writer="the jobs silver and quality" rows=${value.rules}>
+        <${Part} name="rules" title="Rules" note="The last 24 hours. Rules of the source “batch” check every row, those of “suite” a sample."
+          table="dq_results" writer="the jobs silver and quality" rows=${value.rules}>
           <${Table} caption="Results of the quality rules" columns=${RULE_COLUMNS} rows=${value.rules} keyOf=${ruleKey} current=${query.row}
             sort=${query.rules ?? MOST_FAILED} onSort=${(rules) => change({ rules })} empty="No rule was checked in the last 24 hours." />
         <//>
-        <${Part} name="quarantine" title="Quarantine" note="Records that could not be used, by reason." table="quarantine" writer="the jobs that fill the other tables" rows=${value.quarantine}>
+        <${Part} name="quarantine" title="Quarantine" note="Records that could not be used, by reason."
+          table="quarantine" writer="the jobs that fill the other tables" rows=${value.quarantine}>
           <${Table} caption="Records in the quarantine by reason" columns=${QUARANTINE_COLUMNS} rows=${value.quarantine}
             keyOf=${(row) => `reason ${row.pipeline} ${row.reason}`} current=${query.row} sort=${query.quarantine ?? LARGEST}
             onSort=${(quarantine) => change({ quarantine })} empty="No record is in the quarantine." />
         <//>
-        <${Part} name="gaps" title="Lost offsets" note="What the brokers reported, the newest 100." table="ingest_gaps" writer="the job gaps" rows=${value.gaps}>
+        <${Part} name="gaps" title="Lost offsets" note="What the brokers reported, the newest 100."
+          table="ingest_gaps" writer="the job gaps" rows=${value.gaps}>
           <${Table} caption="Lost offsets that brokers reported" columns=${GAP_COLUMNS} rows=${value.gaps} keyOf=${gapKey} current=${query.row}
             sort=${query.gaps} onSort=${(gaps) => change({ gaps })} empty="No broker has reported lost offsets." />
         <//>
@@ -96,7 +99,7 @@ const QUARANTINE_COLUMNS = [
 ];
 
 const GAP_COLUMNS = [
-  { key: "place", title: "partition", isHeader: true, value: (row) => row.partition, cell: (row) => count(row.partition) },
+  { key: "place", title: "partition", isHeader: true, value: (row) => row.partition, cell: (row) => row.partition_name ?? count(row.partition) },
   { key: "reason", title: "reason", value: (row) => row.reason, cell: (row) => html`<span class=${row.reason === "damage" ? "bad" : null}>${row.reason === "damage" && "✖ "}<${Name} text=${row.reason} length=${80} /></span>` },
   { key: "first", title: "first offset", isNumber: true, value: (row) => row.start, cell: (row) => count(row.start) },
   { key: "last", title: "last offset", isNumber: true, value: (row) => row.end, cell: (row) => (row.end === null ? "not known" : count(row.end - 1)) },
