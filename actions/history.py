@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from actions.journal_overlay import FreshTable
+from actions.kept_overlay import KeptTable, KeptTables
 from broker_edge.errors import SetupError
 from sinks.rows import rows_of
 from sinks.store import StoreAccess
@@ -38,8 +39,9 @@ class History:
     """The tables under `root`. Raises SetupError for one that does not exist; tables of an older version have no
     archives."""
 
-    def __init__(self, root: Path | str, access: StoreAccess) -> None:
-        self._root, self._access = root, access
+    def __init__(self, root: Path | str, access: StoreAccess, kept: KeptTables | None = None) -> None:
+        """`kept` is for programs that ask again and again."""
+        self._root, self._access, self._kept = root, access, kept
 
     def query(self, name: str, sql: str) -> list[dict[str, Any]]:
         """The rows of `sql`, which reads this table by its name."""
@@ -119,8 +121,10 @@ class History:
     def _exists(self, name: str) -> bool:
         return bool(DeltaTable.is_deltatable(uri_of(self._root, name), storage_options=self._access.deltalake()))
 
-    def _fresh(self, name: str) -> FreshTable:
+    def _fresh(self, name: str) -> FreshTable | KeptTable:
         try:
+            if self._kept is not None:
+                return self._kept.fresh(name)
             return FreshTable(self._root, name, self._access.deltalake())
         except DeltaError as error:
             raise self.missing(name) from error

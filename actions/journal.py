@@ -247,6 +247,11 @@ class Journal:
             self._writer.clear(ACTION_JOURNAL.name)
 
 
+def journal_mark(table: DeltaTable) -> int:
+    """The number of the journal's last row that this version of the table has."""
+    return mark_of(table, _MARK)
+
+
 def unmerged(tables: Mapping[str, DeltaTable]) -> dict[str, list[dict[str, Any]]]:
     """By table: the newest rows of the journal that this version of the table lacks. `tables` has the journal, which
     was opened before the others."""

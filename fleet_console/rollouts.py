@@ -17,6 +17,8 @@ from sinks.tables import ACTION_EVENTS, ACTION_JOURNAL, ACTION_REQUESTS, ACTION_
 
 LIMIT, LIMIT_MAX = 100, 1_000
 _GROUPS_MAX = 50
+_CELLS_MAX = 13 * 200
+"""States of waves: more than an action can have."""
 _AUDIT_MAX = 200
 _LATE_MAX = 10_000
 _LIST_MAX, _TEXT_MAX = 100, 20_000
@@ -117,30 +119,35 @@ class Rollouts:
         history, of_this = self._tables.history, self._of(action_id)
         made = history.query(ACTIONS.name, f"SELECT * FROM actions WHERE {of_this} ORDER BY created_at LIMIT 1")
         asked = history.requests(of_this)[-_AUDIT_MAX:]
+        waves, failures = self._groups(of_this)
         return {
             "rollout": _rollout(row),
             "order": {name: value for one in made for name, value in _in_us(one).items() if value is not None},
-            "waves": self._waves(of_this),
-            "failures": self._failures(of_this),
+            "waves": waves,
+            "failures": failures,
             "times": self._times(of_this),
             "audit": self._audit(of_this, made, asked, row),
             "asked": self._unanswered(action_id, asked),
         }
 
-    def _waves(self, of_this: str) -> list[dict[str, Any]]:
-        select = "SELECT coalesce(wave, 0) AS wave, state, count(*) AS number FROM targets GROUP BY 1, 2"
-        found: dict[int, dict[str, int]] = {}
-        for row in self._tables.history.targets(of_this, select):
-            found.setdefault(row["wave"], {})[row["state"]] = row["number"]
-        return [{"wave": wave, "counts": dict(sorted(found[wave].items()))} for wave in sorted(found)]
-
-    def _failures(self, of_this: str) -> list[dict[str, Any]]:
+    def _groups(self, of_this: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The targets by wave and state, and those without success by state and reason: in one pass over all."""
         states = ", ".join(map(literal, _WITHOUT_SUCCESS))
+        read = f"SELECT device_id, coalesce(wave, 0) AS wave, state, left(message, {_MESSAGE_MAX}) AS reason FROM targets"
         select = (
-            f"SELECT state, left(message, {_MESSAGE_MAX}) AS reason, count(*) AS number, min(device_id) AS example "
-            f"FROM targets WHERE state IN ({states}) GROUP BY 1, 2 ORDER BY number DESC, state, reason LIMIT {_GROUPS_MAX}"
+            "SELECT wave, state, reason, grouping(wave) AS is_reason, count(*) AS number, min(device_id) AS example "
+            f"FROM ({read}) AS found GROUP BY GROUPING SETS ((wave, state), (state, reason)) "
+            f"HAVING grouping(wave) = 0 OR state IN ({states}) "
+            f"ORDER BY is_reason, number DESC, state, reason LIMIT {_CELLS_MAX + _GROUPS_MAX}"
         )
-        return self._tables.history.targets(of_this, select)
+        waves: dict[int, dict[str, int]] = {}
+        failures = []
+        for row in self._tables.history.targets(of_this, select):
+            if not row["is_reason"]:
+                waves.setdefault(row["wave"], {})[row["state"]] = row["number"]
+            elif len(failures) < _GROUPS_MAX:
+                failures.append({name: row[name] for name in ("state", "reason", "number", "example")})
+        return [{"wave": wave, "counts": dict(sorted(waves[wave].items()))} for wave in sorted(waves)], failures
 
     def _times(self, of_this: str) -> list[dict[str, Any]]:
         columns = []
@@ -162,8 +169,10 @@ class Rollouts:
     ) -> list[dict[str, Any]]:
         newest = f"SELECT * FROM events ORDER BY at DESC LIMIT {_AUDIT_MAX}"
         said = list(self._tables.history.each_event(f"{of_this} AND source = 'engine'", newest))
-        late = self._tables.history.targets(f"{of_this} AND late", f"SELECT updated_at FROM targets LIMIT {_LATE_MAX}")
-        state = None if row["phase"] == NEW else row
+        late, state = [], None if row["phase"] == NEW else row
+        if row["phase"] == "ENDED":
+            select = f"SELECT updated_at FROM targets LIMIT {_LATE_MAX}"
+            late = self._tables.history.targets(f"{of_this} AND late", select)
         entries = audited(made, asked, said, state, [one["updated_at"] for one in late])
         return [
             {

@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from actions.fleet_desk import FleetDesk
 from actions.history import History
+from actions.kept_overlay import KeptTables
 from broker_edge.errors import TableStoreError
 from fleet_console.settings import TablesSection
 from sinks.sql_text import literal
@@ -37,6 +38,7 @@ from sinks.tables import (
     DEVICES,
     uri_of,
 )
+from sinks.torn_commits import repair_tables
 
 LOOK_LOCAL_S = 0.25
 LOOK_REMOTE_S = 5.0
@@ -106,8 +108,9 @@ class Tables:
     def __init__(self, settings: TablesSection) -> None:
         self.settings = settings
         self.versions = Versions(settings)
-        self.desk = FleetDesk(settings.root, tenant=settings.tenant, access=settings.access())
-        self.history = self.desk.history
+        access = settings.access()
+        repair_tables(settings.root)
+        self.history = History(settings.root, access, KeptTables(settings.root, access.deltalake))
         self.silver = History(settings.silver_root or settings.root, settings.access())
         self._answers = OrderedDict[str, tuple[object, bytes]]()
         self._bytes = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -9,8 +10,11 @@ from typing import Annotated
 import typer
 
 from broker_edge.extras import require
-from headwater_cli._output import say
+from headwater_cli._output import put
 
+_ALLOCATOR = ("_RJEM_MALLOC_CONF", "narenas:2,dirty_decay_ms:0,muzzy_decay_ms:0")
+"""For the allocator within deltalake, which reads it when it is loaded: otherwise it keeps some 60 MB of what a query has
+freed."""
 _NEEDED = ("pyarrow", "deltalake", "pydantic", "yaml", "starlette", "uvicorn")
 
 
@@ -34,6 +38,7 @@ def console(
 ) -> None:
     """Serve a page for a fleet: its brokers, rollouts, devices and quality, until Ctrl-C."""
     require("the console of a fleet", *_NEEDED)
+    os.environ.setdefault(*_ALLOCATOR)
     settings = import_module("fleet_console.settings")
     chosen = settings.load_settings(config)
     changes: dict[str, object] = {} if listen is None else {"listen": listen}
@@ -43,7 +48,7 @@ def console(
         changes["tables"] = {**chosen.tables.model_dump(), "root": root}
     if changes:
         chosen = settings.checked(chosen, changes)
-    import_module("fleet_console.serve").serve(chosen, lambda address: say(f"ready {address}"))
+    import_module("fleet_console.serve").serve(chosen, lambda address: put(f"ready {address}"))
 
 
 def register(app: typer.Typer) -> None:

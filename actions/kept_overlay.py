@@ -1,0 +1,169 @@
+"""The tables of the engine for a program that asks again and again: what it has read of `action_journal` is kept.
+
+`journal_overlay` reads the whole journal for each question. Here only the rows are read that are new since the last
+one, into a small Delta table in a temporary folder, from which SQL takes the newest row of each key.
+
+As there, the journal is read before the table is opened, and a row counts only if its number is above the mark in the
+table. So a merge in between does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import TableNotFoundError
+
+from actions.journal import journal_mark
+from sinks.rows import arrow_of, rows_of
+from sinks.table_query import queried, streamed
+from sinks.tables import ACTION_JOURNAL, ACTION_STATE, ACTION_TARGETS, DEVICE_STATE, FieldTable, uri_of
+
+_BEHIND = {table.name: table for table in (ACTION_TARGETS, ACTION_STATE, DEVICE_STATE)}
+_FILES_MAX = 16
+"""Files of one overlay: each question opens all of them."""
+_NUMBER = "journal_number"
+
+
+class KeptTable:
+    """A table with what the engine has committed to it until it was opened. It lasts as long as this object."""
+
+    def __init__(self, tables: Mapping[str, DeltaTable], named: str, held: TemporaryDirectory[str] | None) -> None:
+        self._tables, self._named, self._held = tables, named, held
+
+    def parts(self) -> tuple[dict[str, DeltaTable], str]:
+        """The tables of a query, and what its WITH clause begins with, or an empty text."""
+        return dict(self._tables), self._named
+
+    def select(self, sql: str, read: Callable[[Mapping[str, DeltaTable], str], pa.Table] = queried) -> pa.Table:
+        """The result of a SELECT on the table. Raises the errors of `read`."""
+        return read(self._tables, f"WITH {self._named} {sql}" if self._named else sql)
+
+
+class _Overlay:
+    """The rows of the journal for one table, from the first that is not merged yet."""
+
+    def __init__(self, table: FieldTable) -> None:
+        self.table = table
+        self.last = 0
+        self.folder: TemporaryDirectory[str] | None = None
+        self._files = 0
+
+    def add(self, numbers: list[int], rows: list[dict[str, Any]]) -> None:
+        found = arrow_of(rows, self.table).append_column(_NUMBER, pa.array(numbers, pa.int64()))
+        if self._files >= _FILES_MAX:
+            found = pa.concat_tables([self._newest(), found])
+            self.clear()
+        if self.folder is None:
+            self.folder = TemporaryDirectory(prefix="headwater-journal-")
+        write_deltalake(self.folder.name, found, mode="append")
+        self._files, self.last = self._files + 1, numbers[-1]
+
+    def clear(self) -> None:
+        # A question that is being answered holds the folder.
+        self.folder, self._files = None, 0
+
+    def _newest(self) -> pa.Table:
+        assert self.folder is not None
+        name = f"{self.table.name}_journal"
+        columns = ", ".join(f'"{one}"' for one in (*self.table.names, _NUMBER))
+        sql = f"SELECT {columns} FROM ({newest_rows(self.table, 0)})"
+        schema = self.table.arrow_schema().append(pa.field(_NUMBER, pa.int64()))
+        return queried({name: DeltaTable(self.folder.name)}, sql).cast(schema)
+
+
+class KeptTables:
+    """The tables under `root`. May be used from several threads."""
+
+    def __init__(self, root: Path | str, options: Callable[[], Mapping[str, str] | None]) -> None:
+        self._root, self._options = root, options
+        self._lock = threading.Lock()
+        self._opened: dict[str, DeltaTable] = {}
+        self._overlays = {name: _Overlay(table) for name, table in _BEHIND.items()}
+        self._read = 0
+        """The number of the journal's last row that was read."""
+
+    def fresh(self, name: str) -> KeptTable:
+        """Raises DeltaError if there is no such table."""
+        with self._lock:
+            if name not in _BEHIND:
+                return KeptTable({name: self._newest(name)}, "", None)
+            self._take()
+            table, overlay = self._newest(name), self._overlays[name]
+            mark = journal_mark(table)
+            if overlay.last <= mark:
+                overlay.clear()
+            if overlay.folder is None:
+                return KeptTable({name: table}, "", None)
+            tables = {f"{name}_merged": table, f"{name}_journal": DeltaTable(overlay.folder.name)}
+            return KeptTable(tables, f"{name} AS ({_together(_BEHIND[name], table, mark)})", overlay.folder)
+
+    def _newest(self, name: str) -> DeltaTable:
+        table = self._opened.get(name)
+        if table is None:
+            opened = self._options()
+            table = DeltaTable(uri_of(self._root, name), storage_options=dict(opened) if opened else None)
+            self._opened[name] = table
+            return table
+        before = table.version()
+        try:
+            table.update_incremental()
+        except Exception:
+            # The table may have been made anew, or its old versions have been removed.
+            del self._opened[name]
+            return self._newest(name)
+        if table.version() < before:
+            del self._opened[name]
+            return self._newest(name)
+        return table
+
+    def _take(self) -> None:
+        """Reads what is new in the journal."""
+        try:
+            journal = self._newest(ACTION_JOURNAL.name)
+        except TableNotFoundError:
+            return  # Tables of an older version have none.
+        if not journal.file_uris():
+            return
+        sql = f"SELECT number, table_name, row FROM {ACTION_JOURNAL.name} WHERE number > {self._read:d} ORDER BY number"
+        streamed({ACTION_JOURNAL.name: journal}, sql, self._take_batches)
+
+    def _take_batches(self, batches: Iterable[pa.RecordBatch]) -> None:
+        for batch in batches:
+            found: dict[str, tuple[list[int], list[dict[str, Any]]]] = {}
+            for row in rows_of(pa.Table.from_batches([batch])):
+                self._read = max(self._read, row["number"])
+                if row["table_name"] in _BEHIND:
+                    numbers, rows = found.setdefault(row["table_name"], ([], []))
+                    numbers.append(row["number"])
+                    rows.append(json.loads(row["row"]))
+            for name, (numbers, rows) in found.items():
+                self._overlays[name].add(numbers, rows)
+
+
+def newest_rows(table: FieldTable, mark: int) -> str:
+    """SQL for the newest row of each key in an overlay, of those after `mark`."""
+    key = ", ".join(table.key)
+    nth = f"row_number() OVER (PARTITION BY {key} ORDER BY {_NUMBER} DESC) AS nth"
+    return f"SELECT * FROM (SELECT *, {nth} FROM {table.name}_journal WHERE {_NUMBER} > {mark:d}) WHERE nth = 1"
+
+
+def _together(table: FieldTable, found: DeltaTable, mark: int) -> str:
+    """The rows of the journal, and those of the table that have no newer one there."""
+    # A table of an older version may lack a column.
+    there = {field.name for field in found.schema().fields}
+    columns = ", ".join(f'"{name}"' for name in table.names)
+    merged = ", ".join(f'"{name}"' if name in there else f'NULL AS "{name}"' for name in table.names)
+    same = " AND ".join(f"j.{column} = t.{column}" for column in table.key)
+    name = table.name
+    newer = f"NOT EXISTS (SELECT 1 FROM {name}_journal j WHERE {same} AND j.{_NUMBER} > {mark:d})"
+    return (
+        f"SELECT {merged} FROM {name}_merged t WHERE {newer} "
+        f"UNION ALL SELECT {columns} FROM ({newest_rows(table, mark)})"
+    )
