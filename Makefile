@@ -265,7 +265,7 @@ docs: $(CACHE)/docs/.stamp ## the documentation as a site, in dist/docs; a broke
 .PHONY: screenshots
 screenshots: build $(CACHE)/browser/.stamp ## each page of the console, wide and narrow, light and dark, in dist/screenshots
 	@rm -rf dist/screenshots
-	@HEADWATER_SCREENSHOTS=dist/screenshots $(PY) -m pytest -q tests/browser/test_pages.py
+	@HEADWATER_SCREENSHOTS=dist/screenshots $(PY) -m pytest -q tests/browser/test_pages.py tests/browser/test_fleet_pages.py
 	@echo "dist/screenshots"
 
 .PHONY: reference

@@ -1,4 +1,4 @@
-// Requests to the broker. It answers in JSON, or with a stream of events. Paths are relative, so that the page works behind
+// Requests to the server, a broker or the console of a fleet. It answers in JSON, or with a stream of events. Paths are relative, so that the page works behind
 // the path prefix of a proxy.
 
 import { createStore } from "./store.js";
@@ -6,6 +6,9 @@ import { createStore } from "./store.js";
 const ANSWER_WITHIN_MS = 10_000;
 // One event is at most 50 records of 64 KiB in base64; more than this is no stream of ours.
 const EVENT_CHARACTERS_MAX = 16 * 1024 * 1024;
+
+/** What a sentence calls the server: "server" until it has said whether it is a broker or a console. */
+export const serverName = createStore("server");
 
 /** True from a 401 on until somebody has signed in. */
 export const isSignedOut = createStore(false);
@@ -28,7 +31,7 @@ export async function ask(path, { method = "GET", query, body, signal } = {}) {
     return await response.json();
   } catch {
     signal?.throwIfAborted();
-    throw new AskError(0, "unreachable", "The answer of the broker ended early.");
+    throw new AskError(0, "unreachable", `The answer of the ${serverName.get()} ended early.`);
   }
 }
 
@@ -78,7 +81,7 @@ async function send(path, { method = "GET", query = {}, body, signal }) {
     response = await fetch(address, { method, headers, signal, body: body && JSON.stringify(body), cache: "no-store" });
   } catch (error) {
     if (signal?.aborted && signal.reason?.name !== "TimeoutError") throw error;
-    throw new AskError(0, "unreachable", "The broker does not answer.");
+    throw new AskError(0, "unreachable", `The ${serverName.get()} does not answer.`);
   }
   if (response.ok) return response;
   if (response.status === 401 && method !== "POST") isSignedOut.set(true);
@@ -87,6 +90,6 @@ async function send(path, { method = "GET", query = {}, body, signal }) {
 
 async function refusal(response) {
   const said = await response.json().catch(() => ({}));
-  const message = said.message ?? `The broker answers with status ${response.status}.`;
+  const message = said.message ?? `The ${serverName.get()} answers with status ${response.status}.`;
   return new AskError(response.status, said.error ?? "unknown", message);
 }

@@ -1,29 +1,19 @@
 // The frame of the console: header, navigation, the page that the address names, and signing in.
 
 import { html, render, useCallback, useEffect, useErrorBoundary, useRef, useState } from "./vendor/htm-preact.js";
-import { isSignedOut } from "./api.js";
+import { isSignedOut, serverName } from "./api.js";
 import { Help } from "./dialog.js";
 import { useKey } from "./keys.js";
 import { liveState, startLive } from "./live.js";
 import { Name } from "./name.js";
 import { Notice } from "./notice.js";
+import { pagesOf } from "./pages.js";
 import { scheme, setScheme, showScheme } from "./preferences.js";
-import { FIRST_PAGE, go, link, view } from "./router.js";
+import { firstPage, go, link, view } from "./router.js";
 import { consoleInfo, consoleTrouble, isOutdated, leave, loadConsole } from "./session.js";
 import { SignIn } from "./signin.js";
 import { useStore } from "./store.js";
 
-// The pages that these files have. The server says which of them it serves.
-const PAGES = {
-  overview: { title: "Overview", keys: "g o", load: () => import("./pages/overview.js") },
-  topics: { title: "Topics", keys: "g t", load: () => import("./pages/topics.js") },
-  tail: { title: "Tail", keys: "g l", load: () => import("./pages/tail.js") },
-  clients: { title: "Clients", keys: "g c", load: () => import("./pages/clients.js") },
-  groups: { title: "Groups", keys: "g g", load: () => import("./pages/groups.js") },
-  damage: { title: "Damage", keys: "g d", load: () => import("./pages/damage.js") },
-  access: { title: "Access", keys: "g a", load: () => import("./pages/access.js") },
-  trace: { title: "Trace", keys: "g r", load: () => import("./pages/trace.js") },
-};
 const SCHEMES = { auto: "Auto", light: "Light", dark: "Dark" };
 
 function App() {
@@ -39,7 +29,7 @@ function App() {
     <${Header} info=${signedOut ? null : info} onHelp=${openHelp} />
     <${Notice} />
     ${signedOut ? html`<${SignIn} />` : info ? html`<${Frame} info=${info} isStale=${isStale} />` : html`<${Opening} />`}
-    ${isHelp && html`<${Help} onClose=${() => setIsHelp(false)} />`}
+    ${isHelp && html`<${Help} pages=${info ? pagesOf(info) : []} onClose=${() => setIsHelp(false)} />`}
   `;
 }
 
@@ -47,9 +37,10 @@ function Header({ info, onHelp }) {
   const colours = useStore(scheme);
   const { phase } = useStore(liveState);
   const outdated = useStore(isOutdated);
+  const first = useStore(firstPage);
   return html`
     <header class="top">
-      <a class="brand" href=${link(FIRST_PAGE)}><img src="ui/favicon.svg" alt="" width="22" height="22" />headwater</a>
+      <a class="brand" href=${link(first)}><img src="ui/favicon.svg" alt="" width="22" height="22" />headwater</a>
       ${info && html`
         <span class="identity">${info.version}${info.log_id && html` · log <code><${Name} text=${info.log_id} /></code>`}</span>
         <span class=${`phase ${phase}`}>${PHASES[phase]}</span>
@@ -75,29 +66,29 @@ const PHASES = { opening: "… opening", live: "● live", quiet: "⚠ no answer
 
 function Frame({ info, isStale }) {
   const { page } = useStore(view);
-  const pages = Object.keys(PAGES).filter((name) => info.pages.includes(name));
-  const shown = pages.includes(page) ? page : null;
+  const pages = pagesOf(info);
+  const shown = pages.find(({ name }) => name === page);
   return html`
     <div class="frame">
       <nav aria-label="Pages">
-        ${pages.map((name) => html`
-          <a key=${name} href=${link(name)} aria-current=${name === shown ? "page" : null}>
-            <span>${PAGES[name].title}</span><kbd aria-hidden="true">${PAGES[name].keys}</kbd>
+        ${pages.map(({ name, title, keys }) => html`
+          <a key=${name} href=${link(name)} aria-current=${name === shown?.name ? "page" : null}>
+            <span>${title}</span><kbd aria-hidden="true">${keys}</kbd>
           </a>
-          <${PageKey} key=${`key-${name}`} name=${name} />
+          <${PageKey} key=${`key-${name}`} name=${name} keys=${keys} />
         `)}
       </nav>
       <main id="main" class=${isStale ? "stale" : null}>
-        <${Title} title=${shown ? PAGES[shown].title : "No such page"} />
-        ${shown ? html`<${Page} key=${shown} name=${shown} />` : html`<p><a href=${link(FIRST_PAGE)}>Go to the overview</a></p>`}
+        <${Title} title=${shown?.title ?? "No such page"} />
+        ${shown ? html`<${Page} key=${shown.name} load=${shown.load} />` : pages.slice(0, 1).map(({ name, title }) => html`<p><a href=${link(name)}>Go to ${title}</a></p>`)}
       </main>
     </div>
   `;
 }
 
-function PageKey({ name }) {
+function PageKey({ name, keys }) {
   const open = useCallback(() => go(name), [name]);
-  useKey(PAGES[name].keys, open);
+  useKey(keys, open);
   return null;
 }
 
@@ -113,14 +104,14 @@ function Title({ title }) {
   return html`<h1 tabindex="-1" ref=${element}>${title}</h1>`;
 }
 
-function Page({ name }) {
+function Page({ load }) {
   const [loaded, setLoaded] = useState(null);
   const [problem, setProblem] = useState(null);
   const { query } = useStore(view);
   const [failure] = useErrorBoundary();
   useEffect(() => {
-    PAGES[name].load().then(({ default: component }) => setLoaded({ component }), () => setProblem("The page could not be loaded."));
-  }, [name]);
+    load().then(({ default: component }) => setLoaded({ component }), () => setProblem("The page could not be loaded."));
+  }, [load]);
   if (failure) return html`<p class="problem">This page has failed: ${failure.message}. Reload it.</p>`;
   if (problem) return html`<p class="problem">${problem}</p>`;
   if (!loaded) return html`<p class="waiting">Opening…</p>`;
@@ -129,10 +120,11 @@ function Page({ name }) {
 
 function Opening() {
   const trouble = useStore(consoleTrouble);
+  const server = useStore(serverName);
   return html`
     <main id="main">
       <h1 tabindex="-1">headwater</h1>
-      <p class=${trouble ? "problem" : "waiting"}>${trouble ?? "Asking the broker…"}</p>
+      <p class=${trouble ? "problem" : "waiting"}>${trouble ?? `Asking the ${server}…`}</p>
     </main>
   `;
 }

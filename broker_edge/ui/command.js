@@ -11,7 +11,7 @@ const UNSAFE = /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u206
 
 /** `parts` are words as they stand, or {text} to be quoted. Null parts are left out. */
 export function Command({ parts }) {
-  const command = parts.filter((part) => part !== null).map((part) => (part.text === undefined ? part : quote(part.text))).join(" ");
+  const command = commandOf(parts);
   const onCopy = useCallback(() => copy(command, "Command"), [command]);
   useKey("y", onCopy);
   return html`
@@ -21,6 +21,10 @@ export function Command({ parts }) {
       <button type="button" onClick=${onCopy} title="Copy the command (y)">Copy</button>
     </p>
   `;
+}
+
+export function commandOf(parts) {
+  return parts.filter((part) => part !== null).map((part) => (part.text === undefined ? part : quote(part.text))).join(" ");
 }
 
 /** The options that name this broker to commands that ask its admin address. */

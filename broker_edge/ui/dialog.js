@@ -20,12 +20,17 @@ function Dialog({ title, onClose, children }) {
   `;
 }
 
-export function Help({ onClose }) {
+const TAIL_KEYS = ["p", "Pause the tail, or go on"];
+
+/** `pages`: those that can be opened, with their keys. */
+export function Help({ pages, onClose }) {
   const keys = useStore(keysAre);
+  const hasTail = pages.some(({ name }) => name === "tail");
+  const all = [...pages.map((page) => [page.keys, page.title]), ...KEYS, ...(hasTail ? [TAIL_KEYS] : [])];
   return html`
     <${Dialog} title="Keys" onClose=${onClose}>
       <dl class="keys">
-        ${KEYS.map(([key, meaning]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${meaning}</dd></div>`)}
+        ${all.map(([key, meaning]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${meaning}</dd></div>`)}
       </dl>
       <p>
         <label class="check">
@@ -38,14 +43,21 @@ export function Help({ onClose }) {
   `;
 }
 
-export function Confirm({ title, children, act, onAct, onClose }) {
+/** `leave` is the word for doing nothing. */
+export function Confirm({ title, children, act, leave = "Cancel", isHarmless, onAct, onClose }) {
+  const onSubmit = (event) => {
+    event.preventDefault();
+    onAct();
+  };
   return html`
     <${Dialog} title=${title} onClose=${onClose}>
-      ${children}
-      <p class="actions">
-        <button type="button" onClick=${onClose}>Cancel</button>
-        <button type="button" class="danger" onClick=${onAct}>${act}</button>
-      </p>
+      <form onSubmit=${onSubmit}>
+        ${children}
+        <p class="actions">
+          <button type="button" onClick=${onClose}>${leave}</button>
+          <button type="submit" class=${isHarmless ? "strong" : "danger"}>${act}</button>
+        </p>
+      </form>
     <//>
   `;
 }

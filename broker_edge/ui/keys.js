@@ -6,19 +6,11 @@ import { keysAre } from "./preferences.js";
 
 const SECOND_KEY_WITHIN_MS = 1_500;
 
+/** Those of every page. */
 export const KEYS = [
-  ["g o", "Overview"],
-  ["g t", "Topics"],
-  ["g l", "Tail"],
-  ["g c", "Clients"],
-  ["g g", "Groups"],
-  ["g d", "Damage"],
-  ["g a", "Access"],
-  ["g r", "Trace"],
   ["/", "Search field"],
   ["j, k", "Next row, row before"],
   ["Enter", "Open the row"],
-  ["p", "Pause the tail, or go on"],
   ["y", "Copy the command"],
   ["Esc", "Leave a field, a detail or a dialog"],
   ["?", "This help"],

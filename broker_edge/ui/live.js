@@ -1,4 +1,4 @@
-// The live numbers of the broker: one stream for a tab, and the last 15 minutes. It connects again by itself, and says when
+// The live numbers of the server: one stream for a tab, and the last 15 minutes. It connects again by itself, and says when
 // the numbers are old. Without a free stream it asks for the history instead.
 
 import { AskError, ask, isSignedOut, openStream } from "./api.js";
@@ -16,11 +16,14 @@ const OFFSETS_KEPT = 6;
 // The history may have the sample of an event already.
 const SAME_SAMPLE_MS = 500;
 
-/** `phase`: opening, live, quiet (no answer since `sinceMs`), polling or refused (both with the broker's `message`). */
+/** `phase`: opening, live, quiet (no answer since `sinceMs`), polling or refused (both with the server's `message`). */
 export const liveState = createStore({ phase: "opening" });
 
 /** `times` in ms and `series` by name have the same length. `alerts` is null while it is not known. */
 export const samples = createStore({ times: [], series: {}, offsets: [], rates: [], alerts: null });
+
+/** The version of each table by its name, null for one that does not exist. Null at a broker, which has no tables. */
+export const tableVersions = createStore(null);
 
 let ends = null;
 let lastEventMs = 0;
@@ -84,6 +87,7 @@ async function follow(signal) {
   });
   const hung = setInterval(() => Date.now() - heardMs > HUNG_AFTER_MS && own.abort(), 1_000);
   const onEvent = (name, stats) => {
+    if (name === "tables") tableVersions.set(stats.tables);
     if (name !== "stats") return;
     heardMs = heard();
     if (isEarly) early.push(stats);

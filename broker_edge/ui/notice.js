@@ -1,7 +1,8 @@
-// The live region of every page. It says what a reader must know now: that the broker does not answer, else the last thing
+// The live region of every page. It says what a reader must know now: that the server does not answer, else the last thing
 // that was done ("Copied").
 
 import { html } from "./vendor/htm-preact.js";
+import { serverName } from "./api.js";
 import { liveState, samples } from "./live.js";
 import { cut, time } from "./format.js";
 import { createStore, useStore } from "./store.js";
@@ -20,7 +21,8 @@ export function say(text) {
 
 export function Notice() {
   const state = useStore(liveState);
-  const trouble = troubleOf(state);
+  const server = useStore(serverName);
+  const trouble = troubleOf(state, server);
   const text = useStore(said);
   return html`
     <div role="status" class="notice">
@@ -35,15 +37,19 @@ let announced = new Set();
 let announcedMs = 0;
 samples.watch(({ alerts }) => {
   if (!alerts || Date.now() - announcedMs < ALERTS_EVERY_MS) return;
-  const fresh = alerts.filter(({ name, summary }) => !announced.has(name + summary));
-  announced = new Set(alerts.map(({ name, summary }) => name + summary));
+  const fresh = alerts.filter((alert) => !announced.has(nameOf(alert)));
+  announced = new Set(alerts.map(nameOf));
   if (fresh.length === 0) return;
   announcedMs = Date.now();
-  say(`Alert: ${cut(fresh.map(({ summary }) => summary).join(" "), ALERT_MAX)}`);
+  say(`Alert: ${cut(fresh.map(({ broker, summary }) => (broker ? `${broker}: ${summary}` : summary)).join(" "), ALERT_MAX)}`);
 });
 
-function troubleOf({ phase, sinceMs, message }) {
-  if (phase === "quiet") return `The broker has not answered since ${time(sinceMs)}; trying again.`;
+function nameOf({ broker = "", name, summary }) {
+  return JSON.stringify([broker, name, summary]);
+}
+
+function troubleOf({ phase, sinceMs, message }, server) {
+  if (phase === "quiet") return `The ${server} has not answered since ${time(sinceMs)}; trying again.`;
   if (phase === "polling") return `${message} Numbers come every 5 s until a stream is free.`;
   if (phase === "refused") return message;
   return null;

@@ -3,7 +3,8 @@
 
 import { createStore } from "./store.js";
 
-export const FIRST_PAGE = "overview";
+/** The page of an address that names none: the first that the server has, or "" until that is known. */
+export const firstPage = createStore("");
 
 export const view = createStore(read(location.hash));
 
@@ -32,8 +33,9 @@ export function change(changes, { isStep = false } = {}) {
 
 function read(address) {
   const [page, query = ""] = address.slice(1).split(/\?(.*)/s);
-  return { page: page || FIRST_PAGE, query: Object.fromEntries(new URLSearchParams(query)) };
+  return { page: page || firstPage.get(), query: Object.fromEntries(new URLSearchParams(query)) };
 }
 
+firstPage.watch(() => view.set(read(location.hash)));
 addEventListener("hashchange", () => view.set(read(location.hash)));
 addEventListener("popstate", () => view.set(read(location.hash)));

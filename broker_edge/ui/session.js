@@ -1,7 +1,9 @@
 // Who looks, what they may do, and which pages this server has.
 
-import { ask, isSignedOut, signOut } from "./api.js";
+import { ask, isSignedOut, serverName, signOut } from "./api.js";
 import { liveState } from "./live.js";
+import { pagesOf } from "./pages.js";
+import { firstPage } from "./router.js";
 import { createStore } from "./store.js";
 
 const RETRY_MS = 2_000;
@@ -12,7 +14,7 @@ export const consoleInfo = createStore(null);
 /** Why there is no answer yet. */
 export const consoleTrouble = createStore(null);
 
-/** True once the broker is another version than the one that these files came from. */
+/** True once the server is another version than the one that these files came from. */
 export const isOutdated = createStore(false);
 
 export async function loadConsole() {
@@ -20,6 +22,8 @@ export async function loadConsole() {
     const info = await ask("api/v1/console");
     const before = consoleInfo.get();
     if (before && before.version !== info.version) isOutdated.set(true);
+    serverName.set(info.scope === "fleet" ? "console" : "broker");
+    firstPage.set(pagesOf(info)[0]?.name ?? "");
     consoleInfo.set(info);
     consoleTrouble.set(null);
   } catch (error) {
@@ -45,13 +49,13 @@ export function hasPage(name) {
 
 /** The name of a partition by its number. */
 export function partitionName(number) {
-  const found = consoleInfo.get()?.partitions.find(({ partition }) => partition === number);
+  const found = consoleInfo.get()?.partitions?.find(({ partition }) => partition === number);
   return found?.name ?? `partition ${number}`;
 }
 
 isSignedOut.watch((signedOut) => !signedOut && loadConsole());
 
-// A broker that comes back may have another version, other partitions and other rights.
+// A server that comes back may have another version, other partitions and other rights.
 let wasQuiet = false;
 liveState.watch(({ phase }) => {
   if (phase === "quiet") wasQuiet = true;

@@ -1,11 +1,12 @@
 // What the broker does now, the last 15 minutes, what is wrong, the partitions, and the nodes of a cluster.
 
 import { html } from "../vendor/htm-preact.js";
+import { Alerts } from "../alerts.js";
 import { ask } from "../api.js";
-import { Chart } from "../chart.js";
+import { Card, Charts } from "../cards.js";
 import { adminOption, Command } from "../command.js";
 import * as format from "../format.js";
-import { liveState, samples } from "../live.js";
+import { samples } from "../live.js";
 import { Name } from "../name.js";
 import { usePoll } from "../poll.js";
 import { change, link } from "../router.js";
@@ -37,14 +38,7 @@ export default function Overview({ query }) {
   return html`
     <${Cards} now=${now} disk=${status.value?.disk} />
     <${Alerts} alerts=${now.alerts} />
-    <section aria-labelledby="charts-title">
-      <h2 id="charts-title">Last 15 minutes</h2>
-      <div class="charts">
-        ${CHARTS.map(({ title, lines, format: write, isBinary }) => html`
-          <${Chart} key=${title} title=${title} format=${write} isBinary=${isBinary} times=${now.times} lines=${linesOf(now, lines)} />
-        `)}
-      </div>
-    </section>
+    <${Charts} charts=${CHARTS} now=${now} />
     <${Cluster} cluster=${cluster} query=${query} />
     <section aria-labelledby="partitions-title" class=${status.isStale ? "stale" : null}>
       <h2 id="partitions-title">Partitions</h2>
@@ -54,10 +48,6 @@ export default function Overview({ query }) {
     </section>
     <${Command} parts=${["headwater top", adminOption()]} />
   `;
-}
-
-function linesOf({ series, times }, lines) {
-  return lines.map(([label, name]) => ({ label, values: series[name] ?? times.map(() => null) }));
 }
 
 function Cards({ now, disk }) {
@@ -75,16 +65,6 @@ function Cards({ now, disk }) {
       <${Card} name="Loop busy" value=${format.percent(last("loop_busy"))} note="100 % is one loop" />
       <${Card} name="Disk" value=${format.bytes(last("disk_used_bytes"))} note=${diskNote(now, disk)} />
     </dl>
-  `;
-}
-
-function Card({ name, value, unit, note }) {
-  return html`
-    <div class="card">
-      <dt>${name}</dt>
-      <dd><span class="figure">${value}</span>${unit && html` <span class="unit">${unit}</span>`}</dd>
-      ${note && html`<dd class="note">${note}</dd>`}
-    </div>
   `;
 }
 
@@ -112,27 +92,6 @@ function growthPerSecond(times, values) {
     below += (at - middle) ** 2;
   }
   return below === 0 ? null : above / below;
-}
-
-function Alerts({ alerts }) {
-  const { phase } = useStore(liveState);
-  return html`
-    <section aria-labelledby="alerts-title">
-      <h2 id="alerts-title">What is wrong now</h2>
-      ${alerts === null && html`<p class="waiting">${phase === "polling" ? "Not known without a live stream." : "Asking the broker…"}</p>`}
-      ${alerts?.length === 0 && html`<p class="fine"><span aria-hidden="true">✓ </span>Nothing that the broker knows of.</p>`}
-      ${alerts?.length > 0 && html`
-        <ul class="alerts">
-          ${alerts.map(({ name, severity, summary, remedy }) => html`
-            <li key=${name} class=${severity === "critical" ? "critical" : "warning"}>
-              <p><strong><span aria-hidden="true">${severity === "critical" ? "✖" : "⚠"} </span>${severity === "critical" ? "Critical" : "Warning"}: <${Name} text=${summary} length=${600} /></strong></p>
-              <p><${Name} text=${remedy} length=${1_000} /> <code>${name}</code></p>
-            </li>
-          `)}
-        </ul>
-      `}
-    </section>
-  `;
 }
 
 function Partitions({ status, now, query }) {

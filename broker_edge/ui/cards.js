@@ -1,0 +1,32 @@
+// Numbers of now in cards, and the last 15 minutes in charts.
+
+import { html } from "./vendor/htm-preact.js";
+import { Chart } from "./chart.js";
+
+export function Card({ name, value, unit, note }) {
+  return html`
+    <div class="card">
+      <dt>${name}</dt>
+      <dd><span class="figure">${value}</span>${unit && html` <span class="unit">${unit}</span>`}</dd>
+      ${note && html`<dd class="note">${note}</dd>`}
+    </div>
+  `;
+}
+
+/** `charts`: {title, format, isBinary, lines: [[label, name]]}, with the names of the series in the samples `now`. */
+export function Charts({ charts, now }) {
+  return html`
+    <section aria-labelledby="charts-title">
+      <h2 id="charts-title">Last 15 minutes</h2>
+      <div class="charts">
+        ${charts.map(({ title, lines, format, isBinary }) => html`
+          <${Chart} key=${title} title=${title} format=${format} isBinary=${isBinary} times=${now.times} lines=${linesOf(now, lines)} />
+        `)}
+      </div>
+    </section>
+  `;
+}
+
+function linesOf({ series, times }, lines) {
+  return lines.map(([label, name]) => ({ label, values: series[name] ?? times.map(() => null) }));
+}

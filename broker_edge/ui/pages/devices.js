@@ -1,0 +1,160 @@
+// Every device of the fleet by id, version or label, the versions that run, and one device with its actions.
+
+import { html, useCallback, useEffect, useRef } from "../vendor/htm-preact.js";
+import { ask } from "../api.js";
+import { State, words } from "../bars.js";
+import { Command } from "../command.js";
+import { count, counted } from "../format.js";
+import { useKey } from "../keys.js";
+import { More, Search } from "../list.js";
+import { Name } from "../name.js";
+import { usePages, usePoll } from "../poll.js";
+import { change, link } from "../router.js";
+import { Time, Trouble, Waiting } from "../state.js";
+import { Table } from "../table.js";
+
+const EVERY_MS = 10_000;
+const TABLES = ["devices", "device_state", "action_journal"];
+const ONE_TABLES = [...TABLES, "action_targets"];
+const LABELS_SHOWN = 4;
+
+export default function Devices({ query }) {
+  const contains = query.contains ?? "";
+  const version = query.version ?? "";
+  const devices = usePages("api/v1/devices", { contains, version }, "devices", EVERY_MS, TABLES);
+  const versions = devices.first?.versions ?? [];
+  const close = useCallback(() => change({ device: null }, { isStep: true }), []);
+  useKey("Escape", close);
+  const names = [...new Set([version, ...versions.map((one) => one.version)])].filter(Boolean).sort();
+  return html`
+    <${Search} label="Part of the device id or of a label" name="contains" value=${contains}>
+      <label><span>Version</span>
+        <select onChange=${(event) => change({ version: event.target.value, row: null })}>
+          <option value="" selected=${version === ""}>all</option>
+          ${names.map((name) => html`<option key=${name} value=${name} selected=${name === version}>${name.slice(0, 60)}</option>`)}
+        </select>
+      </label>
+    <//>
+    <${Trouble} ...${devices} />
+    ${query.device !== undefined && html`<${Detail} key=${query.device} id=${query.device} onClose=${close} />`}
+    <div class=${devices.isStale ? "stale" : null}>
+      ${devices.rows && html`
+        <${Table} caption="Devices in the order of their ids" columns=${COLUMNS} rows=${devices.rows} keyOf=${(row) => row.device_id}
+          current=${query.row} sort=${devices.isComplete ? query.sort : null} onSort=${devices.isComplete ? (sort) => change({ sort }) : null}
+          empty=${contains || version ? "No device is like this." : "There are no devices yet."} />
+        <${More} what="device" ...${devices} />
+      `}
+    </div>
+    ${!devices.rows && !devices.error && html`<${Waiting} what="the devices" />`}
+    ${versions.length > 0 && html`<${Versions} rows=${versions} />`}
+    <${Command} parts=${commandParts(query.device, contains)} />
+  `;
+}
+
+function commandParts(device, contains) {
+  if (device !== undefined) return ["headwater devices show", "--", { text: device }];
+  return ["headwater devices list", contains ? "| grep -F --" : null, contains ? { text: contains } : null];
+}
+
+const COLUMNS = [
+  { key: "id", title: "device", isHeader: true, value: (row) => row.device_id,
+    cell: (row) => html`
+      <button type="button" class="link" data-open onClick=${() => change({ device: row.device_id, row: row.device_id }, { isStep: true })}>
+        <${Name} text=${row.device_id} length=${80} />
+      </button>
+      ${row.retired_us !== null && html` <span class="note">retired</span>`}
+    ` },
+  { key: "version", title: "version", value: (row) => row.version, cell: (row) => html`<${Name} text=${row.version} length=${60} />` },
+  { key: "product", title: "product", value: (row) => row.product, cell: (row) => html`<${Name} text=${row.product} length=${60} />` },
+  { key: "seen", title: "last seen", value: (row) => row.last_seen_us, cell: (row) => html`<${Seen} us=${row.last_seen_us} />` },
+  { key: "status", title: "last action", value: (row) => row.last_action_id, cell: (row) => html`<${LastAction} row=${row} />` },
+  { key: "labels", title: "labels", cell: (row) => html`<${Labels} labels=${row.labels} />` },
+  { key: "groups", title: "groups", cell: (row) => html`<${Name} text=${(row.groups ?? []).join(", ") || null} length=${80} />` },
+  { key: "hardware", title: "hardware", value: (row) => row.hardware, cell: (row) => html`<${Name} text=${row.hardware} length=${60} />` },
+];
+
+function Seen({ us }) {
+  return us ? html`<${Time} ms=${us / 1_000} />` : html`<span class="unknown">never</span>`;
+}
+
+function LastAction({ row: { last_action_id: id, last_status: status } }) {
+  if (id === null) return "–";
+  return html`<a href=${link("rollouts", { id })}><${Name} text=${id} length=${60} /></a>${status && html` ${words(status)}`}`;
+}
+
+function Labels({ labels, isWhole }) {
+  const all = Object.entries(labels ?? {});
+  if (all.length === 0) return "–";
+  const shown = isWhole ? all : all.slice(0, LABELS_SHOWN);
+  const more = all.length - shown.length;
+  return html`<${Name} text=${shown.map(([name, value]) => `${name}=${value}`).join(", ")} length=${isWhole ? 4_000 : 120} />${more > 0 && html` <span class="note">and ${count(more)} more</span>`}`;
+}
+
+function Versions({ rows }) {
+  return html`
+    <section aria-labelledby="versions-title">
+      <h2 id="versions-title">Versions</h2>
+      <${Table} caption="Devices by product and version, the most frequent first" columns=${VERSION_COLUMNS} rows=${rows}
+        keyOf=${(row) => `version ${row.product ?? ""} ${row.version ?? ""}`} empty="No device has told its version." />
+    </section>
+  `;
+}
+
+const VERSION_COLUMNS = [
+  { key: "version", title: "version", isHeader: true,
+    cell: (row) => (row.version === null
+      ? html`<span class="unknown">not told</span>`
+      : html`<a data-open href=${link("devices", { version: row.version })}><${Name} text=${row.version} length=${60} /></a>`) },
+  { key: "product", title: "product", cell: (row) => html`<${Name} text=${row.product} length=${60} />` },
+  { key: "number", title: "devices", isNumber: true, cell: (row) => count(row.number) },
+];
+
+function Detail({ id, onClose }) {
+  const title = useRef(null);
+  const path = `api/v1/devices/${encodeURIComponent(id)}`;
+  const answer = usePoll(path, EVERY_MS, (signal) => ask(path, { signal }), ONE_TABLES);
+  const { value } = answer;
+  useEffect(() => {
+    title.current.focus();
+    return () => document.querySelector("main tr[aria-current=true]")?.focus();
+  }, []);
+  return html`
+    <section class=${`panel ${answer.isStale ? "stale" : ""}`} aria-labelledby="device-title">
+      <div class="panel-top">
+        <h2 id="device-title" tabindex="-1" ref=${title}>Device <${Name} text=${id} length=${400} /></h2>
+        <button type="button" onClick=${onClose} title="Esc">Close</button>
+      </div>
+      <${Trouble} ...${answer} />
+      ${value ? html`<${Facts} ...${value} />` : !answer.error && html`<${Waiting} what="the device" />`}
+    </section>
+  `;
+}
+
+function Facts({ device, targets }) {
+  const facts = [
+    ["Version", html`<${Name} text=${device.version} />`],
+    ["Product", html`<${Name} text=${device.product} />`],
+    ["Hardware", html`<${Name} text=${device.hardware} />`],
+    ["Last seen", html`<${Seen} us=${device.last_seen_us} />`],
+    ["Last action", html`<${LastAction} row=${device} />`],
+    ["Log", html`<code><${Name} text=${device.log_id} /></code>`],
+    ["Groups", html`<${Name} text=${(device.groups ?? []).join(", ") || null} length=${400} />`],
+    ["Labels", html`<${Labels} labels=${device.labels} isWhole />`],
+    ...(device.retired_us === null ? [] : [["Retired", html`<${Time} ms=${device.retired_us / 1_000} />`]]),
+  ];
+  return html`
+    <dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+    <h3>${targets.length === 0 ? "No actions" : `${counted(targets.length, "action")}, the newest first`}</h3>
+    ${targets.length > 0 && html`
+      <${Table} caption="Actions of the device" columns=${TARGET_COLUMNS} rows=${targets} keyOf=${(row) => `target ${row.action_id}`} empty="None." />
+    `}
+  `;
+}
+
+const TARGET_COLUMNS = [
+  { key: "action", title: "action", isHeader: true,
+    cell: (row) => html`<a data-open href=${link("rollouts", { id: row.action_id })}><${Name} text=${row.action_id} length=${80} /></a>` },
+  { key: "state", title: "state", cell: (row) => html`<${State} state=${row.state} />` },
+  { key: "message", title: "message", cell: (row) => html`<${Name} text=${row.message} length=${200} />` },
+  { key: "updated", title: "changed", cell: (row) => html`<${Time} ms=${row.updated_us && row.updated_us / 1_000} />` },
+];

@@ -1,0 +1,84 @@
+// The devices of one action, by page, found by state, wave and part of the id.
+
+import { html, useState } from "./vendor/htm-preact.js";
+import { partOf, State, STATES, words } from "./bars.js";
+import { count } from "./format.js";
+import { More, Search } from "./list.js";
+import { Name } from "./name.js";
+import { usePages } from "./poll.js";
+import { Question } from "./requests.js";
+import { change, link } from "./router.js";
+import { consoleInfo } from "./session.js";
+import { Time, Trouble, Waiting } from "./state.js";
+import { useStore } from "./store.js";
+import { Table } from "./table.js";
+
+const EVERY_MS = 10_000;
+const TABLES = ["action_targets", "action_journal"];
+const WAVES_LISTED = 200;
+
+export function Targets({ rollout, query, onAsked }) {
+  const { operator } = useStore(consoleInfo);
+  const [device, setDevice] = useState(null);
+  const { action_id: id, waves, can } = rollout;
+  const [contains, state, wave] = [query.contains ?? "", query.state ?? "", query.wave ?? ""];
+  const path = `api/v1/rollouts/${encodeURIComponent(id)}/targets`;
+  const targets = usePages(path, { contains, state, wave }, "targets", EVERY_MS, TABLES);
+  const numbers = Array.from({ length: Math.min(waves ?? 0, WAVES_LISTED) }, (_, number) => String(number));
+  return html`
+    <section aria-labelledby="targets-title" class=${targets.isStale ? "stale" : null}>
+      <h2 id="targets-title" tabindex="-1">Devices</h2>
+      <${Search} label="Part of the device id" name="contains" value=${contains}>
+        <label><span>State</span>
+          <select onChange=${(event) => change({ state: event.target.value, row: null })}>
+            <option value="" selected=${state === ""}>all</option>
+            ${STATES.map((name) => html`<option key=${name} value=${name} selected=${name === state}>${words(name)}</option>`)}
+          </select>
+        </label>
+        <label><span>Wave</span>
+          <select onChange=${(event) => change({ wave: event.target.value, row: null })}>
+            <option value="" selected=${wave === ""}>all</option>
+            ${numbers.map((number) => html`<option key=${number} value=${number} selected=${number === wave}>${count(Number(number) + 1)}</option>`)}
+          </select>
+        </label>
+      <//>
+      <${Trouble} ...${targets} />
+      ${targets.rows && html`
+        <${Table} caption="Devices of the action, by id" columns=${columnsOf(operator && can.includes("cancel") ? setDevice : null)} rows=${targets.rows}
+          keyOf=${(row) => row.device_id} current=${query.row} empty=${contains || state || wave ? "No device is like this." : "It has no devices yet."} />
+        <${More} what="device" ...${targets} />
+      `}
+      ${!targets.rows && !targets.error && html`<${Waiting} what="the devices" />`}
+      ${device !== null && html`<${Question} kind="cancel" rollout=${rollout} device=${device} onAsked=${onAsked} onClose=${() => setDevice(null)} />`}
+    </section>
+  `;
+}
+
+/** Leads a reader who has followed a link with a filter to the devices. */
+export function showTargets() {
+  document.getElementById("targets-title").focus();
+}
+
+/** `onCancel`: null for those who may not cancel, and once it is of no use. */
+function columnsOf(onCancel) {
+  const cancel = { key: "act", title: "request", cell: (row) => html`<${Cancel} row=${row} onCancel=${onCancel} />` };
+  return onCancel ? COLUMNS.toSpliced(2, 0, cancel) : COLUMNS;
+}
+
+function Cancel({ row: { device_id: id, state }, onCancel }) {
+  const isOpen = ["working", "pending"].includes(partOf(state)?.key) && state !== "CANCELLING";
+  if (!isOpen) return "–";
+  return html`<button type="button" class="quiet" onClick=${() => onCancel(id)}>Cancel…<span class="hidden"> for <${Name} text=${id} length=${80} /></span></button>`;
+}
+
+const COLUMNS = [
+  { key: "device", title: "device", isHeader: true,
+    cell: (row) => html`<a data-open href=${link("devices", { device: row.device_id })}><${Name} text=${row.device_id} length=${80} /></a>` },
+  { key: "state", title: "state", cell: (row) => html`<${State} state=${row.state} />` },
+  { key: "wave", title: "wave", isNumber: true, cell: (row) => (row.wave === null ? "–" : count(row.wave + 1)) },
+  { key: "attempt", title: "attempt", isNumber: true, cell: (row) => count(row.attempt) },
+  { key: "progress", title: "progress", isNumber: true, cell: (row) => (row.progress === null ? "–" : `${count(row.progress)} %`) },
+  { key: "message", title: "message", cell: (row) => html`<${Name} text=${row.message} length=${200} />` },
+  { key: "updated", title: "changed", cell: (row) => html`<${Time} ms=${row.updated_us && row.updated_us / 1_000} />` },
+  { key: "place", title: "command in the log", cell: (row) => (row.offset === null ? "–" : html`${count(row.partition)}:${count(row.offset)} of <code><${Name} text=${row.log_id} length=${40} /></code>`) },
+];
