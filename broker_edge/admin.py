@@ -110,6 +110,21 @@ class Admin:
         query = {"session": "true"} if session else {}
         return self.ask("DELETE", f"/api/v1/clients/{quote(client_id, safe='')}", query)
 
+    def segments(self, *, partition: str | None = None, limit: int | None = None) -> Mapping[str, Any]:
+        """`partitions` with what retention removes next, and at most `limit` of their `segments` in the order of their
+        offsets, fetched page by page."""
+        query = {} if partition is None else {"partition": partition}
+        found: dict[str, Any] = {}
+        while True:
+            left = _PAGE if limit is None else limit - len(found.get("segments", ()))
+            page = self.ask("GET", "/api/v1/segments", {**query, "limit": str(min(left, _PAGE))})
+            if not found:
+                found = {"partitions": page["partitions"], "segments": []}
+            found["segments"] += page["segments"]
+            if page["next"] is None or not page["segments"] or len(found["segments"]) == limit:
+                return found
+            query["after"] = page["next"]
+
     def ready(self) -> tuple[bool, str]:
         """Whether the broker accepts clients and records (`GET /readyz`), and its own words."""
         status, body = self._answer("GET", "/readyz", None)

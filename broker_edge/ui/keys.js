@@ -12,6 +12,7 @@ export const KEYS = [
   ["g l", "Tail"],
   ["g c", "Clients"],
   ["g g", "Groups"],
+  ["g s", "Log"],
   ["g d", "Damage"],
   ["g a", "Access"],
   ["g r", "Trace"],

@@ -15,6 +15,7 @@ pub mod http;
 pub mod live;
 pub mod operate;
 pub mod records;
+pub mod segments;
 pub mod session;
 pub mod stream;
 pub mod topics;
@@ -75,6 +76,7 @@ pub fn routes(shared: &Arc<Shared>, browser: Browser) -> Router {
         .merge(live::routes())
         .merge(operate::routes())
         .merge(records::routes())
+        .merge(segments::routes())
         .merge(topics::routes())
         .merge(trace::routes())
         .merge(artifacts::routes())

@@ -5,6 +5,7 @@ mod browser;
 mod clients;
 mod console;
 mod figures;
+mod segments;
 mod session;
 mod slow_requests;
 mod streams;
