@@ -125,6 +125,18 @@ class Admin:
                 return found
             query["after"] = page["next"]
 
+    def trace(self, at: str) -> Mapping[str, Any]:
+        """Where the record of `NAME:OFFSET` is, and whose place has passed it."""
+        return self.ask("GET", "/api/v1/trace", {"at": at})
+
+    def access(
+        self, access: str, topic: str, *, user: str | None = None, client_id: str | None = None
+    ) -> Mapping[str, Any]:
+        """Whether the files of the broker allow `access` (publish, subscribe, receive or replay), and why. Without
+        `user`: of a client without credentials."""
+        given = {"user": user, "client_id": client_id, "access": access, "topic": topic}
+        return self.ask("GET", "/api/v1/access", {name: text for name, text in given.items() if text})
+
     def ready(self) -> tuple[bool, str]:
         """Whether the broker accepts clients and records (`GET /readyz`), and its own words."""
         status, body = self._answer("GET", "/readyz", None)
