@@ -110,6 +110,19 @@ class Admin:
         query = {"session": "true"} if session else {}
         return self.ask("DELETE", f"/api/v1/clients/{quote(client_id, safe='')}", query)
 
+    def events(self, *, client_id: str | None = None, limit: int | None = None) -> Iterator[Mapping[str, Any]]:
+        """What happened to clients of late, or to one of them, the newest first, fetched page by page."""
+        query = {} if client_id is None else {"client_id": client_id}
+        left = limit
+        while left is None or left > 0:
+            page = self.ask("GET", "/api/v1/events", {**query, "limit": str(min(left or _PAGE, _PAGE))})
+            yield from page["events"]
+            if left is not None:
+                left -= len(page["events"])
+            if page["next"] is None or not page["events"]:
+                return
+            query["after"] = str(page["next"])
+
     def segments(self, *, partition: str | None = None, limit: int | None = None) -> Mapping[str, Any]:
         """`partitions` with what retention removes next, and at most `limit` of their `segments` in the order of their
         offsets, fetched page by page."""

@@ -1,4 +1,4 @@
-"""`headwater access`, `headwater trace` and `headwater log segments` against a real broker."""
+"""`headwater access`, `trace`, `log segments` and `clients history` against a real broker."""
 
 from __future__ import annotations
 
@@ -107,3 +107,19 @@ def test_segments_are_listed_and_a_limit_ends_the_list(broker: BrokerProcess) ->
     nothing = headwater("log", "segments", "-p", "nothing-9", "--admin", admin)
     assert nothing.code == 4
     assert "nothing-9" in nothing.err
+
+
+def test_the_history_of_a_client_is_printed_the_newest_first(broker: BrokerProcess) -> None:
+    admin = admin_of(broker)
+    with PahoClient(broker.mqtt[1], version="5", client_id="press-1"):
+        kicked = headwater("clients", "kick", "press-1", "--admin", admin)
+        assert kicked.code == 0, kicked.err
+        document = headwater("clients", "history", "press-1", "--admin", admin, "--json").documents[0]
+    whats = [one["what"] for one in document["events"]]
+    assert whats.index("kicked") < whats.index("disconnected") < whats.index("connected")
+    shown = headwater("clients", "history", "-n", "2", "--admin", admin)
+    assert shown.lines[0].split("\t")[:4] == ["last", "client", "what", "reason"]
+    assert len(shown.lines) == 3
+    nothing = headwater("clients", "history", "nobody", "--admin", admin)
+    assert (nothing.code, nothing.out) == (0, "")
+    assert "no events of nobody" in nothing.err

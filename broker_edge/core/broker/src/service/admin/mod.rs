@@ -8,6 +8,7 @@ pub mod byte_range;
 pub mod clients;
 pub mod cluster;
 pub mod console;
+pub mod events;
 pub mod failure;
 pub mod groups;
 pub mod guard;
@@ -72,6 +73,7 @@ pub fn routes(shared: &Arc<Shared>, browser: Browser) -> Router {
         .merge(clients::routes())
         .merge(cluster::routes())
         .merge(console::routes())
+        .merge(events::routes())
         .merge(groups::routes())
         .merge(live::routes())
         .merge(operate::routes())

@@ -4,6 +4,7 @@ mod admin;
 mod browser;
 mod clients;
 mod console;
+mod events;
 mod figures;
 mod segments;
 mod session;
