@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.console_http import Answered, ask, stream
 from support.console_users import Signed, start_signed
-from support.fleet_console import FleetConsole
+from support.fleet_console import FleetConsole, fleet_settings
 from support.following import until
 from support.ports import free_port
 from support.programs import StartBroker, headwater
@@ -35,7 +35,7 @@ def admin_of(broker: BrokerProcess) -> str:
 
 
 def settings(root: Path, *brokers: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    return {"brokers": [dict(one) for one in brokers], "tables": {"root": str(root)}, **more}
+    return fleet_settings(root, brokers, **more)
 
 
 def kept_port() -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,6 +16,10 @@ import yaml
 from support.programs import COMMAND, python_path, take_interrupts
 
 WAIT_S = 60.0
+
+
+def fleet_settings(root: Path, brokers: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+    return {"brokers": [dict(one) for one in brokers], "tables": {"root": str(root)}, **more}
 
 
 class FleetConsole:
