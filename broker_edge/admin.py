@@ -181,7 +181,7 @@ class Admin:
         that comes byte by byte."""
         return self._read(*self._answer(method, path, query))
 
-    def events(self, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def follow(self, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Names and values of the events of a stream, until it ends. An answer that stops for `timeout_s` raises
         DeadlineError; the broker sends something each 15 s."""
         connection = self._connection()
@@ -191,7 +191,7 @@ class Admin:
             if answer.status != 200 or not answer.headers.get("Content-Type", "").startswith(_STREAM):
                 self._read(answer.status, answer.read(_EVENT_BYTES_MAX))
                 raise BrokerError(f"{self.address}{path} is no stream of events: is it a broker of this version?")
-            yield from self._events(answer)
+            yield from self._streamed(answer)
         except TimeoutError as error:
             raise DeadlineError(f"{self.address} sends nothing any more") from error
         except (OSError, http.client.HTTPException) as error:
@@ -199,7 +199,7 @@ class Admin:
         finally:
             connection.close()
 
-    def _events(self, answer: http.client.HTTPResponse) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _streamed(self, answer: http.client.HTTPResponse) -> Iterator[tuple[str, Mapping[str, Any]]]:
         name, data = "message", b""
         while line := answer.readline(_EVENT_BYTES_MAX + 1):
             if len(line) + len(data) > _EVENT_BYTES_MAX:
