@@ -195,7 +195,7 @@ class Fleet:
             with self._lock:
                 self._samples.append((now_us() // 1_000, sums))
             next_s = max(next_s + 1.0, time.monotonic())
-            time.sleep(next_s - time.monotonic())
+            time.sleep(max(0.0, next_s - time.monotonic()))
 
 
 def summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

@@ -116,17 +116,17 @@ class Rollouts:
 
     def _detail(self, action_id: str) -> dict[str, Any]:
         row = self.row(action_id)
-        history, of_this = self._tables.history, self._of(action_id)
+        history, of_this, part = self._tables.history, self._of(action_id), self._tables.part
         made = history.query(ACTIONS.name, f"SELECT * FROM actions WHERE {of_this} ORDER BY created_at LIMIT 1")
-        asked = history.requests(of_this)[-_AUDIT_MAX:]
-        waves, failures = self._groups(of_this)
+        asked = part(f"asked {action_id}", (ACTION_REQUESTS.name,), lambda: history.requests(of_this)[-_AUDIT_MAX:])
+        waves, failures = part(f"groups {action_id}", _TARGETS, lambda: self._groups(of_this))
         return {
             "rollout": _rollout(row),
             "order": {name: value for one in made for name, value in _in_us(one).items() if value is not None},
             "waves": waves,
             "failures": failures,
-            "times": self._times(of_this),
-            "audit": self._audit(of_this, made, asked, row),
+            "times": part(f"times {action_id}", _TARGETS, lambda: self._times(of_this)),
+            "audit": self._audit(action_id, made, asked, row),
             "asked": self._unanswered(action_id, asked),
         }
 
@@ -167,14 +167,18 @@ class Rollouts:
         return [{"step": step, **{name: row[f"{step}_{name}"] for name in names}} for row in rows for step in _STEPS]
 
     def _audit(
-        self, of_this: str, made: list[dict[str, Any]], asked: list[dict[str, Any]], row: Mapping[str, Any]
+        self, action_id: str, made: list[dict[str, Any]], asked: list[dict[str, Any]], row: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
+        history, of_this = self._tables.history, self._of(action_id)
         newest = f"SELECT * FROM events ORDER BY at DESC LIMIT {_AUDIT_MAX}"
-        said = list(self._tables.history.each_event(f"{of_this} AND source = 'engine'", newest))
+        said = self._tables.part(
+            f"said {action_id}",
+            (ACTION_EVENTS.name,),
+            lambda: list(history.each_event(f"{of_this} AND source = 'engine'", newest)),
+        )
         late, state = [], None if row["phase"] == NEW else row
         if row["phase"] == "ENDED":
-            select = f"SELECT updated_at FROM targets LIMIT {_LATE_MAX}"
-            late = self._tables.history.targets(f"{of_this} AND late", select)
+            late = history.targets(f"{of_this} AND late", f"SELECT updated_at FROM targets LIMIT {_LATE_MAX}")
         entries = audited(made, asked, said, state, [one["updated_at"] for one in late])
         return [
             {

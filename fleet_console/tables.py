@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -43,6 +43,8 @@ from sinks.torn_commits import repair_tables
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 LOOK_LOCAL_S = 0.25
 LOOK_REMOTE_S = 5.0
 _WHOLE_LOOK_S = 30.0
@@ -50,6 +52,7 @@ _WHOLE_LOOK_S = 30.0
 _AT_ONCE = 2
 """Queries at the same time. Each uses all cores, and some memory."""
 _KEPT_BYTES = 16 << 20
+_PARTS_MAX = 64
 
 _OF_ACTIONS = (
     *(ACTIONS, ACTION_REQUESTS, ACTION_STATE, ACTION_TARGETS, ACTION_JOURNAL, ACTION_EVENTS),
@@ -117,6 +120,7 @@ class Tables:
         self.history = History(settings.root, access, self._kept_tables)
         self.silver = History(settings.silver_root or settings.root, settings.access())
         self._answers = OrderedDict[str, tuple[object, bytes]]()
+        self._parts = OrderedDict[str, tuple[object, Any]]()
         self._bytes = 0
         self._lock = threading.Lock()
         self._turn = threading.BoundedSemaphore(_AT_ONCE)
@@ -152,6 +156,22 @@ class Tables:
             while self._bytes > _KEPT_BYTES and self._answers:
                 self._drop(next(iter(self._answers)))
         return body
+
+    def part(self, question: str, names: Sequence[str], make: Callable[[], T]) -> T:
+        """What `make` returns, within an answer: kept as an answer is, so that a part is not made again because of a
+        table that it does not read."""
+        versions = self.versions.of(*names)
+        with self._lock:
+            kept = self._parts.get(question)
+        if kept is not None and kept[0] == versions:
+            return cast(T, kept[1])
+        found = make()
+        with self._lock:
+            self._parts[question] = (versions, found)
+            self._parts.move_to_end(question)
+            while len(self._parts) > _PARTS_MAX:
+                self._parts.popitem(last=False)
+        return found
 
     def _made(self, make: Callable[[], Any]) -> Any:
         """Raises TableStoreError if the tables cannot be read, also from the beginning."""

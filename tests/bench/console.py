@@ -37,13 +37,26 @@ class Reader:
         self.ages_s: dict[tuple[str, int], float] = {}
         self.answers_s: list[float] = []
         self._done = dict.fromkeys(_TABLES, 0)
+        self._changed, self._newest = threading.Condition(), None
 
     def follow(self) -> None:
+        threading.Thread(target=self._ask, daemon=True).start()
         with urllib.request.urlopen(f"{self._address}/api/v1/live") as stream:
             for line in stream:
                 found = re.match(rb'data: ({"tables".*)', line)
                 if found:
-                    self._look(json.loads(found[1])["tables"])
+                    with self._changed:
+                        self._newest = json.loads(found[1])["tables"]
+                        self._changed.notify()
+
+    def _ask(self) -> None:
+        """As the page: always for what is newest, and never twice at once."""
+        seen = None
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda before=seen: self._newest != before)
+                seen = self._newest
+            self._look(seen)
 
     def _look(self, versions: dict[str, int]) -> None:
         began = time.time()
