@@ -47,17 +47,20 @@ class FleetConsole:
             cwd=self._folder,
             env=os.environ | {"PYTHONPATH": python_path()},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
         )
         said: queue.Queue[tuple[str, int] | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, args=(said,))
         self._reader.start()
-        address = said.get(timeout=WAIT_S)
+        try:
+            address = said.get(timeout=WAIT_S)
+        except queue.Empty:
+            address = None
         if address is None:
             self.__exit__(None, None, None)
-            raise AssertionError((self._folder / "console.err").read_text())
+            raise AssertionError((self._folder / "console.txt").read_text())
         self.admin = address
         return self
 
@@ -70,9 +73,9 @@ class FleetConsole:
 
     def _read(self, said: queue.Queue[tuple[str, int] | None]) -> None:
         """Keeps what the console says, and tells its address once, or None if it ends before."""
-        assert self._process.stderr is not None
-        with self._process.stderr, (self._folder / "console.err").open("w") as kept:
-            for line in self._process.stderr:
+        assert self._process.stdout is not None
+        with self._process.stdout, (self._folder / "console.txt").open("w") as kept:
+            for line in self._process.stdout:
                 kept.write(line)
                 kept.flush()
                 if found := _READY.match(line):
