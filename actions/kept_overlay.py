@@ -10,6 +10,7 @@ table. So a merge in between does no harm.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ from actions.journal import journal_mark
 from sinks.rows import arrow_of, rows_of
 from sinks.table_query import queried, streamed
 from sinks.tables import ACTION_JOURNAL, ACTION_STATE, ACTION_TARGETS, DEVICE_STATE, FieldTable, uri_of
+
+log = logging.getLogger(__name__)
 
 _BEHIND = {table.name: table for table in (ACTION_TARGETS, ACTION_STATE, DEVICE_STATE)}
 _FILES_MAX = 16
@@ -67,7 +70,7 @@ class _Overlay:
 
     def clear(self) -> None:
         # A question that is being answered holds the folder.
-        self.folder, self._files = None, 0
+        self.folder, self._files, self.last = None, 0, 0
 
     def _newest(self) -> pa.Table:
         assert self.folder is not None
@@ -104,23 +107,24 @@ class KeptTables:
             tables = {f"{name}_merged": table, f"{name}_journal": DeltaTable(overlay.folder.name)}
             return KeptTable(tables, f"{name} AS ({_together(_BEHIND[name], table, mark)})", overlay.folder)
 
+    def forget(self) -> None:
+        """Reads everything anew: a file was missing, so somebody may have made the tables anew."""
+        with self._lock:
+            self._opened, self._read = {}, 0
+            for overlay in self._overlays.values():
+                overlay.clear()
+
     def _newest(self, name: str) -> DeltaTable:
         table = self._opened.get(name)
-        if table is None:
-            opened = self._options()
-            table = DeltaTable(uri_of(self._root, name), storage_options=dict(opened) if opened else None)
-            self._opened[name] = table
-            return table
-        before = table.version()
-        try:
-            table.update_incremental()
-        except Exception:
-            # The table may have been made anew, or its old versions have been removed.
-            del self._opened[name]
-            return self._newest(name)
-        if table.version() < before:
-            del self._opened[name]
-            return self._newest(name)
+        if table is not None:
+            try:
+                table.update_incremental()
+                return table
+            except Exception:  # Its old versions may have been removed; there is no specific class for that.
+                log.info("the table %s is opened anew", name)
+        opened = self._options()
+        table = DeltaTable(uri_of(self._root, name), storage_options=dict(opened) if opened else None)
+        self._opened[name] = table
         return table
 
     def _take(self) -> None:

@@ -122,6 +122,46 @@ class Admin:
         query = {"session": "true"} if session else {}
         return self.ask("DELETE", f"/api/v1/clients/{quote(client_id, safe='')}", query)
 
+    def events(self, *, client_id: str | None = None, limit: int | None = None) -> Iterator[Mapping[str, Any]]:
+        """What happened to clients of late, or to one of them, the newest first, fetched page by page."""
+        query = {} if client_id is None else {"client_id": client_id}
+        left = limit
+        while left is None or left > 0:
+            page = self.ask("GET", "/api/v1/events", {**query, "limit": str(min(left or _PAGE, _PAGE))})
+            yield from page["events"]
+            if left is not None:
+                left -= len(page["events"])
+            if page["next"] is None or not page["events"]:
+                return
+            query["after"] = str(page["next"])
+
+    def segments(self, *, partition: str | None = None, limit: int | None = None) -> Mapping[str, Any]:
+        """`partitions` with what retention removes next, and at most `limit` of their `segments` in the order of their
+        offsets, fetched page by page."""
+        query = {} if partition is None else {"partition": partition}
+        found: dict[str, Any] = {}
+        while True:
+            left = _PAGE if limit is None else limit - len(found.get("segments", ()))
+            page = self.ask("GET", "/api/v1/segments", {**query, "limit": str(min(left, _PAGE))})
+            if not found:
+                found = {"partitions": page["partitions"], "segments": []}
+            found["segments"] += page["segments"]
+            if page["next"] is None or not page["segments"] or len(found["segments"]) == limit:
+                return found
+            query["after"] = page["next"]
+
+    def trace(self, at: str) -> Mapping[str, Any]:
+        """Where the record of `NAME:OFFSET` is, and whose place has passed it."""
+        return self.ask("GET", "/api/v1/trace", {"at": at})
+
+    def access(
+        self, access: str, topic: str, *, user: str | None = None, client_id: str | None = None
+    ) -> Mapping[str, Any]:
+        """Whether the files of the broker allow `access` (publish, subscribe, receive or replay), and why. Without
+        `user`: of a client without credentials."""
+        given = {"user": user, "client_id": client_id, "access": access, "topic": topic}
+        return self.ask("GET", "/api/v1/access", {name: text for name, text in given.items() if text})
+
     def ready(self) -> tuple[bool, str]:
         """Whether the broker accepts clients and records (`GET /readyz`), and its own words."""
         status, body = self._answer("GET", "/readyz", None)
@@ -141,7 +181,7 @@ class Admin:
         that comes byte by byte."""
         return self._read(*self._answer(method, path, query))
 
-    def events(self, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def follow(self, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Names and values of the events of a stream, until it ends. An answer that stops for `timeout_s` raises
         DeadlineError; the broker sends something each 15 s."""
         connection = self._connection()
@@ -151,7 +191,7 @@ class Admin:
             if answer.status != 200 or not answer.headers.get("Content-Type", "").startswith(_STREAM):
                 self._read(answer.status, answer.read(_EVENT_BYTES_MAX))
                 raise BrokerError(f"{self.address}{path} is no stream of events: is it a broker of this version?")
-            yield from self._events(answer)
+            yield from self._streamed(answer)
         except TimeoutError as error:
             raise DeadlineError(f"{self.address} sends nothing any more") from error
         except (OSError, http.client.HTTPException) as error:
@@ -159,7 +199,7 @@ class Admin:
         finally:
             connection.close()
 
-    def _events(self, answer: http.client.HTTPResponse) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _streamed(self, answer: http.client.HTTPResponse) -> Iterator[tuple[str, Mapping[str, Any]]]:
         name, data = "message", b""
         while line := answer.readline(_EVENT_BYTES_MAX + 1):
             if len(line) + len(data) > _EVENT_BYTES_MAX:

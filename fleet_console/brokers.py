@@ -94,7 +94,7 @@ class Watcher:
         while True:
             heard = False
             try:
-                for name, value in self.member.admin.events("/api/v1/live"):
+                for name, value in self.member.admin.follow("/api/v1/live"):
                     if name == "stats":
                         self._hear(value)
                         heard = True

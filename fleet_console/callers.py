@@ -202,7 +202,9 @@ class Callers:
         except RefusedError:
             return None
         except HeadwaterError as error:
-            return _silent(error)
+            # As with a session: a broker that does not answer changes nothing.
+            before = self._open[1]
+            return before if isinstance(before, Caller) else _silent(error)
         if told.get("has_users"):
             return None
         if not self._is_local:

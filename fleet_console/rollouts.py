@@ -133,7 +133,9 @@ class Rollouts:
     def _groups(self, of_this: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The targets by wave and state, and those without success by state and reason: in one pass over all."""
         states = ", ".join(map(literal, _WITHOUT_SUCCESS))
-        read = f"SELECT device_id, coalesce(wave, 0) AS wave, state, left(message, {_MESSAGE_MAX}) AS reason FROM targets"
+        read = (
+            f"SELECT device_id, coalesce(wave, 0) AS wave, state, left(message, {_MESSAGE_MAX}) AS reason FROM targets"
+        )
         select = (
             "SELECT wave, state, reason, grouping(wave) AS is_reason, count(*) AS number, min(device_id) AS example "
             f"FROM ({read}) AS found GROUP BY GROUPING SETS ((wave, state), (state, reason)) "
@@ -141,7 +143,7 @@ class Rollouts:
             f"ORDER BY is_reason, number DESC, state, reason LIMIT {_CELLS_MAX + _GROUPS_MAX}"
         )
         waves: dict[int, dict[str, int]] = {}
-        failures = []
+        failures = list[dict[str, Any]]()
         for row in self._tables.history.targets(of_this, select):
             if not row["is_reason"]:
                 waves.setdefault(row["wave"], {})[row["state"]] = row["number"]

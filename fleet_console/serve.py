@@ -9,6 +9,7 @@ import ssl
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 
@@ -22,7 +23,6 @@ from fleet_console.web import Web
 _CONNECTIONS_MAX = 256
 _KEEP_ALIVE_S = 75
 _END_WITHIN_S = 2
-"""Live streams do not end by themselves."""
 
 
 def serve(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
@@ -30,10 +30,10 @@ def serve(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     fleet, tables = Fleet(settings.fleet()), Tables(settings.tables)
-    app = Web(settings, fleet, tables).app()
+    web = Web(settings, fleet, tables)
     with _files_of(settings.tls) as files, _listening(settings) as listener:
         config = uvicorn.Config(
-            app,
+            web.app(),
             http="h11",
             ws="none",
             lifespan="off",
@@ -56,7 +56,17 @@ def serve(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
         ready(f"{'https' if files else 'http'}://{shown}:{port}")
         # The server ends with the signal that it has got; the command line has a word for that.
         with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listener])
+            _Server(config, web).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, web: Web) -> None:
+        super().__init__(config)
+        self._web = web
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._web.end()
+        super().handle_exit(sig, frame)
 
 
 @contextlib.contextmanager

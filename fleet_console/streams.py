@@ -27,10 +27,11 @@ HEADERS = [
 
 
 class Streams:
-    """Counts the streams that are open."""
+    """Counts the streams that are open, and ends them with the server."""
 
     def __init__(self) -> None:
         self.open = 0
+        self.is_ending = False
 
 
 class Live:
@@ -65,7 +66,7 @@ class Live:
         await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
         known: dict[str, int | None] | None = None
         turn = 0
-        while True:
+        while not self._streams.is_ending:
             if turn % _STATS_EVERY == 0:
                 await _put(send, _event("stats", await run_in_threadpool(self._stats)))
             versions = await run_in_threadpool(self._looked)

@@ -6,6 +6,7 @@ A look at a local table is one question to the file system; in an object store i
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -21,7 +22,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from actions.fleet_desk import FleetDesk
 from actions.history import History
 from actions.kept_overlay import KeptTables
-from broker_edge.errors import TableStoreError
+from broker_edge.errors import HeadwaterError, TableStoreError
 from fleet_console.settings import TablesSection
 from sinks.sql_text import literal
 from sinks.store import is_remote
@@ -39,6 +40,8 @@ from sinks.tables import (
     uri_of,
 )
 from sinks.torn_commits import repair_tables
+
+log = logging.getLogger(__name__)
 
 LOOK_LOCAL_S = 0.25
 LOOK_REMOTE_S = 5.0
@@ -110,7 +113,8 @@ class Tables:
         self.versions = Versions(settings)
         access = settings.access()
         repair_tables(settings.root)
-        self.history = History(settings.root, access, KeptTables(settings.root, access.deltalake))
+        self._kept_tables = KeptTables(settings.root, access.deltalake)
+        self.history = History(settings.root, access, self._kept_tables)
         self.silver = History(settings.silver_root or settings.root, settings.access())
         self._answers = OrderedDict[str, tuple[object, bytes]]()
         self._bytes = 0
@@ -139,7 +143,7 @@ class Tables:
             kept = self._kept(question, versions)
             if kept is not None:
                 return kept
-            found = json.dumps(make(), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            found = json.dumps(self._made(make), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         body = found.encode(errors="replace")
         with self._lock:
             self._drop(question)
@@ -148,6 +152,22 @@ class Tables:
             while self._bytes > _KEPT_BYTES and self._answers:
                 self._drop(next(iter(self._answers)))
         return body
+
+    def _made(self, make: Callable[[], Any]) -> Any:
+        """Raises TableStoreError if the tables cannot be read, also from the beginning."""
+        try:
+            return make()
+        except (HeadwaterError, MemoryError):
+            raise
+        except Exception as first:  # A missing file has no class of its own.
+            log.info("the tables under %s are read from the beginning: %s", self.settings.root, first)
+            self._kept_tables.forget()
+        try:
+            return make()
+        except (HeadwaterError, MemoryError):
+            raise
+        except Exception as error:
+            raise TableStoreError(f"the tables under {self.settings.root} cannot be read: {error}") from error
 
     def _kept(self, question: str, versions: object) -> bytes | None:
         with self._lock:

@@ -93,6 +93,10 @@ class Web:
         self._rollouts, self._devices, self._quality = Rollouts(tables), Devices(tables), Quality(tables)
         self._hosts = settings.hosts
 
+    def end(self) -> None:
+        """Ends the live streams, which do not end by themselves."""
+        self._streams.is_ending = True
+
     def app(self) -> ASGIApp:
         """Everything, with the checks around it."""
         looked = {

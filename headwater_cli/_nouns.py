@@ -29,6 +29,8 @@ NOUNS: Mapping[str, str] = {
     "console": "Serve a page for a fleet: brokers, rollouts, devices, quality.",
     "top": "Show rates, latencies, lag and disk of brokers.",
     "clients": "List, show and disconnect clients.",
+    "access": "Ask whether a client may do something, and which line decides.",
+    "trace": "Show where one record is, and who has passed it.",
     "log": "Inspect, repair and copy the log of a broker.",
     "actions": "Send commands and firmware to devices, and follow them.",
     "rollout": "Plan and apply rollouts that are written in files.",

@@ -1,4 +1,4 @@
-"""`headwater clients list|show|kick`: the clients of a broker, their traffic, and how to disconnect one."""
+"""`headwater clients list|show|history|kick`: the clients of a broker, their traffic, and how to disconnect one."""
 
 from __future__ import annotations
 
@@ -114,6 +114,34 @@ def show(
     names = ("partition", "next", "high watermark", "live")
     cursors = [(one["name"], one["next"], one["high_watermark"], one["live"]) for one in found["cursors"]]
     put_rows(names, cursors, empty="it has no position in any partition")
+
+
+@app.command()
+def history(
+    client_id: Annotated[
+        str | None, typer.Argument(metavar="[CLIENT_ID]", help="Only this client.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of events.")] = 100,
+    admin: AdminOption = DEFAULT_ADMIN,
+    json: JsonOption = False,
+    timeout: TimeoutOption = 30.0,
+) -> None:
+    """List what happened to clients of late, the newest first: connects, ends, refusals, kicks. The broker keeps about
+    7,000 events in memory; equal ones that follow each other are one row."""
+    found = list(Admin(admin, timeout_s=timeout).events(client_id=client_id, limit=limit))
+    if json:
+        put_json({"events": found})
+        return
+    names = ("last", "client", "what", "reason", "times", "first", "user", "address", "version")
+    whose = f" of {client_id}" if client_id is not None else ""
+    put_rows(names, [_event(one) for one in found], empty=f"{admin} knows no events{whose}")
+
+
+def _event(one: Mapping[str, Any]) -> tuple[object, ...]:
+    what = one["what"] if one["act"] is None else f"{one['what']} {one['act']}"
+    client = f"{one['client_id']}…" if one["is_cut"] else one["client_id"]
+    last, first = moment(one["last_us"]), moment(one["first_us"])
+    return (last, client, what, one["reason"], one["count"], first, one["user"], one["address"], one["version"])
 
 
 @app.command()

@@ -1,22 +1,29 @@
 """`headwater log`: inspect, repair and copy the log of a broker. The native tools do the work and print the results.
 
-All commands except `backup --server` work on a folder that no broker has open. Exit codes: 0 done, 1 failed or damage
-found, 2 usage, 4 refused, 130 interrupted. Each command can be repeated.
+All commands except `segments` and `backup --server` work on a folder that no broker has open. Exit codes: 0 done, 1
+failed or damage found, 2 usage, 4 refused, 130 interrupted. Each command can be repeated.
 """
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from broker_edge.admin import DEFAULT_ADMIN, Admin
+from broker_edge.escape import moment
 from broker_edge.native import native
-from headwater_cli._options import JsonOption, connect, finite
-from headwater_cli._output import put_json, say
+from headwater_cli._options import JsonOption, TimeoutOption, connect, finite
+from headwater_cli._output import put_json, put_rows, say
+from headwater_cli.clients import AdminOption
 
 app = typer.Typer(help="The log of a broker: inspect, repair, copy.", no_args_is_help=True)
+
+_PARTITION = ("partition", "segments", "bytes", "goes next", "rule", "in s", "held by")
+_SEGMENT = ("partition", "base", "next", "bytes", "first", "last", "state", "index")
 
 DirArgument = Annotated[Path, typer.Argument(metavar="DATA_DIR", help="`data_dir` of the broker.", show_default=False)]
 OnlineOption = Annotated[bool, typer.Option("--online", help="The broker is running: skip the newest segments.")]
@@ -40,6 +47,39 @@ def _each(option: str, values: list[str] | None) -> list[str]:
 
 def _switch(option: str, wanted: bool) -> list[str]:
     return [option] if wanted else []
+
+
+@app.command()
+def segments(
+    partition: Annotated[
+        str | None, typer.Option("--partition", "-p", metavar="NAME", help="Only this one, such as telemetry-0.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of segments.")] = None,
+    admin: AdminOption = DEFAULT_ADMIN,
+    json: JsonOption = False,
+    timeout: TimeoutOption = 30.0,
+) -> None:
+    """List the segments of a running broker, which of them retention removes next, and what is kept aside."""
+    found = Admin(admin, timeout_s=timeout).segments(partition=partition, limit=limit)
+    if json:
+        put_json(found)
+        return
+    put_rows(_PARTITION, [_goes_next(one) for one in found["partitions"]])
+    put_rows(_SEGMENT, [_segment(one) for one in found["segments"]])
+    kept = [(one["name"], file["name"], file["bytes"]) for one in found["partitions"] for file in one["kept_files"]]
+    if kept:
+        put_rows(("partition", "kept aside", "bytes"), kept)
+
+
+def _goes_next(one: Mapping[str, Any]) -> tuple[object, ...]:
+    goes = one["goes_next"] or {"base": None, "rule": None, "in_s": None, "held_by": []}
+    in_s = None if goes["in_s"] is None else f"{goes['in_s']:.0f}"
+    return (one["name"], one["segments"], one["bytes"], goes["base"], goes["rule"], in_s, ", ".join(goes["held_by"]))
+
+
+def _segment(one: Mapping[str, Any]) -> tuple[object, ...]:
+    first, last = (None if one[name] is None else moment(one[name]) for name in ("first_us", "last_us"))
+    return (one["name"], one["base"], one["next"], one["bytes"], first, last, one["state"], one["index"])
 
 
 @app.command()

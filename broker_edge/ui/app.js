@@ -14,6 +14,7 @@ import { consoleInfo, consoleTrouble, isOutdated, leave, loadConsole } from "./s
 import { SignIn } from "./signin.js";
 import { useStore } from "./store.js";
 
+const RETRY_MS = 2_000;
 const SCHEMES = { auto: "Auto", light: "Light", dark: "Dark" };
 
 function App() {
@@ -110,10 +111,16 @@ function Page({ load }) {
   const { query } = useStore(view);
   const [failure] = useErrorBoundary();
   useEffect(() => {
-    load().then(({ default: component }) => setLoaded({ component }), () => setProblem("The page could not be loaded."));
+    let timer = null;
+    const attempt = () => load().then(({ default: component }) => setLoaded({ component }), () => {
+      setProblem("The page could not be loaded. It is tried again; if that does not help, reload.");
+      timer = setTimeout(attempt, RETRY_MS);
+    });
+    attempt();
+    return () => clearTimeout(timer);
   }, [load]);
   if (failure) return html`<p class="problem">This page has failed: ${failure.message}. Reload it.</p>`;
-  if (problem) return html`<p class="problem">${problem}</p>`;
+  if (!loaded && problem) return html`<p class="problem">${problem}</p>`;
   if (!loaded) return html`<p class="waiting">Opening…</p>`;
   return html`<${loaded.component} query=${query} />`;
 }

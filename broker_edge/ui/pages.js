@@ -7,6 +7,7 @@ const PAGES = {
   tail: { title: "Tail", keys: "g l", load: () => import("./pages/tail.js") },
   clients: { title: "Clients", keys: "g c", load: () => import("./pages/clients.js") },
   groups: { title: "Groups", keys: "g g", load: () => import("./pages/groups.js") },
+  log: { title: "Log", keys: "g s", load: () => import("./pages/log.js") },
   damage: { title: "Damage", keys: "g d", load: () => import("./pages/damage.js") },
   access: { title: "Access", keys: "g a", load: () => import("./pages/access.js") },
   trace: { title: "Trace", keys: "g r", load: () => import("./pages/trace.js") },

@@ -7,6 +7,7 @@ import { More } from "./list.js";
 import { Name } from "./name.js";
 import { usePoll } from "./poll.js";
 import { link } from "./router.js";
+import { hasPage } from "./session.js";
 import { Time, Trouble, Waiting } from "./state.js";
 import { Table } from "./table.js";
 
@@ -52,7 +53,7 @@ const COLUMNS = [
       </a>
     ` },
   { key: "last", title: "last", cell: (row) => html`<${Time} ms=${row.last_us / 1_000} />` },
-  { key: "client", title: "client id", cell: (row) => html`<${Name} text=${row.client_id} length=${40} />` },
+  { key: "client", title: "client id", cell: (row) => html`<${Client} id=${row.client_id} />` },
   { key: "address", title: "address", cell: (row) => html`<${Name} text=${row.address} />` },
 ];
 
@@ -72,11 +73,19 @@ function Kinds({ kinds }) {
   `;
 }
 
+function isWhole(clientId) {
+  return clientId !== null && clientId !== "" && Array.from(clientId).length < CLIENT_ID_MAX;
+}
+
+function Client({ id }) {
+  const name = html`<${Name} text=${id} length=${40} />`;
+  return isWhole(id) && hasPage("clients") ? html`<a href=${link("clients", { client: id })}>${name}</a>` : name;
+}
+
 /** Fills the form with what is known. The topic is not. */
 function questionAbout({ user, client_id: clientId, refused }) {
   const kind = largestFirst(refused).find(({ act, reason }) => reason === "acl" && Object.hasOwn(ACCESS_OF, act));
-  const isWhole = clientId !== null && Array.from(clientId).length < CLIENT_ID_MAX;
-  return link("access", { user, client_id: isWhole ? clientId : null, access: kind ? ACCESS_OF[kind.act] : null });
+  return link("access", { user, client_id: isWhole(clientId) ? clientId : null, access: kind ? ACCESS_OF[kind.act] : null });
 }
 
 function largestFirst(kinds) {

@@ -14,7 +14,8 @@ from support.browser import Page, Visit, axe_violations, expect
 from support.console_page import Console
 from support.console_users import Signed, start_signed
 from support.engine_world import EngineWorld
-from support.fleet_page import ROLLOUT, VIEWS, WAITING, FleetConsole, rollout, some_life
+from support.fleet_console import FleetConsole, fleet_settings
+from support.fleet_page import ROLLOUT, VIEWS, WAITING, rollout, some_life
 from support.programs import StartBroker
 
 from broker_edge.torture.process import BrokerProcess
@@ -37,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fleet(broker: BrokerProcess, root: Path) -> Iterator[FleetConsole]:
-    with FleetConsole(root.parent, root, [member(broker)]) as running:
+    with FleetConsole(root.parent, fleet_settings(root, [member(broker)])) as running:
         yield running
 
 
@@ -178,7 +179,7 @@ def world(tmp_path: Path) -> EngineWorld:
 
 @pytest.fixture
 def served(broker: BrokerProcess, world: EngineWorld) -> Iterator[FleetConsole]:
-    with FleetConsole(world.root.parent, world.root, [member(broker)]) as running:
+    with FleetConsole(world.root.parent, fleet_settings(world.root, [member(broker)])) as running:
         yield running
 
 
@@ -209,7 +210,7 @@ def signed(
     folder: Path = tmp_path_factory.mktemp("users")
     signed = start_signed(start_broker, folder)
     asked = member(signed.broker, user="viewer", password=f"file:{folder / 'viewer.password'}")
-    with FleetConsole(folder, root, [asked]) as running:
+    with FleetConsole(folder, fleet_settings(root, [asked])) as running:
         yield running, signed
 
 

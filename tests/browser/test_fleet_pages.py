@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from support.browser import Page, Visit, Watch, axe_violations, expect, overflow
 from support.console_page import Console
-from support.fleet_page import NO_SPACE, ROLLOUT, VIEWS, WAITING, FleetConsole, device, quarantine, rollout, some_life
+from support.fleet_console import FleetConsole, fleet_settings
+from support.fleet_page import NO_SPACE, ROLLOUT, VIEWS, WAITING, device, quarantine, rollout, some_life
 from support.ports import free_port
 
 from broker_edge.torture.process import BrokerProcess
@@ -42,7 +43,7 @@ def fleet(broker: BrokerProcess, root: Path) -> Iterator[FleetConsole]:
         {"name": "plant-a", "admin": "http://{}:{}".format(*broker.admin)},
         {"name": "plant-b", "admin": f"http://127.0.0.1:{free_port()}"},
     ]
-    with FleetConsole(root.parent, root, brokers) as running:
+    with FleetConsole(root.parent, fleet_settings(root, brokers)) as running:
         yield running
 
 
@@ -111,7 +112,9 @@ def test_a_page_asks_again_when_a_table_has_changed(fleet: FleetConsole, root: P
 
 @pytest.fixture
 def without_tables(broker: BrokerProcess, tmp_path: Path) -> Iterator[FleetConsole]:
-    with FleetConsole(tmp_path, tmp_path / "tables", [{"admin": "http://{}:{}".format(*broker.admin)}]) as running:
+    with FleetConsole(
+        tmp_path, fleet_settings(tmp_path / "tables", [{"admin": "http://{}:{}".format(*broker.admin)}])
+    ) as running:
         yield running
 
 

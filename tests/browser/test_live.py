@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.browser import Visit, expect
@@ -67,6 +68,23 @@ def test_a_record_is_on_the_screen_soon(broker: BrokerProcess, client: PahoClien
     figures = f"median {took_s[SEEN // 2]:.3f} s, p99 {took_s[-1]:.3f} s (goal: 1.5 s)"
     # Shown by `pytest -s`.
     sys.stdout.write(f"event to pixel of {SEEN} records: {figures}\n")
+
+
+def test_a_page_that_could_not_be_loaded_is_loaded_again(broker: BrokerProcess, visit: Visit) -> None:
+    page, watch = visit(broker, "/#overview")
+    watch.expect(r"ERR_FAILED")
+    expect(page.get_by_text("● live")).to_be_visible()
+    tries = []
+
+    def first_fails(route: Any) -> None:
+        tries.append(route)
+        route.abort() if len(tries) == 1 else route.continue_()
+
+    page.route("**/ui/pages/topics.js", first_fails)
+    page.get_by_role("link", name="Topics").click()
+    expect(page.get_by_text("The page could not be loaded.")).to_be_visible()
+    expect(page.get_by_role("searchbox")).to_be_visible()
+    assert len(tries) == 2
 
 
 def test_an_outage_is_said_and_the_page_goes_on_by_itself(broker: BrokerProcess, visit: Visit) -> None:

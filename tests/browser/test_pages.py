@@ -19,7 +19,7 @@ from broker_edge.torture.process import BrokerProcess
 SIZES = {360: 800, 1280: 900}
 SHOWS = {
     "Overview": "telemetry-0", "Topics": LIVE, "Tail": LIVE, "Clients": "press-1", "Groups": "pipeline",
-    "Damage": "telemetry-0", "Trace": "pipeline",
+    "Log": "telemetry-0", "Damage": "telemetry-0", "Trace": "pipeline",
 }  # fmt: skip
 """A row of each page. Access has none on a broker that has refused nothing."""
 

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from support.browser import Page, Visit, expect
+from support.browser import Page, Visit, axe_violations, expect
+from support.console_http import ask
 from support.console_page import LIVE, Console, place, some_life
 from support.console_users import ACL, DENIED, Signed, start_signed
 from support.paho_client import PahoClient
@@ -165,3 +166,31 @@ def test_control_lost_offsets_are_told_from_removed_ones(broker: BrokerProcess, 
     lost.get_by_role("link", name="After the gap").click()
     console.is_at("Tail")
     assert "at=1210" in page.url
+
+
+def test_the_history_of_a_client_shows_its_kick(broker: BrokerProcess, visit: Visit) -> None:
+    with PahoClient(broker.mqtt[1], version="5", client_id="kicked-1"):
+        assert ask(broker, "DELETE", "/api/v1/clients/kicked-1?session=true").status == 200
+    # Its session has ended, and what is known of it is still found, in the list of all.
+    page, watch = visit(broker, "/#clients")
+    row = Console(page).row("kicked-1")
+    expect(row).to_be_visible()
+    watch.expect("404")
+    row.get_by_role("link", name="kicked-1").click()
+    history = page.get_by_role("region", name="History")
+    expect(history.locator("tr", has_text="disconnected by an operator")).to_contain_text("ended its session")
+    expect(history.locator("tr", has_text="● connected")).to_contain_text("127.0.0.1")
+    assert axe_violations(page) == []
+
+
+def test_a_refused_client_leads_from_its_history_to_the_line_that_denies(signed: Signed, visit: Visit) -> None:
+    with signed.device("refused-2") as device:
+        device.publish("secret/plan", b"no")
+        device.publish("secret/plan", b"no")
+        page = as_viewer(signed, visit, "/#clients?client=refused-2")
+        history = page.get_by_role("region", name="History")
+        refusal = history.locator("tr", has_text="refused (publish)")
+        expect(refusal).to_contain_text("acl")
+        expect(refusal).to_contain_text("2")
+        refusal.get_by_role("link", name="Ask why").click()
+        expect(page.get_by_role("textbox", name="Client id")).to_have_value("refused-2")

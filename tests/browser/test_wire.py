@@ -22,7 +22,8 @@ STREAMS = 16
 """`admin.max_streams` unless it is set."""
 PATHS = (
     "/", "/api/v1/console", "/api/v1/live", "/api/v1/live/history", "/api/v1/topics", "/api/v1/groups",
-    "/api/v1/access?access=publish&topic=a", "/api/v1/trace?at=0:0",
+    "/api/v1/access?access=publish&topic=a", "/api/v1/trace?at=0:0", "/api/v1/segments",
+    "/api/v1/events",
 )  # fmt: skip
 POLICY = {
     "default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "frame-ancestors 'none'",

@@ -14,8 +14,8 @@ from support.console_http import ask
 from support.paho_client import PahoClient
 
 VIEWS = {
-    "Overview": "o", "Topics": "t", "Tail": "l", "Clients": "c", "Groups": "g", "Damage": "d", "Access": "a",
-    "Trace": "r",
+    "Overview": "o", "Topics": "t", "Tail": "l", "Clients": "c", "Groups": "g", "Log": "s", "Damage": "d",
+    "Access": "a", "Trace": "r",
 }  # fmt: skip
 """Name of a page to its key after `g`."""
 TABS_MAX = 40

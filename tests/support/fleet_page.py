@@ -2,85 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import queue
-import re
-import subprocess
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-import yaml
 from deltalake import write_deltalake
 
 from sinks import tables
 from sinks.rows import arrow_of, now_us
-from support.programs import COMMAND, python_path
 
-WAIT_S = 60.0
 SECOND_US = 1_000_000
 VIEWS = {"Brokers": "b", "Rollouts": "o", "Devices": "d", "Quality": "q"}
 """Name of a page to its key after `g`."""
 ROLLOUT = "firmware-2.1.0"
 WAITING = "firmware-2.2.0"
 NO_SPACE = "no space left on the device"
-_READY = re.compile(r"^ready http://(\S+):(\d+)$")
 _FINAL = {"SUCCEEDED", "FAILED", "REJECTED", "TIMED_OUT", "CANCELLED", "SKIPPED", "REMOVED"}
-
-
-class FleetConsole:
-    """Runs while it is entered. `admin` is its host and port, as at a broker."""
-
-    admin: tuple[str, int]
-
-    def __init__(self, folder: Path, root: Path, brokers: Sequence[dict[str, Any]]) -> None:
-        self._folder = folder
-        settings = {"listen": "127.0.0.1:0", "brokers": list(brokers), "tables": {"root": str(root)}}
-        self._config = folder / "console.yaml"
-        self._config.write_text(yaml.safe_dump(settings))
-
-    def __enter__(self) -> FleetConsole:
-        self._process = subprocess.Popen(
-            [*COMMAND, "console", "--config", str(self._config)],
-            cwd=self._folder,
-            env=os.environ | {"PYTHONPATH": python_path()},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        said: queue.Queue[tuple[str, int] | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, args=(said,))
-        self._reader.start()
-        try:
-            address = said.get(timeout=WAIT_S)
-        except queue.Empty:
-            address = None
-        if address is None:
-            self.__exit__(None, None, None)
-            raise AssertionError((self._folder / "console.txt").read_text())
-        self.admin = address
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.wait(WAIT_S)
-        self._reader.join(WAIT_S)
-
-    def _read(self, said: queue.Queue[tuple[str, int] | None]) -> None:
-        """Keeps what the console says, and tells its address once, or None if it ends before."""
-        assert self._process.stdout is not None
-        with self._process.stdout, (self._folder / "console.txt").open("w") as kept:
-            for line in self._process.stdout:
-                kept.write(line)
-                kept.flush()
-                if found := _READY.match(line):
-                    said.put((found[1], int(found[2])))
-        said.put(None)
 
 
 def insert(root: Path, table: tables.FieldTable, *rows: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
-import { Command, curlParts } from "../command.js";
+import { adminOption, Command, curlParts } from "../command.js";
 import { Name } from "../name.js";
 import { usePoll } from "../poll.js";
 import { Refusals } from "../refusals.js";
@@ -33,8 +33,14 @@ export default function Access({ query }) {
     ${!isAsked && html`<p class="waiting">Say who wants to do what on which topic. The files of the broker are asked, and nothing is published or changed.</p>`}
     ${isAsked && !answer.value && !answer.error && html`<${Waiting} what="the files of the broker" />`}
     <${Refusals} current=${query.row} />
-    <${Command} parts=${isAsked ? curlParts(PATH, question, info.user) : curlParts("api/v1/refusals", {}, info.user)} />
+    <${Command} parts=${isAsked ? commandParts(question) : curlParts("api/v1/refusals", {}, info.user)} />
   `;
+}
+
+function commandParts({ user, client_id: clientId, access, topic }) {
+  const optional = Object.entries({ "--for-user": user, "--client-id": clientId }).filter(([, value]) => value !== "");
+  const asked = optional.flatMap(([option, value]) => [option, { text: value }]);
+  return ["headwater access --access", access, "--topic", { text: topic }, ...asked, adminOption()];
 }
 
 function questionOf({ user = "", client_id: clientId = "", access = "publish", topic = "" }) {

@@ -4,6 +4,7 @@ import { html, useCallback, useEffect, useRef, useState } from "../vendor/htm-pr
 import { ask } from "../api.js";
 import { adminOption, Command } from "../command.js";
 import { Confirm } from "../dialog.js";
+import { Events } from "../events.js";
 import * as format from "../format.js";
 import { useKey } from "../keys.js";
 import { More, Search } from "../list.js";
@@ -35,7 +36,7 @@ export default function Clients({ query }) {
       </label>
     <//>
     <${Trouble} ...${clients} />
-    ${query.client !== undefined && html`<${Detail} key=${query.client} id=${query.client} onClose=${close} />`}
+    ${query.client !== undefined && html`<${Detail} key=${query.client} id=${query.client} row=${query.row} onClose=${close} />`}
     <div class=${clients.isStale ? "stale" : null}>
       ${clients.rows && html`
         <${Table} caption="Clients in the order of their ids" columns=${COLUMNS} rows=${clients.rows} keyOf=${(row) => row.client_id}
@@ -45,6 +46,7 @@ export default function Clients({ query }) {
       `}
     </div>
     ${!clients.rows && !clients.error && html`<${Waiting} what="the clients" />`}
+    ${query.client === undefined && filter === "" && html`<${Events} title="What happened of late" current=${query.row} />`}
     <${Command} parts=${commandParts(query.client, filter, connected)} />
   `;
 }
@@ -78,7 +80,7 @@ function State({ connected }) {
   return html`<span class=${connected ? "good" : "unknown"}>${connected ? "● connected" : "○ away"}</span>`;
 }
 
-function Detail({ id, onClose }) {
+function Detail({ id, row, onClose }) {
   const info = useStore(consoleInfo);
   const [asked, setAsked] = useState(null);
   const title = useRef(null);
@@ -113,6 +115,7 @@ function Detail({ id, onClose }) {
       </div>
       <${Trouble} ...${client} />
       ${value ? html`<${Facts} client=${value} />` : !client.error && html`<${Waiting} what="the client" />`}
+      <${Events} title="History" clientId=${id} current=${row} />
       ${asked && html`
         <${Confirm} title=${asked === "kick" ? "Disconnect this client?" : "End the session of this client?"}
           act=${asked === "kick" ? "Disconnect" : "End session"} onAct=${() => act(asked === "session")} onClose=${() => setAsked(null)}>

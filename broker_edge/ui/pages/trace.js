@@ -2,15 +2,14 @@
 
 import { html, useEffect, useMemo, useState } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
-import { Command, curlParts } from "../command.js";
+import { adminOption, Command } from "../command.js";
 import { count, counted } from "../format.js";
 import { Name } from "../name.js";
 import { usePoll } from "../poll.js";
 import { RecordDetail } from "../record.js";
 import { change, link } from "../router.js";
-import { consoleInfo, hasPage } from "../session.js";
+import { hasPage } from "../session.js";
 import { Time, Trouble, Waiting } from "../state.js";
-import { useStore } from "../store.js";
 import { Table } from "../table.js";
 
 const EVERY_MS = 5_000;
@@ -19,7 +18,6 @@ const PLACE = /^[^:]+:\d+$/;
 const EXAMPLE = "telemetry-0:4711";
 
 export default function Trace({ query }) {
-  const info = useStore(consoleInfo);
   const [turn, setTurn] = useState(0);
   const at = placeOf(query.at ?? "");
   const isPlace = PLACE.test(at);
@@ -32,7 +30,7 @@ export default function Trace({ query }) {
     ${trace.value && !problem && html`<${Steps} key=${at} trace=${trace.value} isStale=${trace.isStale} query=${query} />`}
     ${at === "" && html`<p class="waiting">Which record? The tail has a link at each row.</p>`}
     ${isPlace && !trace.value && !trace.error && html`<${Waiting} what="the record" />`}
-    ${isPlace && html`<${Command} parts=${curlParts(PATH, { at }, info.user)} />`}
+    ${isPlace && html`<${Command} parts=${["headwater trace", adminOption(), "--", { text: at }]} />`}
   `;
 }
 

@@ -10,6 +10,7 @@ pub mod audit;
 pub mod auth;
 mod changes;
 pub mod cli;
+pub mod client_events;
 mod clock;
 pub mod cluster;
 pub mod cluster_files;

@@ -66,6 +66,7 @@ use prometheus_client::registry::Registry;
 
 use crate::VERSION;
 use crate::audit::Audit;
+use crate::client_events::ClientEvents;
 
 pub use auth::AuthMetrics;
 pub use cluster::ClusterMetrics;
@@ -93,6 +94,8 @@ pub struct Metrics {
     pub auth: AuthMetrics,
     /// The audit of refusals, which is not a metric; none of it becomes a label.
     pub audit: Audit,
+    /// No metric either.
+    pub events: ClientEvents,
     pub transport: TransportMetrics,
     pub detail: DetailMetrics,
     pub listeners: ListenerMetrics,

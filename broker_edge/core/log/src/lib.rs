@@ -40,12 +40,14 @@ pub use config::{ClassConfig, DiskAction, DiskConfig, LogConfig, ReplicaConfig, 
 pub use error::{AppendError, OpenError, ReadError, ReplicaError};
 pub use ids::{Class, DiskId, Epoch, LogId, Offset, ParseLogIdError, PartitionId, Secret};
 pub use index::model::RetainedOffset;
+pub use index::segment_info::{IndexPlace, SegmentInfo};
 pub use log::{Log, PartitionReport, RecoveryReport};
 pub use partition::{Partition, RemovalGuard};
 pub use read::candidates::{CandidateRanges, TopicFilter, TopicSelection};
 pub use read::gap::{Gap, GapKind};
 pub use read::lookup::TopicRange;
 pub use recovery::log_folder::{FolderOwner, folder_owner, give_folder_to_node};
+pub use recovery::quarantine::KeptFile;
 pub use retention::holds::{DeleteHook, HeldLoss, Hold, Holders};
 pub use route::Route;
 pub use state::disk_budget::{DiskLevel, DiskUse};

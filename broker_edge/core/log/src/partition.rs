@@ -10,6 +10,7 @@ use crate::batch::view::RecordView;
 use crate::error::{AppendError, ReadError, ReplicaError};
 use crate::ids::{Class, Epoch, Offset, PartitionId};
 use crate::index::model::RetainedOffset;
+use crate::index::segment_info::SegmentInfo;
 use crate::index::shared::Shared;
 use crate::read::candidates::{CandidateRanges, TopicFilter, TopicSelection};
 use crate::read::gap::Gap;
@@ -17,6 +18,7 @@ use crate::read::lookup::TopicRange;
 use crate::read::reader::Reader;
 use crate::read::tail::Tail;
 use crate::recovery::partition::RecoveredPartition;
+use crate::recovery::quarantine::{KeptFile, kept_files};
 use crate::retention::age::AgeClock;
 use crate::retention::holds::DeleteHook;
 use crate::retention::rules::Retention;
@@ -390,6 +392,18 @@ impl Partition {
     #[must_use]
     pub fn damaged_bytes(&self) -> u64 {
         self.0.reader.damaged_bytes()
+    }
+
+    /// Its segments in the order of their offsets, at most `max`, from the first one that begins at or after `from`.
+    #[must_use]
+    pub fn segments(&self, from: Offset, max: usize) -> Vec<SegmentInfo> {
+        self.0.shared.segments.described(from, max)
+    }
+
+    /// The files with bytes of it that are not served, in no order.
+    #[must_use]
+    pub fn kept_files(&self) -> Vec<KeptFile> {
+        kept_files(&self.0.shared.context)
     }
 
     /// Removes whole segments below `to`.

@@ -369,7 +369,10 @@ mod tests {
         assert_eq!(ask(&format!("GET /api/v1/status {host}\r\n")), "401");
         let viewer = format!("{host}Authorization: VIEWER\r\n\r\n");
         assert_eq!(ask(&format!("GET /api/v1/status {viewer}")), "200");
-        assert_eq!(ask(&format!("GET /api/v1/clients {viewer}")), "200");
+        for path in ["clients", "segments", "events"] {
+            let request = format!("GET /api/v1/{path} {viewer}");
+            assert_eq!(ask(&request), "200", "{path}");
+        }
         assert_eq!(ask(&format!("POST /api/v1/reload {viewer}")), "403");
         let operator = format!("{host}Authorization: OPERATOR\r\n\r\n");
         assert_eq!(ask(&format!("POST /api/v1/reload {operator}")), "200");

@@ -60,6 +60,14 @@ impl Shared {
             .ok_or_else(|| Refusal::not_found(format!("there is no partition {number}")))
     }
 
+    /// The partition with this name, such as `telemetry-0`, or number.
+    pub fn named(&self, name: &str) -> Result<&Partition, Refusal> {
+        let is_named =
+            |partition: &&Partition| partition.name() == name || partition.id().to_string() == name;
+        let found = self.log.partitions().iter().find(is_named);
+        found.ok_or_else(|| Refusal::not_found(format!("there is no partition {name:.64}")))
+    }
+
     /// Limits the number of named partitions, because repeating one would repeat its work.
     pub fn check_partitions(&self, field: &str, asked: usize) -> Result<(), Refusal> {
         let most = self.log.partitions().len();

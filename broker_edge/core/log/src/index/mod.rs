@@ -11,5 +11,6 @@ pub(crate) mod keys;
 pub(crate) mod model;
 pub(crate) mod rebuild;
 pub(crate) mod segment;
+pub(crate) mod segment_info;
 pub(crate) mod shared;
 pub(crate) mod store;

@@ -17,6 +17,7 @@ use crate::index::file::IndexFile;
 use crate::index::model::{BlockLookup, Index, IndexDamaged, TopicExtent};
 use crate::index::rebuild::{index_of_file, open_index, save_index};
 use crate::index::segment::{IndexState, Segment};
+use crate::index::segment_info::SegmentInfo;
 use crate::state::context::Context;
 use crate::vfs::files::{File, OpenMode};
 
@@ -67,6 +68,15 @@ impl SegmentStore {
         let segments = self.segments.read();
         let sealed = segments.iter().filter(|s| s.sealed.get().is_some());
         sealed.cloned().collect()
+    }
+
+    pub fn described(&self, from: Offset, max: usize) -> Vec<SegmentInfo> {
+        let segments: Vec<_> = {
+            let segments = self.segments.read();
+            let begin = segments.partition_point(|segment| segment.base < from);
+            segments[begin..].iter().take(max).cloned().collect()
+        };
+        segments.iter().map(|one| SegmentInfo::of(one)).collect()
     }
 
     /// The sealed segments with records in `range`.

@@ -70,20 +70,37 @@ pub(crate) struct QuarantineBytes {
     pub all: u64,
 }
 
-/// Adds up the files. A file that cannot be opened counts as empty: this is only a statistic.
-pub(crate) fn quarantine_bytes_of(context: &Context) -> QuarantineBytes {
+/// A file with bytes that are not served: `.damaged`, `.torn` or `.misplaced`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptFile {
+    pub name: String,
+    pub bytes: u64,
+}
+
+/// The quarantined files of a partition, in no order. A file that cannot be opened counts as empty: this is only a
+/// statistic.
+pub(crate) fn kept_files(context: &Context) -> Vec<KeptFile> {
     let files = &*context.seams.files;
-    let mut bytes = QuarantineBytes::default();
-    for name in files.list(&context.dir).unwrap_or_default() {
-        let is_damaged = name.ends_with(".damaged");
-        if !is_damaged && !name.ends_with(".torn") && !name.ends_with(".misplaced") {
-            continue;
-        }
+    let is_kept = |name: &String| {
+        let suffixes = [".damaged", ".torn", ".misplaced"];
+        suffixes.iter().any(|suffix| name.ends_with(suffix))
+    };
+    let with_length = |name: String| {
         let file = files.open(&context.dir.join(&name), OpenMode::Read);
-        let length = file.and_then(|file| file.len()).unwrap_or(0);
-        bytes.all += length;
-        if is_damaged {
-            bytes.damaged += length;
+        let bytes = file.and_then(|file| file.len()).unwrap_or(0);
+        KeptFile { name, bytes }
+    };
+    let names = files.list(&context.dir).unwrap_or_default().into_iter();
+    names.filter(is_kept).map(with_length).collect()
+}
+
+/// Adds up the files.
+pub(crate) fn quarantine_bytes_of(context: &Context) -> QuarantineBytes {
+    let mut bytes = QuarantineBytes::default();
+    for file in kept_files(context) {
+        bytes.all += file.bytes;
+        if file.name.ends_with(".damaged") {
+            bytes.damaged += file.bytes;
         }
     }
     bytes

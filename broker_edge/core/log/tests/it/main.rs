@@ -29,6 +29,7 @@ mod retention;
 mod rooms;
 mod sealed_keys;
 mod sealing;
+mod segments;
 mod single_reads;
 mod size;
 mod slow_filters;

@@ -17,12 +17,14 @@ use headwater_mqtt::{Property, encode};
 
 use crate::audit::Refused;
 use crate::auth::{Access, Rights};
+use crate::client_events::{ClientEvent, What};
 use crate::peer::Peer;
 
 use super::containers::once_queue::OnceQueue;
 use super::containers::slab::Marks;
 use super::effects::{Cause, Effect, Effects};
 use super::env::Env;
+use super::observe::connection_gauges::name_of;
 use super::session::connection::Phase;
 use super::session::pauses::Pause;
 use super::{ConnKey, Connection, Session, SessionKey, Slab};
@@ -272,13 +274,23 @@ impl Clients {
             Some((&*session.client_id, session.rights.as_deref()))
         };
         if let (Some(conn), Some((client_id, rights))) = (self.conn(key), who.or_else(session)) {
+            let user = rights.and_then(Rights::user).map(|user| &**user);
             env.metrics.audit.refuse(&Refused {
                 door: conn.peer.transport.interface(),
                 act,
                 reason,
-                user: rights.and_then(Rights::user).map(|user| &**user),
+                user,
                 address: Some(conn.peer.address().ip()),
                 client_id: Some(client_id),
+            });
+            env.metrics.events.note(&ClientEvent {
+                client_id,
+                what: What::Refused,
+                act: Some(act),
+                reason,
+                user,
+                address: Some(conn.peer.address()),
+                version: Some(name_of(conn.version)),
             });
         }
     }

@@ -55,6 +55,9 @@ impl Lifecycle<'_> {
                 self.close_now(old, Cause::Reason(ReasonCode::SessionTakenOver));
             }
             if connect.clean_start {
+                if let Some(session) = self.clients.session(session) {
+                    self.observe.note_ended(session, "clean start");
+                }
                 self.end_session(session);
             }
             found = self.clients.key_by_id(client_id);

@@ -118,6 +118,7 @@ impl Lifecycle<'_> {
         // not use. A will that waited for the session's end has been published by now.
         if left_ms <= 1 {
             self.observe.count(Count::SessionsExpired, 1);
+            self.observe.note_ended(session, "expired");
             self.end_session(key);
         } else {
             let due_ms = now.mono_ms + left_ms;

@@ -1,10 +1,11 @@
 //! Connects and disconnects of clients, logged at info level: client id, address, reason and the verified user, never
-//! anything else that a client sent.
+//! anything else that a client sent. All of them are also noted in [`crate::client_events`].
 //!
 //! Clients cause these lines, so they have a budget. Lines over the budget are counted, and the count is logged.
 
 use headwater_mqtt::ReasonCode;
 
+use crate::client_events::{ClientEvent, What};
 use crate::engine::effects::Cause;
 use crate::engine::{Connection, Session};
 
@@ -60,6 +61,12 @@ impl Observe {
         session: Option<&Session>,
         present: bool,
     ) {
+        let reason = if present {
+            "its session was there"
+        } else {
+            "new session"
+        };
+        self.note((What::Connected, reason), conn, session);
         if !self.may_log_client(now_ms) {
             return;
         }
@@ -76,6 +83,9 @@ impl Observe {
         session: Option<&Session>,
         cause: &Cause,
     ) {
+        if let Some(event) = event_of(cause) {
+            self.note(event, conn, session);
+        }
         if !self.may_log_client(now_ms) {
             return;
         }
@@ -96,6 +106,51 @@ impl Observe {
         tracing::info!(client_id, user, %address, reason, "disconnected");
     }
 
+    fn note(
+        &self,
+        (what, reason): (What, &'static str),
+        conn: &Connection,
+        session: Option<&Session>,
+    ) {
+        let (client_id, user) = name_of(session);
+        self.metrics.events.note(&ClientEvent {
+            client_id,
+            what,
+            act: None,
+            reason,
+            user,
+            address: Some(conn.peer.address()),
+            version: Some(connection_gauges::name_of(conn.version)),
+        });
+    }
+
+    /// Notes a session that ends for another reason than the end of its connection.
+    pub fn note_ended(&self, session: &Session, reason: &'static str) {
+        let (client_id, user) = name_of(Some(session));
+        self.metrics.events.note(&ClientEvent {
+            client_id,
+            what: What::SessionEnded,
+            act: None,
+            reason,
+            user,
+            address: None,
+            version: None,
+        });
+    }
+
+    /// Notes a refused CONNECT that is not in the audit.
+    pub fn note_refused(&self, conn: &Connection, client_id: &str, reason: ReasonCode) {
+        self.metrics.events.note(&ClientEvent {
+            client_id,
+            what: What::Refused,
+            act: Some("connect"),
+            reason: reason.name(),
+            user: None,
+            address: Some(conn.peer.address()),
+            version: Some(connection_gauges::name_of(conn.version)),
+        });
+    }
+
     pub fn log_refused(
         &mut self,
         now_ms: u64,
@@ -108,6 +163,20 @@ impl Observe {
             tracing::info!(client_id, %address, ?reason, "a CONNECT was refused");
         }
     }
+}
+
+fn event_of(cause: &Cause) -> Option<(What, &'static str)> {
+    Some(match cause {
+        Cause::Goodbye => (What::Disconnected, "by the client"),
+        Cause::GoodbyeWithWill => (What::Disconnected, "by the client, with its will"),
+        Cause::Lost => (What::Disconnected, "the connection was lost"),
+        Cause::Reason(ReasonCode::SessionTakenOver) => {
+            (What::TakenOver, "its client id has connected again")
+        }
+        Cause::Reason(code) => (What::Disconnected, code.name()),
+        Cause::Protocol(error) => (What::Disconnected, error.what),
+        Cause::Refused => return None,
+    })
 }
 
 /// The client id, and the user's name if the client was authenticated.

@@ -114,6 +114,9 @@ impl Receiving<'_> {
             let who = Some((connect.client_id, rights.map(|rights| &**rights)));
             let what = ("connect", kind.reason());
             self.clients.refused(key, who, what, self.env);
+        } else if let Some(conn) = self.clients.conn(key) {
+            let reason = ReasonCode::QuotaExceeded;
+            self.observe.note_refused(conn, connect.client_id, reason);
         }
         let is_session = !matches!(over, OverLimit::Quota(Kind::Connections));
         self.observe
@@ -132,6 +135,10 @@ impl Receiving<'_> {
         if let Some(conn) = self.clients.conn(key) {
             let now_ms = self.env.now.mono_ms;
             self.observe.log_refused(now_ms, conn, client_id, reason);
+            // What is over a quota is noted where the quota is known.
+            if reason != ReasonCode::QuotaExceeded {
+                self.observe.note_refused(conn, client_id, reason);
+            }
         }
         self.refuse_connect(key, reason);
     }
@@ -189,6 +196,10 @@ impl Receiving<'_> {
             Err(error) => {
                 if self.observe.may_log_client(self.env.now.mono_ms) {
                     tracing::warn!(%error, client_id, "a session cannot be stored, its CONNECT is refused");
+                }
+                if let Some(conn) = self.clients.conn(key) {
+                    let reason = ReasonCode::ServerUnavailable;
+                    self.observe.note_refused(conn, client_id, reason);
                 }
                 lend!(self => Lifecycle).undo_attach(session_key, key, before);
                 return self.refuse_connect(key, ReasonCode::ServerUnavailable);

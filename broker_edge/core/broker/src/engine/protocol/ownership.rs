@@ -66,6 +66,10 @@ impl Receiving<'_> {
         if let Some(old) = self.clients.conn_of(key) {
             self.close_now(old, Cause::Reason(ReasonCode::SessionTakenOver));
         }
+        if let Some(session) = self.clients.session(key) {
+            self.observe
+                .note_ended(session, "its client id is another user's");
+        }
         lend!(self => Lifecycle).end_session(key);
         Ok(())
     }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Extension, Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -14,8 +14,11 @@ use serde::Deserialize;
 use tokio::sync::oneshot::{Sender, channel};
 
 use super::failure::Failure;
+use crate::client_events::{ClientEvent, What};
 use crate::engine::{ClientsRequest, PAGE_MAX, PageQuery};
 use crate::event_loop::Command;
+use crate::service::callers::caller::Caller;
+use crate::service::connections::pass::Pass;
 use crate::service::shared::Shared;
 
 /// How long to wait for the loop's answer.
@@ -106,6 +109,8 @@ async fn show(
 
 async fn kick(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    Extension(pass): Extension<Arc<Pass>>,
     Path(client_id): Path<String>,
     parameters: Result<Query<KickParameters>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Response, Failure> {
@@ -120,5 +125,18 @@ async fn kick(
     })
     .await?;
     let kicked = kicked.ok_or_else(|| no_client(&client_id))?;
+    shared.metrics.events.note(&ClientEvent {
+        client_id: &client_id,
+        what: What::Kicked,
+        act: None,
+        reason: if wanted.session {
+            "by an operator, who ended its session"
+        } else {
+            "by an operator"
+        },
+        user: caller.user().map(|user| &**user),
+        address: Some(pass.address),
+        version: None,
+    });
     Ok(Json(kicked).into_response())
 }

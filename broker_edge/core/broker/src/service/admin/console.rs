@@ -19,8 +19,8 @@ use crate::service::shared::Shared;
 
 pub const PATH: &str = "/api/v1/console";
 /// What the page of this broker can show.
-const PAGES: [&str; 8] = [
-    "overview", "topics", "tail", "clients", "groups", "damage", "access", "trace",
+const PAGES: [&str; 9] = [
+    "overview", "topics", "tail", "clients", "groups", "log", "damage", "access", "trace",
 ];
 
 /// A file of the page: its path under `/ui/`, its type, its tag and its compressed bytes.

@@ -8,6 +8,7 @@ pub mod byte_range;
 pub mod clients;
 pub mod cluster;
 pub mod console;
+pub mod events;
 pub mod failure;
 pub mod groups;
 pub mod guard;
@@ -15,6 +16,7 @@ pub mod http;
 pub mod live;
 pub mod operate;
 pub mod records;
+pub mod segments;
 pub mod session;
 pub mod stream;
 pub mod topics;
@@ -71,10 +73,12 @@ pub fn routes(shared: &Arc<Shared>, browser: Browser) -> Router {
         .merge(clients::routes())
         .merge(cluster::routes())
         .merge(console::routes())
+        .merge(events::routes())
         .merge(groups::routes())
         .merge(live::routes())
         .merge(operate::routes())
         .merge(records::routes())
+        .merge(segments::routes())
         .merge(topics::routes())
         .merge(trace::routes())
         .merge(artifacts::routes())

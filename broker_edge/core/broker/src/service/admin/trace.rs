@@ -147,14 +147,7 @@ fn place_of<'s>(shared: &'s Shared, at: &str) -> Result<(&'s Partition, Offset),
             "at: write the name of a partition, a colon and an offset, such as telemetry-0:4711";
         return Err(Failure::invalid(message));
     };
-    let is_named =
-        |partition: &&Partition| partition.name() == name || partition.id().to_string() == name;
-    match shared.log.partitions().iter().find(is_named) {
-        Some(partition) => Ok((partition, Offset(offset))),
-        None => Err(Failure::not_found(format!(
-            "there is no partition {name:.64}"
-        ))),
-    }
+    Ok((shared.named(name)?, Offset(offset)))
 }
 
 /// What became of the record, and the record if it can be read.

@@ -4,6 +4,7 @@
 //! a second for all of them.
 
 mod alerts;
+pub mod removal;
 pub mod standing;
 mod totals;
 

@@ -89,7 +89,7 @@ fn stand(shared: &Shared, partition: &Partition, next: Offset, is_idle: bool) ->
 }
 
 /// The time of the record at `offset`, or of the next one that can be read; None at the end.
-fn time_us_of(partition: &Partition, offset: Offset) -> Option<i64> {
+pub fn time_us_of(partition: &Partition, offset: Offset) -> Option<i64> {
     if offset >= partition.high_watermark() {
         return None;
     }

@@ -1,0 +1,125 @@
+"""`headwater access`, `trace`, `log segments` and `clients history` against a real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.console_users import ACL, DENIED, Signed, start_signed
+from support.paho_client import PahoClient
+from support.programs import Ended, StartBroker, headwater
+
+from broker_edge.torture.process import BrokerProcess
+
+TOPIC = "devices/meter-7/telemetry"
+
+
+def admin_of(broker: BrokerProcess) -> str:
+    return "http://{}:{}".format(*broker.admin)
+
+
+@pytest.fixture
+def signed(start_broker: StartBroker, tmp_path: Path) -> Signed:
+    return start_signed(start_broker, tmp_path)
+
+
+def ask_as(signed: Signed, name: str, *words: str) -> Ended:
+    environment = {"HEADWATER_USER": name, "HEADWATER_PASSWORD_FROM": "env:PW", "PW": signed.passwords[name]}
+    return headwater(*words, "--admin", admin_of(signed.broker), environment=environment)
+
+
+def test_access_says_which_line_decides_and_denied_has_its_exit_code(signed: Signed) -> None:
+    line = ACL.splitlines().index(DENIED) + 1
+    denied = ask_as(signed, "viewer", "access", "--access", "publish", "--topic", "secret/plan", "--for-user", "device")
+    assert (denied.code, denied.err) == (1, "")
+    assert denied.lines[0].startswith("not allowed\t")
+    assert denied.lines[1] == f"line {line}\t{DENIED}"
+    words = ("--access", "subscribe", "--topic", "devices/+/actions", "--for-user", "device", "--client-id", "-pump")
+    allowed = ask_as(signed, "viewer", "access", *words, "--json")
+    assert allowed.code == 0
+    (document,) = allowed.documents
+    assert document["allowed"] is True
+    assert document["line"]["rule"] == "topic readwrite #"
+
+
+def test_what_is_no_question_and_who_may_not_ask_is_said_in_a_sentence(signed: Signed) -> None:
+    question = ("access", "--access", "publish")
+    wrong = ask_as(signed, "viewer", *question, "--topic", "a/#")
+    assert (wrong.code, wrong.out) == (4, "")
+    assert "topic" in wrong.err
+    refused = ask_as(signed, "device", *question, "--topic", "a")
+    assert (refused.code, refused.out) == (4, "")
+    assert "viewer" in refused.err
+    usage = headwater("access", "--access", "write", "--topic", "a")
+    assert usage.code == 2
+    away = headwater(*question, "--topic", "a", "--admin", "127.0.0.1:1")
+    assert away.code == 3
+
+
+def test_a_record_is_traced_to_the_session_that_has_passed_it(broker: BrokerProcess) -> None:
+    admin = admin_of(broker)
+    with PahoClient(broker.mqtt[1], version="5", client_id="watcher") as watcher:
+        watcher.subscribe("devices/+/telemetry")
+        with PahoClient(broker.mqtt[1], version="5", client_id="meter-7") as meter:
+            meter.publish(TOPIC, b"20.5\x1b[2J")
+        watcher.receive()
+        name = headwater("topics", "--json", "--server", "grpc://{}:{}".format(*broker.flight)).documents[0]["topics"]
+        at = f"{name[0]['name']}:{name[0]['first']}"
+        shown = headwater("trace", at, "--admin", admin)
+        told = headwater("trace", at, "--admin", admin, "--json").documents[0]
+    assert shown.code == 0, shown.err
+    lines = shown.lines
+    assert lines[0] == f"place\t{at}"
+    assert lines[1].startswith("state\there\t")
+    assert f"topic\t{TOPIC}" in lines
+    assert "\x1b" not in shown.out, "a terminal does not do what a payload says"
+    assert any(line.startswith("watcher\t") for line in lines)
+    assert told["sessions"][0]["client_id"] == "watcher"
+    later = headwater("trace", f"{at}999", "--admin", admin)
+    assert later.lines[1].startswith("state\tnot_yet")
+    for wrong, code, word in [("telemetry-0", 4, "telemetry-0:4711"), ("nothing-9:1", 4, "nothing-9")]:
+        refused = headwater("trace", wrong, "--admin", admin)
+        assert (refused.code, refused.out) == (code, "")
+        assert word in refused.err
+
+
+def test_without_the_right_to_replay_a_payload_stays_hidden(signed: Signed) -> None:
+    with signed.device("press-1") as device:
+        device.publish("devices/press-1/telemetry", b"a secret recipe")
+    partitions = ask_as(signed, "viewer", "log", "segments", "--json").documents[0]["partitions"]
+    names = [one["name"] for one in partitions if one["class"] == "telemetry" and one["high_watermark"] > 0]
+    blind, open_ = (ask_as(signed, name, "trace", f"{names[0]}:0") for name in ("blind", "viewer"))
+    assert "for users who may replay the topic" in blind.out
+    assert "recipe" not in blind.out
+    assert "a secret recipe" in open_.out
+
+
+def test_segments_are_listed_and_a_limit_ends_the_list(broker: BrokerProcess) -> None:
+    admin = admin_of(broker)
+    all_ = headwater("log", "segments", "--json", "--admin", admin).documents[0]
+    assert [one["name"] for one in all_["segments"]] == [one["name"] for one in all_["partitions"]]
+    assert {one["state"] for one in all_["segments"]} == {"active"}
+    two = headwater("log", "segments", "-n", "2", "--json", "--admin", admin).documents[0]
+    assert two["segments"] == all_["segments"][:2]
+    shown = headwater("log", "segments", "--partition", "telemetry-0", "--admin", admin)
+    assert shown.code == 0, shown.err
+    assert [line.split("\t")[0] for line in shown.lines] == ["partition", "telemetry-0", "partition", "telemetry-0"]
+    nothing = headwater("log", "segments", "-p", "nothing-9", "--admin", admin)
+    assert nothing.code == 4
+    assert "nothing-9" in nothing.err
+
+
+def test_the_history_of_a_client_is_printed_the_newest_first(broker: BrokerProcess) -> None:
+    admin = admin_of(broker)
+    with PahoClient(broker.mqtt[1], version="5", client_id="press-1"):
+        kicked = headwater("clients", "kick", "press-1", "--admin", admin)
+        assert kicked.code == 0, kicked.err
+        document = headwater("clients", "history", "press-1", "--admin", admin, "--json").documents[0]
+    whats = [one["what"] for one in document["events"]]
+    assert whats.index("kicked") < whats.index("disconnected") < whats.index("connected")
+    shown = headwater("clients", "history", "-n", "2", "--admin", admin)
+    assert shown.lines[0].split("\t")[:4] == ["last", "client", "what", "reason"]
+    assert len(shown.lines) == 3
+    nothing = headwater("clients", "history", "nobody", "--admin", admin)
+    assert (nothing.code, nothing.out) == (0, "")
+    assert "no events of nobody" in nothing.err
