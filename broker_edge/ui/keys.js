@@ -1,7 +1,7 @@
 // Keys. A page says what a key does while it is shown. Keys are off while somebody types, in a dialog, and for those who have
 // switched them off.
 
-import { useEffect } from "./vendor/htm-preact.js";
+import { useLayoutEffect } from "./vendor/htm-preact.js";
 import { keysAre } from "./preferences.js";
 
 const SECOND_KEY_WITHIN_MS = 1_500;
@@ -21,7 +21,8 @@ let before = { key: null, atMs: 0 };
 
 /** Runs `action` when the key, or two keys as in "g t", are pressed while the component is shown. */
 export function useKey(keys, action) {
-  useEffect(() => {
+  // At once with what is shown: a reader may press the key as soon as they see it.
+  useLayoutEffect(() => {
     actions.set(keys, action);
     return () => actions.get(keys) === action && actions.delete(keys);
   }, [keys, action]);
