@@ -1,7 +1,7 @@
 """The tables of the engine for a program that asks again and again: what it has read of `action_journal` is kept.
 
 `journal_overlay` reads the whole journal for each question. Here only the rows are read that are new since the last
-one, into a small Delta table in a temporary folder, from which SQL takes the newest row of each key.
+one; the newest row of each key is kept, and SQL reads those from a small Delta table in a temporary folder.
 
 As there, the journal is read before the table is opened, and a row counts only if its number is above the mark in the
 table. So a merge in between does no harm.
@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
@@ -28,9 +29,20 @@ from sinks.tables import ACTION_JOURNAL, ACTION_STATE, ACTION_TARGETS, DEVICE_ST
 
 log = logging.getLogger(__name__)
 
-_BEHIND = {table.name: table for table in (ACTION_TARGETS, ACTION_STATE, DEVICE_STATE)}
-_FILES_MAX = 16
-"""Files of one overlay: each question opens all of them."""
+_OF_TARGETS = {
+    *("action_id", "tenant", "device_id", "attempt", "state", "wave", "progress", "message", "late"),
+    *("queued_at", "delivered_at", "started_at", "finished_at", "updated_at", "log_id", "partition", "offset"),
+}
+"""The columns of targets that are kept: those that pages show. A question about another one fails while the journal has
+rows."""
+_TARGETS = FieldTable(
+    ACTION_TARGETS.name,
+    ACTION_TARGETS.meaning,
+    ACTION_TARGETS.written_by,
+    tuple(field for field in ACTION_TARGETS.fields if field.name in _OF_TARGETS),
+    key=ACTION_TARGETS.key,
+)
+_BEHIND = {table.name: table for table in (_TARGETS, ACTION_STATE, DEVICE_STATE)}
 _NUMBER = "journal_number"
 
 
@@ -50,35 +62,32 @@ class KeptTable:
 
 
 class _Overlay:
-    """The rows of the journal for one table, from the first that is not merged yet."""
+    """The newest row of each key in the journal, of one table."""
 
     def __init__(self, table: FieldTable) -> None:
         self.table = table
         self.last = 0
-        self.folder: TemporaryDirectory[str] | None = None
-        self._files = 0
+        """The number of the newest row."""
+        self._rows: pa.Table | None = None
+        self._folder: TemporaryDirectory[str] | None = None
 
     def add(self, numbers: list[int], rows: list[dict[str, Any]]) -> None:
-        found = arrow_of(rows, self.table).append_column(_NUMBER, pa.array(numbers, pa.int64()))
-        if self._files >= _FILES_MAX:
-            found = pa.concat_tables([self._newest(), found])
-            self.clear()
-        if self.folder is None:
-            self.folder = TemporaryDirectory(prefix="headwater-journal-")
-        write_deltalake(self.folder.name, found, mode="append")
-        self._files, self.last = self._files + 1, numbers[-1]
+        """Takes rows in the order of their numbers."""
+        new = arrow_of(rows, self.table).append_column(_NUMBER, pa.array(numbers, pa.int64()))
+        every = new if self._rows is None else pa.concat_tables([self._rows, new])
+        newest = every.group_by(list(self.table.key)).aggregate([(_NUMBER, "max")])[f"{_NUMBER}_max"]
+        self._rows = every.filter(pc.is_in(every[_NUMBER], newest)).combine_chunks()
+        self.last, self._folder = numbers[-1], None
+
+    def folder(self) -> TemporaryDirectory[str] | None:
+        """A Delta table with the rows, or None without any. A question that is being answered holds it."""
+        if self._rows is not None and self._folder is None:
+            self._folder = TemporaryDirectory(prefix="headwater-journal-")
+            write_deltalake(self._folder.name, self._rows)
+        return self._folder
 
     def clear(self) -> None:
-        # A question that is being answered holds the folder.
-        self.folder, self._files, self.last = None, 0, 0
-
-    def _newest(self) -> pa.Table:
-        assert self.folder is not None
-        name = f"{self.table.name}_journal"
-        columns = ", ".join(f'"{one}"' for one in (*self.table.names, _NUMBER))
-        sql = f"SELECT {columns} FROM ({newest_rows(self.table, 0)})"
-        schema = self.table.arrow_schema().append(pa.field(_NUMBER, pa.int64()))
-        return queried({name: DeltaTable(self.folder.name)}, sql).cast(schema)
+        self.last, self._rows, self._folder = 0, None, None
 
 
 class KeptTables:
@@ -102,10 +111,11 @@ class KeptTables:
             mark = journal_mark(table)
             if overlay.last <= mark:
                 overlay.clear()
-            if overlay.folder is None:
+            folder = overlay.folder()
+            if folder is None:
                 return KeptTable({name: table}, "", None)
-            tables = {f"{name}_merged": table, f"{name}_journal": DeltaTable(overlay.folder.name)}
-            return KeptTable(tables, f"{name} AS ({_together(_BEHIND[name], table, mark)})", overlay.folder)
+            tables = {f"{name}_merged": table, f"{name}_journal": DeltaTable(folder.name)}
+            return KeptTable(tables, f"{name} AS ({_together(_BEHIND[name], table, mark)})", folder)
 
     def forget(self) -> None:
         """Reads everything anew: a file was missing, so somebody may have made the tables anew."""
@@ -151,15 +161,8 @@ class KeptTables:
                 self._overlays[name].add(numbers, rows)
 
 
-def newest_rows(table: FieldTable, mark: int) -> str:
-    """SQL for the newest row of each key in an overlay, of those after `mark`."""
-    key = ", ".join(table.key)
-    nth = f"row_number() OVER (PARTITION BY {key} ORDER BY {_NUMBER} DESC) AS nth"
-    return f"SELECT * FROM (SELECT *, {nth} FROM {table.name}_journal WHERE {_NUMBER} > {mark:d}) WHERE nth = 1"
-
-
 def _together(table: FieldTable, found: DeltaTable, mark: int) -> str:
-    """The rows of the journal, and those of the table that have no newer one there."""
+    """The rows of the journal after `mark`, and those of the table that have no newer one there."""
     # A table of an older version may lack a column.
     there = {field.name for field in found.schema().fields}
     columns = ", ".join(f'"{name}"' for name in table.names)
@@ -169,5 +172,5 @@ def _together(table: FieldTable, found: DeltaTable, mark: int) -> str:
     newer = f"NOT EXISTS (SELECT 1 FROM {name}_journal j WHERE {same} AND j.{_NUMBER} > {mark:d})"
     return (
         f"SELECT {merged} FROM {name}_merged t WHERE {newer} "
-        f"UNION ALL SELECT {columns} FROM ({newest_rows(table, mark)})"
+        f"UNION ALL SELECT {columns} FROM {name}_journal WHERE {_NUMBER} > {mark:d}"
     )

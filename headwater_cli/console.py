@@ -12,7 +12,7 @@ import typer
 from broker_edge.extras import require
 from headwater_cli._output import put
 
-_ALLOCATOR = ("_RJEM_MALLOC_CONF", "narenas:2,dirty_decay_ms:0,muzzy_decay_ms:0")
+_ALLOCATOR = ("_RJEM_MALLOC_CONF", "narenas:2,dirty_decay_ms:500,muzzy_decay_ms:0")
 """For the allocator within deltalake, which reads it when it is loaded: otherwise it keeps some 60 MB of what a query
 has freed."""
 _NEEDED = ("pyarrow", "deltalake", "pydantic", "yaml", "starlette", "uvicorn")

@@ -13,9 +13,11 @@ from support.journal_world import JOURNAL, engine, large_world, tell
 from actions import kept_overlay
 from actions.history import History
 from actions.kept_overlay import KeptTables
+from broker_edge.fields import FieldTable
+from sinks import tables
 from sinks.store import StoreAccess
 
-NAMES = ("action_targets", "action_state", "device_state", "actions")
+TABLES = (kept_overlay._TARGETS, tables.ACTION_STATE, tables.DEVICE_STATE, tables.ACTIONS)
 
 
 @pytest.fixture
@@ -27,14 +29,15 @@ def kept(world: EngineWorld) -> History:
     return History(world.root, StoreAccess.of({}), KeptTables(world.root, lambda: None))
 
 
-def rows(history: History, name: str) -> list[dict[str, Any]]:
-    return sorted(history.query(name, f"SELECT * FROM {name}"), key=str)
+def rows(history: History, table: FieldTable) -> list[dict[str, Any]]:
+    columns = ", ".join(f'"{name}"' for name in table.names)
+    return sorted(history.query(table.name, f"SELECT {columns} FROM {table.name}"), key=str)
 
 
 def require_same(world: EngineWorld, history: History) -> None:
     whole = History(world.root, StoreAccess.of({}))
-    for name in NAMES:
-        assert rows(history, name) == rows(whole, name), name
+    for table in TABLES:
+        assert rows(history, table) == rows(whole, table), table.name
 
 
 def test_it_shows_what_the_whole_journal_shows_after_every_change(world: EngineWorld) -> None:
@@ -59,27 +62,14 @@ def test_it_shows_what_the_whole_journal_shows_after_every_change(world: EngineW
     require_same(world, history)
 
 
-def test_the_small_files_of_an_overlay_become_one(world: EngineWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_overlay, "_FILES_MAX", 2)
-    history, job = kept(world), engine(world)
-    job.turn()
-    for state in ("ACCEPTED", "IN_PROGRESS", "SUCCEEDED"):
-        for number in (1, 2):
-            tell(world, job, f"d{number:02}", state)
-            require_same(world, history)
-    overlay = history._kept and history._kept._overlays["action_targets"]
-    assert overlay is not None
-    assert overlay._files <= 2
-
-
 def test_a_question_under_way_keeps_its_rows_while_the_overlay_goes(world: EngineWorld) -> None:
     job = engine(world)
     job.turn()
     tell(world, job, "d01", "SUCCEEDED")
-    tables = KeptTables(world.root, lambda: None)
-    before = tables.fresh("action_targets")
+    asked = KeptTables(world.root, lambda: None)
+    before = asked.fresh("action_targets")
     job._store.settle(now=True)
-    tables.fresh("action_targets")
+    asked.fresh("action_targets")
     found = before.select("SELECT state FROM action_targets WHERE device_id = 'd01'").to_pylist()
     assert [row["state"] for row in found] == ["SUCCEEDED"]
 
@@ -106,4 +96,4 @@ def test_tables_of_an_older_version_have_no_journal(world: EngineWorld) -> None:
     job.turn()
     job._store.settle(now=True)
     shutil.rmtree(world.root / JOURNAL)
-    assert len(rows(kept(world), "action_targets")) == 20
+    assert len(rows(kept(world), kept_overlay._TARGETS)) == 20
