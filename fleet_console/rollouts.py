@@ -78,11 +78,21 @@ class Rollouts:
         return self._tables.answer(f"rollout {action_id}", _DETAIL, lambda: self._detail(action_id))
 
     def targets(
-        self, action_id: str, *, state: str, wave: int | None, contains: str, after: str | None, limit: int
+        self,
+        action_id: str,
+        *,
+        state: str,
+        reason: str,
+        wave: int | None,
+        contains: str,
+        after: str | None,
+        limit: int,
     ) -> bytes:
         where = [self._of(action_id)]
         if state:
             where.append(f"state = {literal(state)}")
+        if reason:
+            where.append(f"left(message, {_MESSAGE_MAX}) = {literal(reason)}")
         if wave is not None:
             where.append(f"coalesce(wave, 0) = {wave:d}")
         if contains:
@@ -98,7 +108,9 @@ class Rollouts:
             next_ = rows[limit - 1]["device_id"] if len(rows) > limit else None
             return {"targets": rows[:limit], "next": next_}
 
-        return self._tables.answer(f"targets {[action_id, state, wave, contains, after, limit]}", _TARGETS, make)
+        return self._tables.answer(
+            f"targets {[action_id, state, reason, wave, contains, after, limit]}", _TARGETS, make
+        )
 
     def row(self, action_id: str) -> dict[str, Any]:
         """Raises NotFoundError."""
@@ -195,9 +207,9 @@ class Rollouts:
         select = f"SELECT requests_done FROM action_state WHERE {self._of(action_id)}"
         rows = self._tables.history.query(ACTION_STATE.name, select)
         done = {one for row in rows for one in row["requests_done"] or ()}
-        names = {"request_id": "request_id", "kind": "kind", "by": "by", "at_us": "at", "device_id": "device_id"}
+        names = ("request_id", "kind", "by", "device_id", "wave", "reason")
         waiting = [row for row in asked if row["request_id"] not in done]
-        return [{name: row[column] for name, column in names.items()} for row in waiting]
+        return [{**{name: row[name] for name in names}, "at_us": row["at"]} for row in waiting]
 
 
 def _rollout(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,6 +235,8 @@ def kinds_of_use(row: Mapping[str, Any]) -> list[str]:
     found = {"RUNNING": ["pause"], "PAUSED": ["resume"], "WAITING_APPROVAL": ["approve", "pause"]}.get(phase, [])
     if row["stopped"] is None and any(counts.get(state) for state in _ERRORS):
         found.append("retry")
+    if row["held"] is not None:
+        found.append("remove")
     is_over = phase == "ENDED"
     if not is_over and (row["type"] == "ota" or counts.get("CANCELLING")):
         found.append("force")

@@ -32,8 +32,8 @@ from fleet_console.tables import Tables
 log = logging.getLogger(__name__)
 
 PAGES = ("brokers", "rollouts", "devices", "quality")
-_KINDS = ("pause", "resume", "cancel", "approve", "retry", "force")
-_WHOLE = ("pause", "resume", "approve")
+_KINDS = ("pause", "resume", "cancel", "approve", "retry", "force", "remove")
+_WHOLE = ("pause", "resume", "approve", "remove")
 """Kinds that are about the whole action."""
 _REASON_CHARACTERS_MAX = 1_000
 _TEXT_CHARACTERS_MAX = 1_000
@@ -175,6 +175,7 @@ class Web:
             "pages": PAGES,
             "user": caller.user,
             "tenant": self._tables.settings.tenant,
+            "tables_root": self._tables.settings.root,
             "operator": caller.operator,
             "viewer": caller.viewer,
             "has_users": caller.has_users,
@@ -225,10 +226,10 @@ class Web:
 
     def _list_targets(self, asked: Asked) -> Response:
         state, contains, after = asked.text("state"), asked.text("contains"), asked.after()
-        wave, limit = asked.number("wave", None, _NUMBER_MAX), asked.limit()
+        reason, wave, limit = asked.text("reason"), asked.number("wave", None, _NUMBER_MAX), asked.limit()
         asked.require_no_more()
         found = self._rollouts.targets(
-            asked.path("id"), state=state, wave=wave, contains=contains, after=after, limit=limit
+            asked.path("id"), state=state, reason=reason, wave=wave, contains=contains, after=after, limit=limit
         )
         return _made(found)
 

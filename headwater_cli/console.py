@@ -16,8 +16,8 @@ _ALLOCATORS = {
     "_RJEM_MALLOC_CONF": "narenas:2,dirty_decay_ms:100,muzzy_decay_ms:0",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
-"""For the allocators within deltalake and pyarrow, which read this when they are loaded: otherwise they keep some 100 MB
-of what queries have freed."""
+"""For the allocators within deltalake and pyarrow, which read this when they are loaded: otherwise they keep some 100
+MB of what queries have freed."""
 _NEEDED = ("pyarrow", "deltalake", "pydantic", "yaml", "starlette", "uvicorn")
 
 

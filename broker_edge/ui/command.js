@@ -4,6 +4,7 @@ import { html, useCallback } from "./vendor/htm-preact.js";
 import { copy } from "./clipboard.js";
 import { cut } from "./format.js";
 import { useKey } from "./keys.js";
+import { consoleInfo } from "./session.js";
 
 const SHOWN_MAX = 400;
 // Control characters and those that turn the direction of text: pasted into a terminal they do what their author wants.
@@ -30,6 +31,12 @@ export function commandOf(parts) {
 /** The options that name this broker to commands that ask its admin address. */
 export function adminOption() {
   return `--admin ${quote(new URL(".", document.baseURI).href.replace(/\/$/, ""))}`;
+}
+
+/** The option that names the tables of this console to commands that read them. */
+export function rootOption() {
+  const root = consoleInfo.get()?.tables_root;
+  return root ? ["--root", { text: root }] : [];
 }
 
 /** The parts of a request to this broker, for what no command of its own asks. curl asks for the password. */

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { ask } from "./api.js";
-import { commandOf } from "./command.js";
+import { commandOf, rootOption } from "./command.js";
 import { Confirm } from "./dialog.js";
 import { count, cut } from "./format.js";
 import { Name } from "./name.js";
@@ -21,6 +21,7 @@ const KINDS = {
   resume: { title: "Resume", question: "Resume this rollout?", what: "It goes on where it was paused.", isHarmless: true },
   retry: { title: "Retry", question: "Try again at devices with errors?", what: "Every device that ended in error gets another attempt.", isHarmless: true },
   force: { title: "Force", question: "Force this update?", what: "Soft updates become forced ones: devices no longer wait for consent or a window." },
+  remove: { title: "Remove devices", question: "Remove the held devices?", what: "Devices that are gone from the table of devices leave the rollout." },
   cancel: { title: "Cancel rollout", question: "Cancel this rollout?", what: "Devices that have the command are asked to stop, and no device gets it any more. It cannot be resumed." },
 };
 const OF_DEVICE = {
@@ -73,7 +74,7 @@ export function Question({ kind, rollout, device, onAsked, onClose }) {
 function commandParts(kind, { action_id: id }, { device, wave, reason }) {
   const options = [["--device", device], ["--wave", wave === null ? null : String(wave)], ["--reason", reason.trim() || null]];
   const given = options.filter(([, value]) => value !== null).flatMap(([name, value]) => [name, { text: value }]);
-  return [`headwater actions ${kind}`, ...given, "--", { text: id }];
+  return [`headwater actions ${kind}`, ...rootOption(), ...given, "--", { text: id }];
 }
 
 /** Nothing while there are none. Says when one is answered. */
@@ -100,4 +101,5 @@ const ASKED_COLUMNS = [
   { key: "by", title: "by", cell: (row) => html`<${Name} text=${row.by} length=${80} />` },
   { key: "at", title: "time", cell: (row) => html`<${Time} ms=${row.at_us && row.at_us / 1_000} />` },
   { key: "device", title: "device", cell: (row) => (row.device_id === null ? "all" : html`<${Name} text=${row.device_id} length=${80} />`) },
+  { key: "reason", title: "reason", cell: (row) => html`<${Name} text=${row.reason || null} length=${200} />` },
 ];

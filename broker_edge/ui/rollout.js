@@ -3,7 +3,7 @@
 import { html, useCallback, useEffect, useRef } from "./vendor/htm-preact.js";
 import { ask } from "./api.js";
 import { Bar, Legend, State, sums, WAVE_COLUMNS, words } from "./bars.js";
-import { Command } from "./command.js";
+import { Command, rootOption } from "./command.js";
 import { count, duration, latency, percent } from "./format.js";
 import { useKey } from "./keys.js";
 import { Name } from "./name.js";
@@ -38,7 +38,7 @@ export function Rollout({ id, query }) {
       <${Trouble} ...${answer} />
       ${value ? html`<${Detail} answer=${value} query=${query} onAsked=${answer.again} />` : !answer.error && html`<${Waiting} what="the rollout" />`}
     </section>
-    <${Command} parts=${["headwater actions show", "--", { text: id }]} />
+    <${Command} parts=${["headwater actions show", ...rootOption(), "--", { text: id }]} />
   `;
 }
 
@@ -126,7 +126,7 @@ function failureColumns(id) {
     { key: "example", title: "for example",
       cell: (row) => html`<a href=${link("devices", { device: row.example })}><${Name} text=${row.example} length=${60} /></a>` },
     { key: "targets", title: "targets",
-      cell: (row) => html`<a data-open href=${link("rollouts", { id, state: row.state })}onClick=${showTargets}>Show the ${words(row.state)} devices</a>` },
+      cell: (row) => html`<a data-open href=${link("rollouts", { id, state: row.state, reason: row.reason })} onClick=${showTargets}>Show these ${words(row.state)} devices</a>` },
   ];
 }
 

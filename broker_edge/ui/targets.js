@@ -21,9 +21,9 @@ export function Targets({ rollout, query, onAsked }) {
   const { operator } = useStore(consoleInfo);
   const [device, setDevice] = useState(null);
   const { action_id: id, waves, can } = rollout;
-  const [contains, state, wave] = [query.contains ?? "", query.state ?? "", query.wave ?? ""];
+  const [contains, state, wave, reason] = [query.contains ?? "", query.state ?? "", query.wave ?? "", query.reason ?? ""];
   const path = `api/v1/rollouts/${encodeURIComponent(id)}/targets`;
-  const targets = usePages(path, { contains, state, wave }, "targets", EVERY_MS, TABLES);
+  const targets = usePages(path, { contains, state, wave, reason }, "targets", EVERY_MS, TABLES);
   const numbers = Array.from({ length: Math.min(waves ?? 0, WAVES_LISTED) }, (_, number) => String(number));
   return html`
     <section aria-labelledby="targets-title" class=${targets.isStale ? "stale" : null}>
@@ -42,10 +42,15 @@ export function Targets({ rollout, query, onAsked }) {
           </select>
         </label>
       <//>
+      ${reason && html`
+        <p class="note">Only those with this reason: <${Name} text=${reason} length=${300} />
+          <button type="button" class="quiet" onClick=${() => change({ reason: null })}>Show all</button>
+        </p>
+      `}
       <${Trouble} ...${targets} />
       ${targets.rows && html`
         <${Table} caption="Devices of the action, by id" columns=${columnsOf(operator && can.includes("cancel") ? setDevice : null)} rows=${targets.rows}
-          keyOf=${(row) => row.device_id} current=${query.row} empty=${contains || state || wave ? "No device is like this." : "It has no devices yet."} />
+          keyOf=${(row) => row.device_id} current=${query.row} empty=${contains || state || wave || reason ? "No device is like this." : "It has no devices yet."} />
         <${More} what="device" ...${targets} />
       `}
       ${!targets.rows && !targets.error && html`<${Waiting} what="the devices" />`}

@@ -92,7 +92,7 @@ def test_a_rollout_shows_its_waves_failures_and_order(fleet: FleetConsole, visit
     failures = page.get_by_role("table", name="ended without success")
     expect(failures).to_contain_text(NO_SPACE)
     expect(page.get_by_role("table", name="Time since the command")).to_contain_text("30 s")
-    failures.get_by_role("link", name="Show the failed devices").click()
+    failures.get_by_role("link", name="Show these failed devices").click()
     devices = page.get_by_role("table", name="Devices of the action")
     expect(devices.locator("tr[data-row]")).to_have_count(2)
     assert "state=FAILED" in page.url

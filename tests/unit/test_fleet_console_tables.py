@@ -125,7 +125,7 @@ def test_one_rollout_has_waves_failures_times_and_what_waits(root: Path) -> None
     times = {one["step"]: (one["number"], one["p50_s"]) for one in found["times"]}
     assert times == {"delivered": (5, 1.0), "started": (0, None), "finished": (3, 10.0)}
     assert [one["what"] for one in found["audit"]] == ["create", "pause", "resume", "DONE"]
-    assert [(one["request_id"], one["kind"], one["by"]) for one in found["asked"]] == [("r2", "resume", "ben")]
+    assert [(one["request_id"], one["kind"], one["reason"]) for one in found["asked"]] == [("r2", "resume", "lunch")]
     assert found["order"]["percentage"] == "nan"
     assert found["order"]["device_ids"][-1] == "… and 150 more"
     assert found["rollout"]["counts"] == {"SUCCEEDED": 3}
@@ -146,13 +146,15 @@ def test_targets_come_by_page_state_wave_and_part_of_the_id(root: Path) -> None:
     rollouts = Rollouts(opened(root))
 
     def page(**given: Any) -> dict[str, Any]:
-        wanted = {"state": "", "wave": None, "contains": "", "after": None, "limit": 4, **given}
+        wanted = {"state": "", "reason": "", "wave": None, "contains": "", "after": None, "limit": 4, **given}
         return dict(json.loads(rollouts.targets("a", **wanted)))
 
     first = page(state="QUEUED")
     assert [one["device_id"] for one in first["targets"]] == ["d00", "d01", "d02", "d03"]
     assert page(state="QUEUED", after=first["next"], limit=100)["next"] is None
     assert [one["device_id"] for one in page(wave=1, contains="D0")["targets"]] == ["d01", "d03", "d05", "d07"]
+    assert [one["device_id"] for one in page(reason="x" * 1_000)["targets"]] == [ODD]
+    assert page(reason="x" * 999)["targets"] == []
     (odd,) = page(contains=ODD)["targets"]
     assert (odd["device_id"], len(odd["message"])) == (ODD, 1_000)
 
@@ -166,7 +168,7 @@ def test_another_tenant_sees_and_finds_nothing(root: Path) -> None:
     assert listed(Rollouts(theirs))["rollouts"] == []
     with pytest.raises(NotFoundError):
         Rollouts(theirs).one("a")
-    page = Rollouts(theirs).targets("a", state="", wave=None, contains="", after=None, limit=10)
+    page = Rollouts(theirs).targets("a", state="", reason="", wave=None, contains="", after=None, limit=10)
     assert json.loads(page)["targets"] == []
     assert json.loads(Devices(theirs).page(contains="", version="", after=None, limit=10))["devices"] == []
     with pytest.raises(NotFoundError):
@@ -273,6 +275,7 @@ def test_without_tables_the_sentence_says_where_they_were_looked_for(tmp_path: P
         ({"phase": "REFUSED"}, []),
         ({"phase": "RUNNING"}, ["pause", "cancel"]),
         ({"phase": "RUNNING", "type": "ota"}, ["pause", "force", "cancel"]),
+        ({"phase": "RUNNING", "held": "3 devices"}, ["pause", "remove", "cancel"]),
         ({"phase": "PAUSED", "counts": {"FAILED": 1}}, ["resume", "retry", "cancel"]),
         ({"phase": "WAITING_APPROVAL"}, ["approve", "pause", "cancel"]),
         ({"phase": "STOPPING", "stopped": "cancelled", "counts": {"CANCELLING": 1, "FAILED": 1}}, ["force"]),
@@ -281,4 +284,4 @@ def test_without_tables_the_sentence_says_where_they_were_looked_for(tmp_path: P
     ],
 )
 def test_a_page_offers_what_the_engine_would_do(row: dict[str, Any], kinds: list[str]) -> None:
-    assert kinds_of_use({"type": "command", "counts": None, "stopped": None, **row}) == kinds
+    assert kinds_of_use({"type": "command", "counts": None, "stopped": None, "held": None, **row}) == kinds

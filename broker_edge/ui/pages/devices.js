@@ -3,7 +3,7 @@
 import { html, useCallback, useEffect, useRef } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
 import { State, words } from "../bars.js";
-import { Command } from "../command.js";
+import { Command, rootOption } from "../command.js";
 import { count, counted } from "../format.js";
 import { useKey } from "../keys.js";
 import { More, Search } from "../list.js";
@@ -52,8 +52,8 @@ export default function Devices({ query }) {
 }
 
 function commandParts(device, contains) {
-  if (device !== undefined) return ["headwater devices show", "--", { text: device }];
-  return ["headwater devices list", contains ? "| grep -F --" : null, contains ? { text: contains } : null];
+  if (device !== undefined) return ["headwater devices show", ...rootOption(), "--", { text: device }];
+  return ["headwater devices list", ...rootOption(), contains ? "| grep -F --" : null, contains ? { text: contains } : null];
 }
 
 const COLUMNS = [

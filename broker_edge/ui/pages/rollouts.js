@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/htm-preact.js";
 import { Done, Legend, sums } from "../bars.js";
-import { Command } from "../command.js";
+import { Command, rootOption } from "../command.js";
 import { count } from "../format.js";
 import { More, Search } from "../list.js";
 import { Name } from "../name.js";
@@ -43,7 +43,7 @@ function List({ query }) {
       `}
     </div>
     ${!rollouts.rows && !rollouts.error && html`<${Waiting} what="the rollouts" />`}
-    <${Command} parts=${["headwater actions list", contains ? "| grep -F --" : null, contains ? { text: contains } : null]} />
+    <${Command} parts=${["headwater actions list", ...rootOption(), contains ? "| grep -F --" : null, contains ? { text: contains } : null]} />
   `;
 }
 
