@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import queue
 import shlex
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, QueryBuilder
-from support.programs import clean_environment, headwater
+from support.demo_process import COMMAND_S, DEMO, END_S, START_S, RunningDemo, environment
+from support.programs import headwater
 from support.secured import files_with
 
 from broker_edge import RefusedError, Row
@@ -24,56 +21,6 @@ from broker_edge.access import BrokerAccess
 from pipelines.demo.broker import open_broker
 from pipelines.demo.layout import Layout
 from pipelines.demo.screen import Addresses, next_steps
-from pipelines.spark.jars import default_folder
-
-START_S = 480.0
-"""Spark starts in about 10 s on an idle machine, and in minutes on a busy one."""
-END_S = 480.0
-COMMAND_S = 240.0
-_COMMAND = (sys.executable, "-c", "import sys; from headwater_cli import main; sys.exit(main())", "demo")
-
-
-def environment() -> dict[str, str]:
-    return clean_environment({"HEADWATER_JARS": str(default_folder())})
-
-
-class RunningDemo:
-    """The demo in its own process group, so that a signal reaches the whole group, like Ctrl-C."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [*_COMMAND, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(),
-            start_new_session=True,
-        )
-        self.said: list[str] = []
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def wait_for(self, text: str, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not any(text in line for line in self.said):
-            line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
-            assert line is not None, "\n".join(self.said[-30:])
-            self.said.append(line)
-
-    def signal_group(self, number: signal.Signals) -> None:
-        os.killpg(self.process.pid, number)
-
-    def end(self, seconds: float) -> tuple[int, str]:
-        assert self.process.stdout is not None
-        code = self.process.wait(seconds)
-        return code, self.process.stdout.read()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self._lines.put(line.rstrip())
-        self._lines.put(None)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +32,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def first_run(kept: Path) -> subprocess.CompletedProcess[str]:
     """A short run into a folder that is kept, with users and TLS."""
     return subprocess.run(
-        [*_COMMAND, "--for", "8", "--headless", "--json", "--devices", "30", "--data", str(kept), "--secure"],
+        [*DEMO, "--for", "8", "--headless", "--json", "--devices", "30", "--data", str(kept), "--secure"],
         capture_output=True,
         text=True,
         timeout=START_S + END_S,
@@ -101,9 +48,7 @@ def running(first_run: subprocess.CompletedProcess[str], kept: Path) -> Iterator
     try:
         yield demo
     finally:
-        if demo.process.poll() is None:
-            demo.signal_group(signal.SIGKILL)
-            demo.process.wait(COMMAND_S)
+        demo.kill()
 
 
 @pytest.mark.timeout(1200)
