@@ -120,9 +120,13 @@ class KeptTables:
     def forget(self) -> None:
         """Reads everything anew: a file was missing, so somebody may have made the tables anew."""
         with self._lock:
-            self._opened, self._read = {}, 0
-            for overlay in self._overlays.values():
-                overlay.clear()
+            self._opened = {}
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._read = 0
+        for overlay in self._overlays.values():
+            overlay.clear()
 
     def _newest(self, name: str) -> DeltaTable:
         table = self._opened.get(name)
@@ -146,19 +150,26 @@ class KeptTables:
         if not journal.file_uris():
             return
         sql = f"SELECT number, table_name, row FROM {ACTION_JOURNAL.name} WHERE number > {self._read:d} ORDER BY number"
-        streamed({ACTION_JOURNAL.name: journal}, sql, self._take_batches)
+        try:
+            streamed({ACTION_JOURNAL.name: journal}, sql, self._take_batches)
+        except BaseException:
+            # Some rows of a batch may have been taken: all are read again next time.
+            self._begin_anew()
+            raise
 
     def _take_batches(self, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in batches:
             found: dict[str, tuple[list[int], list[dict[str, Any]]]] = {}
+            last = self._read
             for row in rows_of(pa.Table.from_batches([batch])):
-                self._read = max(self._read, row["number"])
+                last = max(last, row["number"])
                 if row["table_name"] in _BEHIND:
                     numbers, rows = found.setdefault(row["table_name"], ([], []))
                     numbers.append(row["number"])
                     rows.append(json.loads(row["row"]))
             for name, (numbers, rows) in found.items():
                 self._overlays[name].add(numbers, rows)
+            self._read = last
 
 
 def _together(table: FieldTable, found: DeltaTable, mark: int) -> str:

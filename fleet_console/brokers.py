@@ -6,6 +6,7 @@ A broker that does not answer is shown as such and holds nothing up. Numbers hav
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from broker_edge.cluster_status import PATH as CLUSTER_PATH
-from broker_edge.errors import HeadwaterError, NotFoundError, UnavailableError
+from broker_edge.errors import BrokerError, HeadwaterError, NotFoundError, RefusedError, UnavailableError
 from fleet_console.settings import ConsoleMember
 from sinks.rows import now_us
 
@@ -31,27 +32,52 @@ SUMMED = (
     *("connections", "sessions", "subscriptions", "disk_used_bytes"),
 )
 """The names of a broker's sample of which the sum over a fleet means something."""
-_OF_CLUSTER = ("node", "role", "leader", "epoch", "in_sync", "replicas", "lag")
+_NAMES_MAX, _ALERTS_MAX, _TEXT_MAX = 100, 100, 1_000
+"""What is taken from one broker: whoever answers in its place must not fill the page of all."""
+_AWAY = "Look whether the broker runs, and whether this machine reaches its admin address."
+_TROUBLES = {
+    "away": ("BrokerAway", "The broker does not answer.", _AWAY),
+    "stale": ("BrokerAway", "The broker sends nothing any more.", _AWAY),
+    "refused": (
+        "BrokerRefuses",
+        "The broker refuses this console.",
+        "Give a user with the right `viewer` there in the settings of the console, under `brokers` or `access`.",
+    ),
+}
 WORST = ("ack_p99_s", "sync_p99_s", "loop_busy")
 """Those of which the largest does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """An event of the live stream, as far as it is understood."""
+
+    sample: Mapping[str, float | None] = field(default_factory=dict)
+    alerts: Sequence[Mapping[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """The last words of one broker. `heard_s` is by a clock that nobody sets, `seen_us` is the time of day."""
 
-    stats: Mapping[str, Any] = field(default_factory=dict)
+    stats: Stats = field(default_factory=lambda: Stats())
     status: Mapping[str, Any] = field(default_factory=dict)
     cluster: Mapping[str, Any] | None = None
     trouble: str | None = None
     heard_s: float | None = None
     seen_us: int | None = None
+    is_refused: bool = False
+    """The broker does not let this console look."""
+    since_s: float = field(default_factory=time.monotonic)
 
     def state(self) -> str:
         if self.trouble is None and self.cluster is not None and self.cluster["role"] != "leader":
             return "standby"
+        if self.is_refused:
+            return "refused"
         if self.heard_s is None:
-            return "opening" if self.trouble is None else "away"
+            is_late = time.monotonic() - self.since_s > STALE_AFTER_S
+            return "away" if self.trouble is not None or is_late else "opening"
         if time.monotonic() - self.heard_s <= STALE_AFTER_S:
             return "live"
         return "stale" if self.trouble is None else "away"
@@ -83,40 +109,47 @@ class Watcher:
             "seen_us": seen_us,
             "version": status.get("version"),
             "log_id": status.get("log_id"),
-            "sample": stats.get("sample", {}),
-            "alerts": stats.get("alerts", []),
-            **_damage(status),
-            "cluster": None if cluster is None else {name: cluster.get(name) for name in _OF_CLUSTER},
+            "sample": stats.sample,
+            "alerts": stats.alerts,
+            "gaps": status.get("gaps"),
+            "damaged_bytes": status.get("damaged_bytes"),
+            "cluster": cluster,
         }
 
     def _run(self) -> None:
         failures = 0
         while True:
-            heard = False
-            try:
-                for name, value in self.member.admin.follow("/api/v1/live"):
-                    if name == "stats":
-                        self._hear(value)
-                        heard = True
-                self._fail("the broker has ended its stream")
-            except UnavailableError as error:
-                self._rest(error)
-            except HeadwaterError as error:
-                self._fail(str(error))
-            except Exception as error:
-                log.exception("cannot follow the broker %s", self.member.name)
-                self._fail(f"cannot be followed: {error}")
-            failures = 0 if heard else failures + 1
+            failures = 0 if self.look() else failures + 1
             time.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
+
+    def look(self) -> bool:
+        """Follows the stream until it ends, and notes why. Returns whether anything was heard."""
+        heard = False
+        try:
+            for name, value in self.member.admin.follow("/api/v1/live"):
+                if name == "stats":
+                    self._hear(value)
+                    heard = True
+            self._fail("the broker has ended its stream")
+        except UnavailableError as error:
+            self._rest(error)
+        except RefusedError as error:
+            self._fail(str(error), is_refused=True)
+        except HeadwaterError as error:
+            self._fail(str(error))
+        except Exception as error:
+            log.exception("cannot follow the broker %s", self.member.name)
+            self._fail(f"cannot be followed: {error}")
+        return heard
 
     def _hear(self, stats: Mapping[str, Any]) -> None:
         status, cluster = self._seen.status, self._seen.cluster
         if time.monotonic() >= self._next_status_s:
-            status, cluster = self.member.admin.ask("GET", "/api/v1/status"), self._cluster()
+            status, cluster = status_of(self.member.admin.ask("GET", "/api/v1/status")), self._cluster()
             self._next_status_s = time.monotonic() + _STATUS_EVERY_S
         with self._lock:
             heard_s = time.monotonic()
-            self._seen = Seen(stats, status, cluster, heard_s=heard_s, seen_us=now_us())
+            self._seen = Seen(stats_of(stats), status, cluster, heard_s=heard_s, seen_us=now_us())
 
     def _rest(self, error: UnavailableError) -> None:
         """A node of a cluster that does not lead serves nothing but what it is."""
@@ -132,27 +165,81 @@ class Watcher:
 
     def _cluster(self) -> Mapping[str, Any] | None:
         try:
-            return self.member.admin.ask("GET", CLUSTER_PATH)
+            return cluster_of(self.member.admin.ask("GET", CLUSTER_PATH))
         except NotFoundError:
             return None
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str, *, is_refused: bool = False) -> None:
         with self._lock:
             before = self._seen
-            self._seen = replace(before, trouble=why)
+            self._seen = replace(before, trouble=why, is_refused=is_refused)
         if before.trouble is None:
             log.warning("the broker %s: %s", self.member.name, why)
         self._next_status_s = 0.0
 
 
-def _damage(status: Mapping[str, Any]) -> dict[str, int | None]:
-    partitions = status.get("partitions")
-    if partitions is None:
-        return {"gaps": None, "damaged_bytes": None}
+def stats_of(event: Mapping[str, Any]) -> Stats:
+    """Raises BrokerError for an event that is not understood."""
+    sample, alerts = event.get("sample"), event.get("alerts")
+    if not isinstance(sample, dict) or not isinstance(alerts, list):
+        raise _not_understood()
+    texts = ("name", "severity", "summary", "remedy")
+    return Stats(
+        {str(name): _number(value) for name, value in list(sample.items())[:_NAMES_MAX]},
+        [
+            {name: str(alert.get(name, ""))[:_TEXT_MAX] for name in texts}
+            for alert in alerts[:_ALERTS_MAX]
+            if isinstance(alert, dict)
+        ],
+    )
+
+
+def status_of(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What is shown of `/api/v1/status`. Raises BrokerError for what is not understood."""
+    partitions = told.get("partitions")
+    if not isinstance(partitions, list) or not all(isinstance(one, dict) for one in partitions):
+        raise _not_understood()
     return {
-        "gaps": sum(len(one["gaps"]) + one["gaps_left_out"] for one in partitions),
-        "damaged_bytes": sum(one["damaged_bytes"] for one in partitions),
+        "version": _text(told.get("version")),
+        "log_id": _text(told.get("log_id")),
+        "gaps": sum(_count(one.get("gaps")) + _count(one.get("gaps_left_out")) for one in partitions),
+        "damaged_bytes": sum(_count(one.get("damaged_bytes")) for one in partitions),
     }
+
+
+def cluster_of(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What is shown of `/api/v1/cluster`. Raises BrokerError for what is not understood."""
+    lag = told.get("lag")
+    if not isinstance(told.get("role"), str):
+        raise _not_understood()
+    return {
+        **{name: _text(told.get(name)) for name in ("node", "role", "leader")},
+        "epoch": _number(told.get("epoch")),
+        **{name: _texts(told.get(name)) for name in ("in_sync", "replicas")},
+        "lag": {str(name): _number(value) for name, value in lag.items()} if isinstance(lag, dict) else None,
+    }
+
+
+def _not_understood() -> BrokerError:
+    return BrokerError("the broker says what this version does not understand: is it of another version?")
+
+
+def _number(value: object) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return value if is_number else None  # type: ignore[return-value]
+
+
+def _count(value: object) -> int:
+    """A number, or how many there are."""
+    return len(value) if isinstance(value, list) else int(_number(value) or 0)
+
+
+def _text(value: object) -> str | None:
+    return value[:_TEXT_MAX] if isinstance(value, str) else None
+
+
+def _texts(value: object) -> list[str]:
+    return [str(one)[:_TEXT_MAX] for one in value[:_NAMES_MAX]] if isinstance(value, list) else []
 
 
 class Fleet:
@@ -191,9 +278,12 @@ class Fleet:
     def _sample(self) -> None:
         next_s = time.monotonic()
         while True:
-            sums = summed(self.rows())
-            with self._lock:
-                self._samples.append((now_us() // 1_000, sums))
+            try:
+                sums = summed(self.rows())
+                with self._lock:
+                    self._samples.append((now_us() // 1_000, sums))
+            except Exception:
+                log.exception("cannot add up what the brokers say")
             next_s = max(next_s + 1.0, time.monotonic())
             time.sleep(max(0.0, next_s - time.monotonic()))
 
@@ -213,16 +303,10 @@ def alerts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The alerts of all brokers with their broker, and one for each that does not answer."""
     found = []
     for row in rows:
-        if row["state"] in ("stale", "away"):
-            found.append(
-                {
-                    "name": "BrokerAway",
-                    "severity": "critical",
-                    "summary": row["trouble"] or "The broker sends nothing any more.",
-                    "remedy": f"Look at the broker at {row['admin']}: does it run, and may this console see it?",
-                    "broker": row["name"],
-                }
-            )
+        if row["state"] in _TROUBLES:
+            name, otherwise, remedy = _TROUBLES[row["state"]]
+            alert = {"name": name, "severity": "critical", "summary": row["trouble"] or otherwise, "remedy": remedy}
+            found.append({**alert, "broker": row["name"]})
         else:
             found += [{**alert, "broker": row["name"]} for alert in row["alerts"]]
     return found

@@ -16,9 +16,11 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from starlette.datastructures import Headers
 
 from broker_edge.admin import Admin, Answer
 from broker_edge.clear_text import is_loopback
@@ -31,6 +33,8 @@ ASK_AGAIN_S = 60.0
 _OPEN_S = 5.0
 """How long the answer counts that a broker has no users, or has some."""
 _WAIT_S = 2.0
+_ANSWER_S = 4.0
+"""In which the broker that verifies names must answer: people wait for it."""
 _USER_CHARACTERS_MAX = 256
 _COOKIE_CHARACTERS_MAX = 4_096
 
@@ -77,7 +81,7 @@ class Callers:
         self._header = settings.sign_in.header
         self._from = settings.sign_in.networks()
         self._operators, self._viewers = set(settings.sign_in.operators), set(settings.sign_in.viewers)
-        verifier = settings.verifier()
+        verifier = settings.verifier(timeout_s=_ANSWER_S)
         self._verifier = None if verifier is None else verifier.admin
         self._is_local = is_loopback(settings.place()[0])
         self.cookie_name = "headwater-console" if settings.tls.cert is None else "__Host-headwater-console"
@@ -99,10 +103,10 @@ class Callers:
         if found is None or not any(found in network for network in self._from):
             raise Turned(403, "permission_denied", "this console answers only the proxy in sign_in.header_from")
 
-    def who(self, headers: Mapping[str, str], cookie: str | None) -> Caller:
+    def who(self, headers: Headers, cookie: str | None) -> Caller:
         """Raises Turned for a caller who has to sign in."""
         if self._header is not None:
-            return self._named(headers.get(self._header))
+            return self._named(headers.getlist(self._header))
         if cookie is not None:
             found = self._of_session(cookie)
             if found is not None:
@@ -126,6 +130,8 @@ class Callers:
             status = answer.status if answer.status in (400, 401, 403, 503) else 503
             raise Turned(status, str(told.get("error", "unauthenticated")), str(told.get("message", "not signed in")))
         caller = _caller(told)
+        if not caller.user:
+            raise Turned(503, "unavailable", "the broker that verifies names does not say who this is")
         cookie = answer.headers.get("set-cookie", "").partition(";")[0]
         key, now_s = secrets.token_urlsafe(32), time.monotonic()
         with self._lock:
@@ -143,9 +149,11 @@ class Callers:
                 self._verifier.send("DELETE", "/api/v1/session", headers={"Cookie": session.cookie})
         return self._set_cookie("", 0)
 
-    def _named(self, user: str | None) -> Caller:
+    def _named(self, values: Sequence[str]) -> Caller:
+        """A proxy that adds the header leaves that of the browser beside it, so one alone counts."""
+        user = _utf8(values[0]) if len(values) == 1 else None
         if not user or len(user) > _USER_CHARACTERS_MAX or not user.isprintable():
-            raise Turned(401, "unauthenticated", f"the proxy has sent no name of a user in {self._header}")
+            raise Turned(401, "unauthenticated", f"the proxy has not sent one name of a user in {self._header}")
         operator = user in self._operators
         viewer = operator or bool({user, ANYBODY} & self._viewers)
         return Caller(user, operator, viewer, has_users=False, author=user)
@@ -182,18 +190,24 @@ class Callers:
         """Who may do what without signing in; None if the broker has users. It is asked with the console's own
         credentials: a question without any would count there as a refusal."""
         assert self._verifier is not None
-        # While the broker does not answer, one request waits for it, and the others a moment.
-        if not self._asking.acquire(timeout=_WAIT_S):
-            raise Turned(503, "unavailable", "the broker that verifies names does not answer")
+        # While the broker does not answer, one request waits for it; the others take what it said last, if it did.
+        is_known = self._open[0] > float("-inf")
+        if not self._asking.acquire(timeout=0 if is_known else _WAIT_S):
+            return self._last_said()
         try:
-            now_s, (until_s, known) = time.monotonic(), self._open
-            if now_s >= until_s:
+            now_s = time.monotonic()
+            if now_s >= self._open[0]:
                 self._open = (now_s + _OPEN_S, self._if_open(self._verifier))
-            known = self._open[1]
         finally:
             self._asking.release()
+        return self._last_said()
+
+    def _last_said(self) -> Caller | None:
+        until_s, known = self._open
+        if until_s == float("-inf"):
+            raise Turned(503, "unavailable", "the broker that verifies names does not answer")
         if isinstance(known, Turned):
-            raise known
+            raise Turned(known.status, known.code, str(known))
         return known
 
     def _if_open(self, verifier: Admin) -> Caller | Turned | None:
@@ -213,7 +227,7 @@ class Callers:
                 "users, or listen on 127.0.0.1"
             )
             return Turned(403, "permission_denied", message)
-        operator, viewer = bool(told.get("operator")), bool(told.get("viewer"))
+        operator, viewer = told.get("operator") is True, told.get("viewer") is True
         return Caller(None, operator, viewer, has_users=False, author=_login())
 
     def _forget(self, now_s: float) -> None:
@@ -226,6 +240,14 @@ class Callers:
     def _set_cookie(self, value: str, seconds: int) -> str:
         secure = "; Secure" if self._is_secure else ""
         return f"{self.cookie_name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"
+
+
+def _utf8(value: str) -> str | None:
+    """Headers are bytes, which the server reads as Latin-1; proxies send UTF-8."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return None
 
 
 def _silent(error: HeadwaterError) -> Turned:
@@ -245,8 +267,8 @@ def _caller(told: Mapping[str, Any]) -> Caller:
     log_id = told.get("log_id")
     return Caller(
         None if user is None else str(user),
-        bool(told.get("operator")),
-        bool(told.get("viewer")),
+        told.get("operator") is True,
+        told.get("viewer") is True,
         confirmed_by=None if log_id is None else str(log_id),
         author="" if user is None else str(user),
     )

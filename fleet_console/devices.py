@@ -17,9 +17,11 @@ _NAMES = (DEVICES.name, DEVICE_STATE.name, ACTION_JOURNAL.name)
 _ROWS = """
 SELECT coalesce(d.device_id, s.device_id) AS device_id, d.labels, d.groups, s.version, s.product, s.hardware,
     s.last_seen_at, s.last_action_id, s.last_status, s.log_id, d.retired_at
-FROM (SELECT *, row_number() OVER (PARTITION BY device_id ORDER BY created_at) AS nth FROM devices WHERE {which}) d
-FULL JOIN (SELECT * FROM device_state WHERE {which}) s ON s.device_id = d.device_id
-WHERE coalesce(d.nth, 1) = 1"""
+FROM (SELECT *, row_number() OVER (PARTITION BY device_id ORDER BY created_at) AS nth FROM devices
+    WHERE {which} AND device_id IS NOT NULL) d
+FULL JOIN (SELECT *, row_number() OVER (PARTITION BY device_id ORDER BY updated_at DESC) AS nth FROM device_state
+    WHERE {which} AND device_id IS NOT NULL) s ON s.device_id = d.device_id AND s.nth = 1 AND d.nth = 1
+WHERE coalesce(d.nth, 1) = 1 AND coalesce(s.nth, 1) = 1"""
 
 
 class Devices:

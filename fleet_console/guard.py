@@ -29,6 +29,7 @@ _ALWAYS = {
     "Referrer-Policy": "no-referrer",
 }
 _SAFE = ("GET", "HEAD")
+HEALTH = "/healthz"
 _OWN_SITES = ("same-origin", "none")
 
 
@@ -66,10 +67,16 @@ class Guard:
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
+        if "content-length" in headers and "transfer-encoding" in headers:
+            raise Turned(400, "invalid_argument", "a request has a length or chunks, not both")
         self._callers.admit(scope["client"][0] if scope.get("client") else None)
+        if scope["path"] == HEALTH:
+            return
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_ours(_name(hosts[0])):
             raise Turned(421, "misdirected_request", "this name is not one of the console: add it to hosts")
+        if scope["path"].startswith("/api/") and headers.get("sec-fetch-site") == "cross-site":
+            raise Turned(403, "foreign_origin", "a page of another site asks for this")
         if scope["method"] in _SAFE:
             return
         if not _is_same(headers.get("origin"), hosts[0]) or headers.get("sec-fetch-site", "none") not in _OWN_SITES:
@@ -99,7 +106,7 @@ def _name(host: str) -> str:
         parts.port  # noqa: B018  # raises for a port that is none
     except ValueError:
         return ""
-    if parts.path or parts.username is not None:
+    if host != parts.netloc or parts.username is not None:
         return ""
     return (parts.hostname or "").rstrip(".").lower()
 

@@ -16,6 +16,11 @@ _MINUTE_US = 60_000_000
 _NAMES = (DQ_RESULTS.name, QUARANTINE.name, INGEST_GAPS.name)
 
 
+def _sum(column: str) -> str:
+    """Of doubles: a sum of whole numbers may be too large for one."""
+    return f"sum(CAST({column} AS DOUBLE)) AS {column}"
+
+
 class Quality:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -31,7 +36,7 @@ class Quality:
         return {
             "rules": self._asked(
                 DQ_RESULTS,
-                f"SELECT {rule}, bool_and(success) AS success, sum(checked) AS checked, sum(failed) AS failed, "
+                f"SELECT {rule}, bool_and(success) AS success, {_sum('checked')}, {_sum('failed')}, "
                 f"max(at) AS at_us FROM dq_results WHERE at >= {since} AND {self._tables.of_tenant} "
                 f"GROUP BY {rule} ORDER BY success, message, rule, source LIMIT {_RULES_MAX}",
             ),

@@ -41,11 +41,12 @@ _ROWS = """
 SELECT coalesce(a.action_id, s.action_id) AS action_id, a.type, a.name, a.artifact_name, a.artifact_version,
     a.created_at, a.created_by, coalesce(s.phase, 'NEW') AS phase, s.message, s.targets, s.open, s.counts, s.wave,
     s.waves, s.started_at, s.ended_at, s.stopped, s.held,
-    coalesce(a.created_at, s.started_at, to_timestamp_micros(0)) AS place
+    coalesce(CAST(a.created_at AS BIGINT), CAST(s.started_at AS BIGINT), 0) AS place
 FROM (SELECT *, row_number() OVER (PARTITION BY action_id ORDER BY created_at) AS nth FROM actions
-    WHERE {which}) a
-FULL JOIN (SELECT * FROM action_state WHERE {which}) s ON s.action_id = a.action_id
-WHERE coalesce(a.nth, 1) = 1"""
+    WHERE {which} AND action_id IS NOT NULL) a
+FULL JOIN (SELECT *, row_number() OVER (PARTITION BY action_id ORDER BY updated_at DESC) AS nth FROM action_state
+    WHERE {which} AND action_id IS NOT NULL) s ON s.action_id = a.action_id AND s.nth = 1 AND a.nth = 1
+WHERE coalesce(a.nth, 1) = 1 AND coalesce(s.nth, 1) = 1"""
 
 
 class Rollouts:
@@ -62,8 +63,8 @@ class Rollouts:
                 where.append(f"phase = {literal(phase)}")
             if after is not None:
                 place, _, action_id = after.partition(":")
-                moment = f"to_timestamp_micros({int(place)})"
-                where.append(f"(place < {moment} OR (place = {moment} AND action_id > {literal(action_id)}))")
+                at = int(place)
+                where.append(f"(place < {at} OR (place = {at} AND action_id > {literal(action_id)}))")
             rows = self._rows(
                 self._tables.of_tenant,
                 f"WHERE {' AND '.join(where) or 'true'} ORDER BY place DESC, action_id LIMIT {limit + 1:d}",
@@ -145,9 +146,10 @@ class Rollouts:
     def _groups(self, of_this: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The targets by wave and state, and those without success by state and reason: in one pass over all."""
         states = ", ".join(map(literal, _WITHOUT_SUCCESS))
-        read = (
-            f"SELECT device_id, coalesce(wave, 0) AS wave, state, left(message, {_MESSAGE_MAX}) AS reason FROM targets"
+        columns = (
+            f"coalesce(wave, 0) AS wave, coalesce(state, 'UNKNOWN') AS state, left(message, {_MESSAGE_MAX}) AS reason"
         )
+        read = f"SELECT device_id, {columns} FROM targets"
         select = (
             "SELECT wave, state, reason, grouping(wave) AS is_reason, count(*) AS number, min(device_id) AS example "
             f"FROM ({read}) AS found GROUP BY GROUPING SETS ((wave, state), (state, reason)) "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from broker_edge.credentials import resolve_bytes
 from broker_edge.errors import ConfigError, ConnectError
@@ -23,6 +25,7 @@ from fleet_console.web import Web
 _CONNECTIONS_MAX = 256
 _KEEP_ALIVE_S = 75
 _END_WITHIN_S = 2
+_HEAD_WITHIN_S = 10.0
 
 
 def serve(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
@@ -34,7 +37,7 @@ def serve(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
     with _files_of(settings.tls) as files, _listening(settings) as listener:
         config = uvicorn.Config(
             web.app(),
-            http="h11",
+            http=_Protocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -57,6 +60,39 @@ def serve(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
         # The server ends with the signal that it has got; the command line has a word for that.
         with contextlib.suppress(KeyboardInterrupt):
             _Server(config, web).run(sockets=[listener])
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1 for strangers: a connection that sends no whole head of a request in time ends."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if not is_answering:
+            self._wait_for_head()
+        elif self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        super().connection_lost(exc)
+
+    def _wait_for_head(self) -> None:
+        if self._late is None:
+            self._late = self.loop.call_later(_HEAD_WITHIN_S, self._close_without_head)
+
+    def _close_without_head(self) -> None:
+        self._late = None
+        if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():
+            self.transport.close()
 
 
 class _Server(uvicorn.Server):

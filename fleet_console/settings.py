@@ -156,25 +156,27 @@ class ConsoleSettings(Section):
             raise ValueError("listen is not HOST:PORT, for example 127.0.0.1:8090 or [::1]:8090")
         return host, port
 
-    def fleet(self) -> tuple[ConsoleMember, ...]:
-        return tuple(ConsoleMember(one.name or one.admin, self._reached(one)) for one in self.brokers)
+    def fleet(self, *, timeout_s: float = 10.0) -> tuple[ConsoleMember, ...]:
+        return tuple(ConsoleMember(one.name or one.admin, self._reached(one, timeout_s)) for one in self.brokers)
 
-    def verifier(self) -> ConsoleMember | None:
+    def verifier(self, *, timeout_s: float = 10.0) -> ConsoleMember | None:
         """The broker that verifies names; None if a proxy does."""
         if self.sign_in.header is not None:
             return None
-        known = self.fleet()
+        known = self.fleet(timeout_s=timeout_s)
         if self.sign_in.broker is None:
             return known[0] if known else None
         given = self.sign_in.broker
         return next((one for one in known if given in (one.name, one.admin.address)), None)
 
-    def _reached(self, broker: ConsoleBroker) -> Admin:
+    def _reached(self, broker: ConsoleBroker, timeout_s: float) -> Admin:
         own = None if self.access.is_anonymous else self.access.credentials()
         credentials = own if broker.is_anonymous else broker.credentials()
         certificates = self.access.certificates() if self.access.certificates().is_given else None
         tls = broker.certificates() if broker.certificates().is_given else certificates
-        return Admin(broker.admin, timeout_s=10, credentials=credentials or Credentials.from_environment(), tls=tls)
+        return Admin(
+            broker.admin, timeout_s=timeout_s, credentials=credentials or Credentials.from_environment(), tls=tls
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Message, Receive, Scope, Send
 
 from broker_edge.errors import HeadwaterError
+from fleet_console.callers import Turned
 from fleet_console.tables import LOOK_LOCAL_S
 
 STREAMS_MAX = 64
@@ -52,8 +54,10 @@ class Live:
             async with anyio.create_task_group() as both:
 
                 async def until_it_leaves() -> None:
-                    while (await receive())["type"] != "http.disconnect":
-                        pass
+                    # A body, which a GET does not have, ends the stream too.
+                    with contextlib.suppress(Turned):
+                        while (await receive())["type"] != "http.disconnect":
+                            pass
                     both.cancel_scope.cancel()
 
                 both.start_soon(until_it_leaves)
@@ -63,6 +67,10 @@ class Live:
             self._streams.open -= 1
 
     async def _write(self, send: Send) -> None:
+        with contextlib.suppress(TimeoutError):
+            await self._write_events(send)
+
+    async def _write_events(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
         known: dict[str, int | None] | None = None
         turn = 0
@@ -90,7 +98,7 @@ class Live:
 
 
 def _event(name: str, value: dict[str, Any]) -> bytes:
-    return f"event: {name}\ndata: {json.dumps(value, separators=(',', ':'))}\n\n".encode()
+    return f"event: {name}\ndata: {json.dumps(value, separators=(',', ':'), allow_nan=False)}\n\n".encode()
 
 
 async def _put(send: Send, block: bytes) -> None:

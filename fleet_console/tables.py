@@ -52,7 +52,10 @@ _WHOLE_LOOK_S = 30.0
 _AT_ONCE = 2
 """Queries at the same time. Each uses all cores, and some memory."""
 _KEPT_BYTES = 16 << 20
+_ENTRY_BYTES = 500
+"""What an answer takes beside its text."""
 _PARTS_MAX = 64
+_FORGET_AGAIN_S = 10.0
 
 _OF_ACTIONS = (
     *(ACTIONS, ACTION_REQUESTS, ACTION_STATE, ACTION_TARGETS, ACTION_JOURNAL, ACTION_EVENTS),
@@ -64,6 +67,7 @@ _OF_ACTIONS = (
 class _Known:
     uri: str
     version: int | None = None
+    table_id: str | None = None
     whole_s: float = float("-inf")
     """When it was last opened."""
     looked_s: float = float("-inf")
@@ -86,6 +90,13 @@ class Versions:
                 self._look(name, self._known[name])
             return {name: self._known[name].version for name in names or self._known}
 
+    def identities(self, *names: str) -> tuple[tuple[int | None, str | None], ...]:
+        """What changes with the content of these tables, also when one was made anew."""
+        with self._lock:
+            for name in names:
+                self._look(name, self._known[name])
+            return tuple((self._known[name].version, self._known[name].table_id) for name in names)
+
     def _look(self, name: str, known: _Known) -> None:
         now_s, is_far = time.monotonic(), is_remote(known.uri)
         if now_s - known.looked_s < (LOOK_REMOTE_S if is_far else LOOK_LOCAL_S):
@@ -93,9 +104,9 @@ class Versions:
         if is_far or now_s - known.whole_s >= _WHOLE_LOOK_S or _has_next(known):
             try:
                 table = DeltaTable(known.uri, storage_options=self._options(), without_files=True)
-                known.version = table.version()
+                known.version, known.table_id = table.version(), str(table.metadata().id)
             except TableNotFoundError:
-                known.version = None
+                known.version = known.table_id = None
             except (DeltaError, OSError) as error:
                 raise TableStoreError(f"the table {name} at {known.uri} cannot be opened: {error}") from error
             known.whole_s = now_s
@@ -121,7 +132,7 @@ class Tables:
         self.silver = History(settings.silver_root or settings.root, settings.access())
         self._answers = OrderedDict[str, tuple[object, bytes]]()
         self._parts = OrderedDict[str, tuple[object, Any]]()
-        self._bytes = 0
+        self._bytes, self._forgot_s = 0, float("-inf")
         self._lock = threading.Lock()
         self._turn = threading.BoundedSemaphore(_AT_ONCE)
 
@@ -139,7 +150,7 @@ class Tables:
 
     def answer(self, question: str, names: Sequence[str], make: Callable[[], Any]) -> bytes:
         """What `make` returns as JSON: kept under `question` until one of these tables has another version."""
-        versions = self.versions.of(*names)
+        versions = self.versions.identities(*names)
         kept = self._kept(question, versions)
         if kept is not None:
             return kept
@@ -147,12 +158,12 @@ class Tables:
             kept = self._kept(question, versions)
             if kept is not None:
                 return kept
-            found = json.dumps(self._made(make), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            found = json.dumps(self.read(make), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         body = found.encode(errors="replace")
         with self._lock:
             self._drop(question)
             self._answers[question] = (versions, body)
-            self._bytes += len(body)
+            self._bytes += _size(question, body)
             while self._bytes > _KEPT_BYTES and self._answers:
                 self._drop(next(iter(self._answers)))
         return body
@@ -160,7 +171,7 @@ class Tables:
     def part(self, question: str, names: Sequence[str], make: Callable[[], T]) -> T:
         """What `make` returns, within an answer: kept as an answer is, so that a part is not made again because of a
         table that it does not read."""
-        versions = self.versions.of(*names)
+        versions = self.versions.identities(*names)
         with self._lock:
             kept = self._parts.get(question)
         if kept is not None and kept[0] == versions:
@@ -173,21 +184,28 @@ class Tables:
                 self._parts.popitem(last=False)
         return found
 
-    def _made(self, make: Callable[[], Any]) -> Any:
-        """Raises TableStoreError if the tables cannot be read, also from the beginning."""
+    def read(self, make: Callable[[], T]) -> T:
+        """What `make` returns, which reads tables. Raises TableStoreError if they cannot be read, also from the
+        beginning."""
         try:
             return make()
         except (HeadwaterError, MemoryError):
             raise
         except Exception as first:  # A missing file has no class of its own.
-            log.info("the tables under %s are read from the beginning: %s", self.settings.root, first)
+            failed: Exception = first
+        now_s = time.monotonic()
+        if now_s - self._forgot_s >= _FORGET_AGAIN_S:
+            self._forgot_s = now_s
+            log.warning("the tables under %s are read from the beginning: %s", self.settings.root, failed)
             self._kept_tables.forget()
-        try:
-            return make()
-        except (HeadwaterError, MemoryError):
-            raise
-        except Exception as error:
-            raise TableStoreError(f"the tables under {self.settings.root} cannot be read: {error}") from error
+            try:
+                return make()
+            except (HeadwaterError, MemoryError):
+                raise
+            except Exception as error:
+                failed = error
+        log.error("the tables under %s cannot be read: %s", self.settings.root, failed)
+        raise TableStoreError("the tables cannot be read; the log of the console says why") from failed
 
     def _kept(self, question: str, versions: object) -> bytes | None:
         with self._lock:
@@ -199,4 +217,8 @@ class Tables:
 
     def _drop(self, question: str) -> None:
         kept = self._answers.pop(question, None)
-        self._bytes -= 0 if kept is None else len(kept[1])
+        self._bytes -= 0 if kept is None else _size(question, kept[1])
+
+
+def _size(question: str, body: bytes) -> int:
+    return len(question) + len(body) + _ENTRY_BYTES

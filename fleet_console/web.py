@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
+import anyio
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -22,7 +24,7 @@ from fleet_console.brokers import Fleet
 from fleet_console.callers import Caller, Callers, Turned
 from fleet_console.devices import Devices
 from fleet_console.files import INDEX, page_files
-from fleet_console.guard import Guard, failure
+from fleet_console.guard import HEALTH, Guard, failure
 from fleet_console.quality import Quality
 from fleet_console.rollouts import LIMIT, LIMIT_MAX, Rollouts
 from fleet_console.settings import ConsoleSettings
@@ -37,7 +39,13 @@ _WHOLE = ("pause", "resume", "approve", "remove")
 """Kinds that are about the whole action."""
 _REASON_CHARACTERS_MAX = 1_000
 _TEXT_CHARACTERS_MAX = 1_000
+_ID_CHARACTERS_MAX = 20_000
 _NUMBER_MAX = 1 << 31
+_PLACE = re.compile(r"-?[0-9]{1,19}")
+_PLACE_MAX = (1 << 63) - 1
+_BODY_WITHIN_S = 10.0
+_READERS_MAX = 16
+"""Answers that are made at once: those that wait must not hold up sign-ins and live streams."""
 _SIGNING_MAX = 8
 """Callers who sign in or out at once: each waits for the broker, and the pages of others must not."""
 
@@ -66,8 +74,12 @@ class Asked:
             raise Turned(400, "invalid_argument", f"{name} has more than {_TEXT_CHARACTERS_MAX:,} characters")
         return found
 
-    def after(self, name: str = "after") -> str | None:
-        return self._left.pop(name, None)
+    def after(self) -> str | None:
+        """`next` of an earlier answer, which may have a whole id in it."""
+        found = self._left.pop("after", None)
+        if found is not None and len(found) > _ID_CHARACTERS_MAX:
+            raise Turned(400, "invalid_argument", f"after has more than {_ID_CHARACTERS_MAX:,} characters")
+        return found
 
     def number(self, name: str, default: int | None, most: int) -> int | None:
         given = self._left.pop(name, None)
@@ -90,6 +102,7 @@ class Web:
         self._callers, self._fleet, self._tables = Callers(settings), fleet, tables
         self._files, self._version = page_files(), version("headwater")
         self._streams, self._signing = Streams(), CapacityLimiter(_SIGNING_MAX)
+        self._readers = CapacityLimiter(_READERS_MAX)
         self._rollouts, self._devices, self._quality = Rollouts(tables), Devices(tables), Quality(tables)
         self._hosts = settings.hosts
 
@@ -112,7 +125,7 @@ class Web:
         routes = [
             Route("/", self._file),
             Route("/ui/{path:path}", self._file),
-            Route("/healthz", lambda request: Response("ok\n", media_type="text/plain")),
+            Route(HEALTH, _health),
             Route("/api/v1/console", self._asked(self._console)),
             Route("/api/v1/session", self._sign_in, methods=["POST"]),
             Route("/api/v1/session", self._sign_out, methods=["DELETE"]),
@@ -147,7 +160,7 @@ class Web:
                 asked = Asked(request, caller, body)
                 return answer(asked)
 
-            return await run_in_threadpool(work)
+            return await to_thread.run_sync(work, limiter=self._readers)
 
         return endpoint
 
@@ -174,8 +187,8 @@ class Web:
             "log_id": None,
             "pages": PAGES,
             "user": caller.user,
-            "tenant": self._tables.settings.tenant,
-            "tables_root": self._tables.settings.root,
+            "tenant": self._tables.settings.tenant if caller.may_look else None,
+            "tables_root": self._tables.settings.root if caller.may_look else None,
             "operator": caller.operator,
             "viewer": caller.viewer,
             "has_users": caller.has_users,
@@ -219,8 +232,8 @@ class Web:
     def _list_rollouts(self, asked: Asked) -> Response:
         contains, phase, after, limit = asked.text("contains"), asked.text("phase"), asked.after(), asked.limit()
         asked.require_no_more()
-        place = None if after is None else after.partition(":")[0]
-        if place is not None and not (place.lstrip("-").isdecimal() and place.isascii() and len(place) < 20):
+        place = "0" if after is None else after.partition(":")[0]
+        if not _PLACE.fullmatch(place) or abs(int(place)) > _PLACE_MAX:
             raise Turned(400, "invalid_argument", "after is not what an earlier answer had as next")
         return _made(self._rollouts.page(contains=contains, phase=phase, after=after, limit=limit))
 
@@ -242,7 +255,7 @@ class Web:
         """Inserts a row into `action_requests`."""
         kind, device_id, wave, reason = _wanted(asked.body)
         action_id, caller = asked.path("id"), asked.caller
-        self._rollouts.row(action_id)
+        self._tables.read(lambda: self._rollouts.row(action_id))
         if not caller.author:
             raise Turned(403, "permission_denied", "you have no name here, and a request needs one: sign in")
         desk = self._tables.desk_of(caller.author, caller.confirmed_by)
@@ -259,16 +272,27 @@ def _wanted(body: Any) -> tuple[str, str | None, int | None, str]:
     if not isinstance(body, dict) or not set(body) <= known:
         raise Turned(400, "invalid_argument", f"a request is a JSON object with {', '.join(sorted(known))}")
     kind, device_id = body.get("kind"), body.get("device_id")
-    wave, reason = body.get("wave"), body.get("reason") or ""
+    wave, reason = body.get("wave"), body.get("reason")
     if kind not in _KINDS:
         raise Turned(400, "invalid_argument", f"kind is one of {', '.join(_KINDS)}")
-    if device_id is not None and (not isinstance(device_id, str) or not device_id or kind in _WHOLE):
+    if device_id is not None and (not _is_text(device_id, _ID_CHARACTERS_MAX) or not device_id or kind in _WHOLE):
         raise Turned(400, "invalid_argument", f"device_id is a text, and null for {', '.join(_WHOLE)}")
     if wave is not None and (type(wave) is not int or not 1 <= wave < _NUMBER_MAX or kind != "approve"):
         raise Turned(400, "invalid_argument", "wave is a whole number from 1, and null for all but approve")
-    if not isinstance(reason, str) or len(reason) > _REASON_CHARACTERS_MAX:
+    if reason is not None and not _is_text(reason, _REASON_CHARACTERS_MAX):
         raise Turned(400, "invalid_argument", f"reason is a text of at most {_REASON_CHARACTERS_MAX:,} characters")
-    return str(kind), device_id, wave, reason
+    return str(kind), device_id, wave, reason or ""
+
+
+def _is_text(value: object, most: int) -> bool:
+    """JSON may have halves of characters, which no table can hold."""
+    if not isinstance(value, str) or len(value) > most or "\0" in value:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 async def _body_of(request: Request) -> Any:
@@ -276,7 +300,12 @@ async def _body_of(request: Request) -> Any:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Turned(415, "invalid_argument", "the body is JSON: send Content-Type: application/json")
     try:
-        found = json.loads(await request.body())
+        with anyio.fail_after(_BODY_WITHIN_S):
+            body = await request.body()
+    except TimeoutError:
+        raise Turned(408, "invalid_argument", f"the body did not come within {_BODY_WITHIN_S:.0f} s") from None
+    try:
+        found = json.loads(body)
     except (ValueError, RecursionError):
         # Without the text: it may hold a password.
         raise Turned(400, "invalid_argument", "the body is not JSON") from None
@@ -290,9 +319,13 @@ def _made(body: bytes) -> Response:
 
 
 def _json(value: Any, headers: Mapping[str, str] | None = None, *, status: int = 200) -> Response:
-    body = json.dumps(value, separators=(",", ":"))
+    body = json.dumps(value, separators=(",", ":"), allow_nan=False)
     given = {"Cache-Control": "no-store", **(headers or {})}
     return Response(body, status, media_type="application/json", headers=given)
+
+
+async def _health(request: Request) -> Response:
+    return Response("ok\n", media_type="text/plain")
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -167,6 +168,10 @@ def test_an_approval_of_the_one_who_ordered_it_is_refused(console: FleetConsole,
         ({"kind": "cancel", "reason": "x" * 1_001}, 400),
         ({"kind": "cancel", "reason": 1}, 400),
         ({"kind": "cancel", "more": 1}, 400),
+        ({"kind": "cancel", "reason": "\ud800"}, 400),
+        ({"kind": "cancel", "reason": False}, 400),
+        ({"kind": "cancel", "device_id": "d\0"}, 400),
+        ({"kind": "remove", "device_id": "d1"}, 400),
         ({"kind": "cancel", "reason": "x" * 70_000}, 413),
     ],
 )
@@ -200,6 +205,9 @@ def test_a_broker_without_users_opens_a_console_on_loopback(
             ("/api/v1/rollouts?limit=1001", (400, "invalid_argument")),
             ("/api/v1/rollouts?limit=1&limit=2", (400, "invalid_argument")),
             ("/api/v1/rollouts?after=x", (400, "invalid_argument")),
+            ("/api/v1/rollouts?after=--5:a", (400, "invalid_argument")),
+            ("/api/v1/rollouts?after=9999999999999999999:a", (400, "invalid_argument")),
+            ("/api/v1/devices?after=" + "x" * 20_001, (400, "invalid_argument")),
             ("/api/v1/rollouts?contains=" + "x" * 1_001, (400, "invalid_argument")),
             (f"/api/v1/rollouts/{ACTION}/targets?wave=-1", (400, "invalid_argument")),
             ("/api/v1/nix", (404, "not_found")),
@@ -254,7 +262,7 @@ def test_a_browser_with_a_foreign_page_gains_nothing(start_broker: StartBroker, 
     given = settings(root, {"admin": admin_of(start_broker())}, hosts=["*.example.com"])
     with FleetConsole(tmp_path, given) as console:
         path, wanted = f"/api/v1/rollouts/{ACTION}/requests", {"kind": "pause"}
-        for host in ("evil.test", "example.com.evil.test", "example.com", "", "a@127.0.0.1"):
+        for host in ("127.0.0.1?evil", "evil.test", "example.com.evil.test", "example.com", "", "a@127.0.0.1"):
             answer = asked(console, "GET", "/api/v1/rollouts", headers={"Host": host})
             assert answer.status in (400, 421), host
         for host in ("console.example.com:8090", "LOCALHOST", "127.0.0.1:1", "[::1]"):
@@ -270,6 +278,9 @@ def test_a_browser_with_a_foreign_page_gains_nothing(start_broker: StartBroker, 
         # A form of another page can send this type without asking.
         plain = {"Content-Type": "text/plain"}
         assert asked(console, "POST", path, document=wanted, headers=plain).status == 415
+        seen = asked(console, "GET", "/api/v1/rollouts", headers={"Sec-Fetch-Site": "cross-site"})
+        assert said(seen) == (403, "foreign_origin")
+        assert asked(console, "GET", "/healthz", headers={"Host": "evil.test"}).status == 200
         assert requests(root) == []
         own = {"Origin": "http://{}:{}".format(*console.admin), "Sec-Fetch-Site": "same-origin"}
         assert asked(console, "POST", path, document=wanted, headers=own).status == 202
@@ -344,6 +355,28 @@ def test_a_session_ends_when_the_broker_no_longer_knows_the_user(
     signed.broker.start()
     with pytest.raises(Turned, match="sign in"):
         door.who({}, value)
+
+
+def test_of_two_names_from_a_proxy_none_counts_and_a_name_may_have_any_letters(
+    start_broker: StartBroker, root: Path, tmp_path: Path
+) -> None:
+    by = {"header": "X-Forwarded-User", "operators": ["\u00e9va"], "header_from": ["127.0.0.1"]}
+    with FleetConsole(tmp_path, settings(root, {"admin": admin_of(start_broker())}, sign_in=by)) as console:
+        name = "\u00e9va".encode().decode("latin-1")
+        assert asked(console, "GET", "/api/v1/rollouts", headers={"X-Forwarded-User": name}).status == 200
+        head = "GET /api/v1/rollouts HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        both = f"{head}X-Forwarded-User: {name}\r\nX-Forwarded-User: eve\r\n\r\n"
+        with socket.create_connection(console.admin, timeout=60) as connection:
+            connection.sendall(both.encode("latin-1"))
+            assert connection.recv(100).startswith(b"HTTP/1.1 401")
+
+
+def test_a_connection_without_a_whole_request_is_closed(start_broker: StartBroker, root: Path, tmp_path: Path) -> None:
+    with FleetConsole(tmp_path, settings(root, {"admin": admin_of(start_broker())})) as console:
+        for begun in (b"", b"GET / HTTP/1.1\r\nHost: loc"):
+            with socket.create_connection(console.admin, timeout=60) as connection:
+                connection.sendall(begun)
+                assert connection.recv(100) == b""
 
 
 def test_ctrl_c_ends_it_at_once_also_with_an_open_stream(start_broker: StartBroker, root: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from support.engine_world import EngineWorld
 from support.journal_world import JOURNAL, engine, large_world, tell
 
@@ -15,6 +16,7 @@ from actions.history import History
 from actions.kept_overlay import KeptTables
 from broker_edge.fields import FieldTable
 from sinks import tables
+from sinks.rows import arrow_of
 from sinks.store import StoreAccess
 
 TABLES = (kept_overlay._TARGETS, tables.ACTION_STATE, tables.DEVICE_STATE, tables.ACTIONS)
@@ -89,6 +91,19 @@ def test_tables_that_were_made_anew_are_read_anew_after_forgetting(
     assert history._kept is not None
     history._kept.forget()
     require_same(again, history)
+
+
+def test_rows_that_were_read_before_a_bad_one_are_read_again(world: EngineWorld) -> None:
+    history, job = kept(world), engine(world)
+    job.turn()
+    tell(world, job, "d01", "SUCCEEDED")
+    path = tables.uri_of(world.root, JOURNAL)
+    bad = {"number": 10_000, "table_name": "action_targets", "action_id": "a1", "device_id": "d02", "row": "no JSON"}
+    write_deltalake(path, arrow_of([bad], tables.ACTION_JOURNAL), mode="append")
+    with pytest.raises(ValueError):
+        rows(history, kept_overlay._TARGETS)
+    DeltaTable(path).delete("number = 10000")
+    require_same(world, history)
 
 
 def test_tables_of_an_older_version_have_no_journal(world: EngineWorld) -> None:
