@@ -2,9 +2,9 @@
 
     python tests/bench/console.py [--devices 100000] [--turns 60] [--reports 2000] [--dir FOLDER]
 
-An engine with real tables carries out one action; each turn some devices report. A reader does what the page does: it
-follows the live stream and asks for the rollout and its targets whenever a table has changed. The age is the time from
-a commit in the file system until the answer with it was there.
+A broker runs, and an engine with real tables carries out one action; each turn some devices report. A reader does what
+the page does: it follows the live stream and asks for the rollout and its targets whenever a table has changed. The age
+is the time from a commit in the file system until the answer with it was there.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ import tempfile
 import threading
 import time
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 from engine import Bench
+
+from broker_edge.torture.process import BrokerProcess
 
 _TABLES = ("action_targets", "action_state", "action_journal", "action_events")
 _ACTION = "one-wave"
@@ -94,11 +97,15 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="console-", dir=options.dir))
     root = folder / "tables"
     command = [sys.executable, "-m", "headwater_cli", "console", "--root", str(root), "--listen", "127.0.0.1:0"]
+    stack = ExitStack()
     try:
         bench = Bench(root, options.devices)
         bench.action(_ACTION, waves=None)
         while bench.job.turn().publishes:
             pass
+        broker = stack.enter_context(BrokerProcess(data_dir=folder / "broker", log_file=folder / "broker.txt"))
+        broker.start()
+        command += ["--admin", "http://{}:{}".format(*broker.admin)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as console:
             try:
                 assert console.stdout is not None
@@ -128,6 +135,7 @@ def main() -> int:
             finally:
                 console.terminate()
     finally:
+        stack.close()
         shutil.rmtree(folder)
     return 0
 
