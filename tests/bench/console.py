@@ -10,6 +10,7 @@ is the time from a commit in the file system until the answer with it was there.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -55,11 +56,13 @@ class Reader:
     def _ask(self) -> None:
         """As the page: always for what is newest, and never twice at once."""
         seen = None
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda before=seen: self._newest != before)
-                seen = self._newest
-            self._look(seen)
+        # At the end the console goes first.
+        with contextlib.suppress(OSError):
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda before=seen: self._newest != before)
+                    seen = self._newest
+                self._look(seen)
 
     def _look(self, versions: dict[str, int]) -> None:
         began = time.time()
