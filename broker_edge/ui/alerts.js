@@ -2,9 +2,22 @@
 
 import { html } from "./vendor/htm-preact.js";
 import { serverName } from "./api.js";
+import { cut } from "./format.js";
 import { liveState } from "./live.js";
 import { Name } from "./name.js";
+import { keyOf } from "./notice.js";
+import { link } from "./router.js";
+import { hasPage } from "./session.js";
 import { useStore } from "./store.js";
+
+const REMEDY_MAX = 1_000;
+
+/** Where more about an alert is, if the server has that page. */
+const PAGES = {
+  group: { page: "groups", title: "All groups" },
+  damage: { page: "damage", title: "All damage" },
+  refused: { page: "access", title: "Ask why something is refused" },
+};
 
 export function Alerts({ alerts }) {
   const { phase } = useStore(liveState);
@@ -14,19 +27,38 @@ export function Alerts({ alerts }) {
       <h2 id="alerts-title">What is wrong now</h2>
       ${alerts === null && html`<p class="waiting">${phase === "polling" ? "Not known without a live stream." : `Asking the ${server}…`}</p>`}
       ${alerts?.length === 0 && html`<p class="fine"><span aria-hidden="true">✓ </span>Nothing that the ${server} knows of.</p>`}
-      ${alerts?.length > 0 && html`<ul class="alerts">${alerts.map((alert) => html`<${Alert} key=${`${alert.broker ?? ""} ${alert.name}`} alert=${alert} />`)}</ul>`}
+      ${alerts?.length > 0 && html`<ul class="alerts">${inOrder(alerts).map(({ key, alert }) => html`<${Alert} key=${key} alert=${alert} />`)}</ul>`}
     </section>
   `;
 }
 
+/** Critical ones first, each with a key of its own that stays while numbers in it change. */
+function inOrder(alerts) {
+  const seen = new Map();
+  const keyed = alerts.map((alert) => {
+    const key = keyOf(alert);
+    seen.set(key, (seen.get(key) ?? 0) + 1);
+    return { key: `${key} ${seen.get(key)}`, alert };
+  });
+  const rank = ({ alert }) => (alert.severity === "critical" ? 0 : 1);
+  return keyed.sort((left, right) => rank(left) - rank(right));
+}
+
 function Alert({ alert: { broker, name, severity, summary, remedy } }) {
   const isCritical = severity === "critical";
+  const more = Object.hasOwn(PAGES, name) && hasPage(PAGES[name].page) ? PAGES[name] : null;
   return html`
     <li class=${isCritical ? "critical" : "warning"}>
       <p><strong>
         <span aria-hidden="true">${isCritical ? "✖" : "⚠"} </span>${isCritical ? "Critical" : "Warning"}${broker && html` at <${Name} text=${broker} length=${80} />`}: <${Name} text=${summary} length=${600} />
       </strong></p>
-      <p><${Name} text=${remedy} length=${1_000} /> <code>${name}</code></p>
+      <p><${Remedy} text=${remedy} />${more && html` <a href=${link(more.page)}>${more.title}</a>`}</p>
     </li>
   `;
+}
+
+/** What stands between backticks is code. */
+function Remedy({ text }) {
+  const pieces = cut(text ?? "", REMEDY_MAX).split("`");
+  return html`<bdi>${pieces.map((piece, index) => (index % 2 === 1 ? html`<code>${piece}</code>` : piece))}</bdi>`;
 }

@@ -51,10 +51,17 @@ export function Bar({ counts }) {
   `;
 }
 
-/** "N of M done", with the bar. */
+/** "8 of 20 done", or with failures "8 of 20 over, 2 without success": who reads "done" believes that all went well. */
+export function overText({ counts, targets, open }) {
+  const { errors, withdrawn } = sums(counts);
+  const share = `${count(targets - open)} of ${count(targets)}`;
+  return errors + withdrawn === 0 ? `${share} done` : `${share} over, ${count(errors + withdrawn)} without success`;
+}
+
+/** The same with the bar. */
 export function Done({ counts, targets, open }) {
   if (!targets) return "–";
-  return html`<div class="done"><${Bar} counts=${counts} /><span class="nowrap">${count(targets - open)} of ${count(targets)} done</span></div>`;
+  return html`<div class="done"><${Bar} counts=${counts} /><span>${overText({ counts, targets, open })}</span></div>`;
 }
 
 /** What the colours of the bars mean. */
@@ -77,7 +84,7 @@ export const WAVE_COLUMNS = [
   { key: "wave", title: "wave", isHeader: true,
     cell: (row) => html`${count(row.wave + 1)}${row.isOpen && html` <span class="note">open now</span>`}` },
   { key: "bar", title: "devices", cell: (row) => html`<${Bar} counts=${row.counts} />` },
-  { key: "done", title: "done", isNumber: true, cell: (row) => shareDone(row) },
+  { key: "over", title: "over", isNumber: true, cell: (row) => shareOver(row) },
   ...PARTS.map(({ key, title }) => ({ key, title, isNumber: true, cell: (row) => html`<${Amount} part=${key} value=${row.sums[key]} />` })),
 ];
 
@@ -85,8 +92,8 @@ function Amount({ part, value }) {
   return part === "errors" && value > 0 ? html`<span class="bad">✖ ${count(value)}</span>` : count(value);
 }
 
-function shareDone({ sums: numbers }) {
+function shareOver({ sums: numbers }) {
   const total = Object.values(numbers).reduce((sum, number) => sum + number, 0);
-  const done = OVER.reduce((sum, key) => sum + numbers[key], 0);
-  return total === 0 ? "–" : `${count(done)} of ${count(total)}, ${percent(done / total)}`;
+  const over = OVER.reduce((sum, key) => sum + numbers[key], 0);
+  return total === 0 ? "–" : `${count(over)} of ${count(total)}, ${percent(over / total)}`;
 }

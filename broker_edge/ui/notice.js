@@ -10,6 +10,8 @@ import { createStore, useStore } from "./store.js";
 const SAID_FOR_MS = 4_000;
 const ALERTS_EVERY_MS = 10_000;
 const ALERT_MAX = 300;
+// A word of its own, and the unit after it.
+const NUMBER = /(?<=^|[\s(])\d[\d.,:]*(?=$|[\s),;:])( (minutes?|hours?|days?)\b)?/g;
 const said = createStore(null);
 let timer = null;
 
@@ -37,15 +39,16 @@ let announced = new Set();
 let announcedMs = 0;
 samples.watch(({ alerts }) => {
   if (!alerts || Date.now() - announcedMs < ALERTS_EVERY_MS) return;
-  const fresh = alerts.filter((alert) => !announced.has(nameOf(alert)));
-  announced = new Set(alerts.map(nameOf));
+  const fresh = alerts.filter((alert) => !announced.has(keyOf(alert)));
+  announced = new Set(alerts.map(keyOf));
   if (fresh.length === 0) return;
   announcedMs = Date.now();
-  say(`Alert: ${cut(fresh.map(({ broker, summary }) => (broker ? `${broker}: ${summary}` : summary)).join(" "), ALERT_MAX)}`);
+  say(`Alert: ${cut(fresh.map(({ broker, summary }) => (broker ? `${broker}: ${summary}` : summary)).join("; "), ALERT_MAX)}`);
 });
 
-function nameOf({ broker = "", name, summary }) {
-  return JSON.stringify([broker, name, summary]);
+/** What an alert is about: the same while only numbers in it change. A digit within a name is no number. */
+export function keyOf({ broker = "", name, summary }) {
+  return JSON.stringify([broker, name, summary.replace(NUMBER, "")]);
 }
 
 function troubleOf({ phase, sinceMs, message }, server) {

@@ -28,15 +28,18 @@ const OF_DEVICE = {
   cancel: { title: "Cancel", question: "Cancel for this device?", what: "It is asked to stop if it has the command, and does not get it otherwise." },
 };
 
-/** Buttons for the requests that are of use now. */
-export function Acts({ rollout, onAsked }) {
+/** Buttons for the requests that are of use now. One that waits for its answer cannot be made again. */
+export function Acts({ rollout, asked, onAsked }) {
   const info = useStore(consoleInfo);
   const [kind, setKind] = useState(null);
   if (!info.operator) return null;
   const kinds = Object.keys(KINDS).filter((name) => rollout.can.includes(name));
+  // Not `disabled`: that would take the focus from who has just used it.
+  const isAsked = (name) => asked.some((row) => row.kind === name && row.device_id === null);
   return html`
     ${kinds.map((name) => html`
-      <button key=${name} type="button" class=${KINDS[name].isHarmless ? null : "danger"} onClick=${() => setKind(name)}>${KINDS[name].title}…</button>
+      <button key=${name} type="button" class=${KINDS[name].isHarmless ? null : "danger"} aria-disabled=${isAsked(name) ? "true" : null}
+        onClick=${() => !isAsked(name) && setKind(name)}>${KINDS[name].title}…</button>
     `)}
     ${kind && html`<${Question} kind=${kind} rollout=${rollout} device=${null} onAsked=${onAsked} onClose=${() => setKind(null)} />`}
   `;
@@ -53,7 +56,7 @@ export function Question({ kind, rollout, device, onAsked, onClose }) {
     onClose();
     try {
       await ask(`api/v1/rollouts/${encodeURIComponent(rollout.action_id)}/requests`, { method: "POST", body });
-      say(`Requested: ${kind}. The engine answers below, under “Who asked for what”.`);
+      say(`${title} requested; see “Not yet answered”.`);
     } catch (error) {
       say(error.message);
     }
@@ -75,6 +78,15 @@ function commandParts(kind, { action_id: id }, { device, wave, reason }) {
   const options = [["--device", device], ["--wave", wave === null ? null : String(wave)], ["--reason", reason.trim() || null]];
   const given = options.filter(([, value]) => value !== null).flatMap(([name, value]) => [name, { text: value }]);
   return [`headwater actions ${kind}`, ...rootOption(), ...given, "--", { text: id }];
+}
+
+/** Beside the phase, which stays what it was until the engine answers. */
+export function Pending({ rows }) {
+  return rows.map((row) => html`
+    <span key=${row.request_id} class="note">
+      ${" · "}<${Name} text=${row.kind} length=${60} /> requested <${Time} ms=${row.at_us && row.at_us / 1_000} />${row.device_id !== null && html` for <${Name} text=${row.device_id} length=${80} />`}, not yet answered
+    </span>
+  `);
 }
 
 /** Nothing while there are none. Says when one is answered. */

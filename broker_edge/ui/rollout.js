@@ -2,14 +2,14 @@
 
 import { html, useCallback, useEffect, useRef } from "./vendor/htm-preact.js";
 import { ask } from "./api.js";
-import { Bar, Legend, State, sums, WAVE_COLUMNS, words } from "./bars.js";
+import { Bar, Legend, overText, State, sums, WAVE_COLUMNS, words } from "./bars.js";
 import { Command, rootOption } from "./command.js";
 import { count, duration, latency, percent } from "./format.js";
 import { useKey } from "./keys.js";
 import { Name } from "./name.js";
 import { Phase, whatOf } from "./phase.js";
 import { usePoll } from "./poll.js";
-import { Acts, Asked } from "./requests.js";
+import { Acts, Asked, Pending } from "./requests.js";
 import { go, link } from "./router.js";
 import { Time, Trouble, Waiting } from "./state.js";
 import { Table } from "./table.js";
@@ -32,7 +32,7 @@ export function Rollout({ id, query }) {
     <section class=${`rollout ${answer.isStale ? "stale" : ""}`} aria-labelledby="rollout-title">
       <div class="panel-top">
         <h2 id="rollout-title" tabindex="-1" ref=${title}>Rollout <${Name} text=${id} length=${400} /></h2>
-        ${value && html`<${Acts} rollout=${value.rollout} onAsked=${answer.again} />`}
+        ${value && html`<${Acts} rollout=${value.rollout} asked=${value.asked} onAsked=${answer.again} />`}
         <button type="button" onClick=${close} title="Esc">All rollouts</button>
       </div>
       <${Trouble} ...${answer} />
@@ -45,7 +45,7 @@ export function Rollout({ id, query }) {
 function Detail({ answer, query, onAsked }) {
   const { rollout, waves, failures, times, audit, asked, order } = answer;
   return html`
-    <${Facts} rollout=${rollout} />
+    <${Facts} rollout=${rollout} asked=${asked} />
     <${Asked} rows=${asked} />
     <${Part} name="waves" title="Waves">
       <${Table} caption="Targets of each wave by state" columns=${WAVE_COLUMNS} rows=${waves.map((wave) => withSums(wave, rollout))}
@@ -80,7 +80,7 @@ function withSums(wave, rollout) {
   return { ...wave, sums: sums(wave.counts), isOpen: wave.wave === rollout.wave && rollout.ended_us === null };
 }
 
-function Facts({ rollout }) {
+function Facts({ rollout, asked }) {
   const { targets, open, counts, wave, waves, message, stopped, held } = rollout;
   const isKnown = targets !== null;
   const facts = [
@@ -91,10 +91,10 @@ function Facts({ rollout }) {
     ["Ended", html`<${At} us=${rollout.ended_us} />${tookText(rollout)}`],
   ];
   return html`
-    <p class="verdict"><strong><${Phase} rollout=${rollout} /></strong>${message && html`: <${Name} text=${message} length=${600} />`}</p>
+    <p class="verdict"><strong><${Phase} rollout=${rollout} /></strong>${message && html`: <${Name} text=${message} length=${600} />`}<${Pending} rows=${asked} /></p>
     ${stopped && html`<p class="problem"><span aria-hidden="true">✖ </span>Nothing more is sent: <${Name} text=${stopped} length=${600} /></p>`}
     ${held && html`<p class="problem"><span aria-hidden="true">⚠ </span>Held: <${Name} text=${held} length=${600} /></p>`}
-    ${isKnown && html`<div class="whole-bar"><${Bar} counts=${counts} /><p>${count(targets - open)} of ${count(targets)} done${targets > 0 && `, ${percent((targets - open) / targets)}`}</p></div>`}
+    ${isKnown && html`<div class="whole-bar"><${Bar} counts=${counts} /><p>${overText(rollout)}${targets > 0 && `, ${percent((targets - open) / targets)}`}</p></div>`}
     <dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
   `;
 }

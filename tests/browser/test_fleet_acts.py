@@ -4,6 +4,7 @@ name, which the real engine answers. Who may not act has no buttons."""
 from __future__ import annotations
 
 import getpass
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,11 @@ def press(page: Page, button: str, reason: str = "") -> None:
     page.keyboard.type(reason)
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def device_row(page: Page) -> Any:
+    """That of the targets: a request for the device has a row too."""
+    return page.get_by_role("table", name="Devices of the action").locator("tr[data-row]").filter(has_text=IMAGE)
 
 
 def test_two_keys_lead_to_every_page_and_the_help_has_only_those(fleet: FleetConsole, visit: Visit) -> None:
@@ -125,8 +131,14 @@ def test_an_act_becomes_a_request(
     page, _ = visit(fleet, f"/#rollouts?id={action_id}")
     expect(page.get_by_role("heading", name=action_id)).to_be_focused()
     press(page, button, "it's hot")
-    expect(page.get_by_role("status")).to_contain_text(f"Requested: {kind}.")
+    expect(page.get_by_role("status")).to_contain_text(f"{button[:-1]} requested; see “Not yet answered”.")
     expect(page.get_by_role("table", name="Requests without an answer")).to_contain_text(kind)
+    expect(page.locator(".verdict")).to_contain_text(re.compile(rf"{kind} requested .+, not yet answered"))
+    asked = page.get_by_role("button", name=button)
+    expect(asked).to_be_focused()
+    expect(asked).to_have_attribute("aria-disabled", "true")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_have_count(0)
     made = requests(root, action_id)[-1]
     wave = 2 if kind == "approve" else None
     assert (made["kind"], made["by"], made["device_id"], made["wave"]) == (kind, getpass.getuser(), None, wave)
@@ -137,7 +149,7 @@ def test_one_device_is_cancelled_and_a_question_is_left_without_an_act(
     fleet: FleetConsole, root: Path, visit: Visit
 ) -> None:
     page, watch = visit(fleet, f"/#rollouts?id={PAUSED}")
-    row = Console(page).row(IMAGE)
+    row = device_row(page)
     expect(row).to_be_visible()
     before = len(requests(root, PAUSED))
     row.get_by_role("button").focus()
@@ -152,10 +164,27 @@ def test_one_device_is_cancelled_and_a_question_is_left_without_an_act(
     page.keyboard.press("Enter")
     expect(dialog.get_by_role("textbox")).to_be_focused()
     page.keyboard.press("Enter")
-    expect(page.get_by_role("status")).to_contain_text("Requested: cancel.")
+    expect(page.get_by_role("status")).to_contain_text("Cancel requested;")
+    expect(row.get_by_role("button")).to_be_focused()
     made = requests(root, PAUSED)[before:]
     assert [(one["kind"], one["device_id"]) for one in made] == [("cancel", IMAGE)]
     assert watch.dialogs == []
+
+
+def test_who_leaves_a_question_is_where_they_were(fleet: FleetConsole, visit: Visit) -> None:
+    page, _ = visit(fleet, f"/#rollouts?id={PAUSED}")
+    opener = device_row(page).get_by_role("button")
+    dialog = page.get_by_role("dialog")
+    opener.click()
+    dialog.get_by_role("button", name="Back").click()
+    expect(dialog).to_have_count(0)
+    expect(opener).to_be_focused()
+    opener.click()
+    expect(dialog).to_be_visible()
+    # What opened the question takes no focus any more: the nearest heading has it.
+    opener.evaluate("button => { button.disabled = true; }")
+    dialog.get_by_role("button", name="Back").click()
+    expect(page.get_by_role("heading", name="Devices", exact=True)).to_be_focused()
 
 
 def test_nobody_approves_what_they_have_created(fleet: FleetConsole, root: Path, visit: Visit) -> None:
@@ -228,8 +257,8 @@ def test_only_operators_have_buttons(signed: tuple[FleetConsole, Signed], root: 
         for button in ("Resume…", "Cancel"):
             expect(page.get_by_role("button", name=button)).to_have_count(0)
         return
-    press(page, "Resume…")
-    expect(page.get_by_role("status")).to_contain_text("Requested: resume.")
+    press(page, "Cancel rollout…")
+    expect(page.get_by_role("status")).to_contain_text("Cancel rollout requested;")
     made = requests(root, PAUSED)[-1]
-    assert (made["kind"], made["by"]) == ("resume", "operator")
+    assert (made["kind"], made["by"]) == ("cancel", "operator")
     assert made["confirmed_by"]

@@ -89,6 +89,7 @@ def test_a_rollout_shows_its_waves_failures_and_order(fleet: FleetConsole, visit
     waves = page.get_by_role("table", name="Targets of each wave")
     expect(waves.get_by_role("row")).to_have_count(3)
     expect(waves.get_by_role("row").nth(1)).to_contain_text("8 of 10")
+    expect(page.locator(".whole-bar")).to_contain_text("8 of 20 over, 2 without success, 40 %")
     failures = page.get_by_role("table", name="ended without success")
     expect(failures).to_contain_text(NO_SPACE)
     expect(page.get_by_role("table", name="Time since the command")).to_contain_text("30 s")
@@ -98,6 +99,20 @@ def test_a_rollout_shows_its_waves_failures_and_order(fleet: FleetConsole, visit
     assert "state=FAILED" in page.url
     page.get_by_text("The order, as it stands").click()
     expect(page.get_by_label("The order as JSON")).to_contain_text('"artifact_name": "firmware"')
+
+
+def test_an_alert_is_the_same_while_only_numbers_in_it_change(fleet: FleetConsole, visit: Visit) -> None:
+    page, _ = visit(fleet)
+    group = "group reader-{} has lost {} records of telemetry-0 and loses more in {}"
+    summaries = [group.format(1, 7, "18 minutes"), group.format(1, 950, "2 hours"), group.format(2, 7, "18 minutes")]
+    first, later, other = page.evaluate(
+        """async summaries => {
+            const { keyOf } = await import(new URL("ui/notice.js", document.baseURI).href);
+            return summaries.map(summary => keyOf({ name: "group", summary }));
+        }""",
+        summaries,
+    )
+    assert first == later != other
 
 
 def test_a_page_asks_again_when_a_table_has_changed(fleet: FleetConsole, root: Path, visit: Visit) -> None:

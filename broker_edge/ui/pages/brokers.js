@@ -25,11 +25,15 @@ const CHARTS = [
 ];
 const STATES = {
   away: { symbol: "✖", title: "does not answer", look: "bad" },
+  refused: { symbol: "⚠", title: "refuses this console", look: "warned" },
   stale: { symbol: "⚠", title: "silent", look: "warned" },
   standby: { symbol: "○", title: "standby", look: null },
   opening: { symbol: "…", title: "opening", look: null },
   live: { symbol: "●", title: "live", look: "good" },
 };
+
+/** States in which nobody knows what is wrong at the broker. */
+const UNKNOWN = ["away", "refused", "stale"];
 
 export default function Brokers({ query }) {
   const now = useStore(samples);
@@ -79,7 +83,7 @@ const COLUMNS = [
   ...[["in", "in /s", "publishes_in", format.rate], ["out", "out /s", "publishes_out", format.rate],
     ["connections", "connections", "connections", format.count], ["disk", "disk", "disk_used_bytes", format.bytes]].map(
     ([key, title, field, write]) => ({ key, title, isNumber: true, value: (row) => row.sample?.[field] ?? null, cell: (row) => write(row.sample?.[field]) })),
-  { key: "alerts", title: "alerts", isNumber: true, value: (row) => row.alerts?.length ?? 0, cell: (row) => html`<${AlertsNumber} alerts=${row.alerts ?? []} />` },
+  { key: "alerts", title: "alerts", isNumber: true, value: (row) => alertsOf(row)?.length ?? null, cell: (row) => html`<${AlertsNumber} alerts=${alertsOf(row)} />` },
   { key: "gaps", title: "gaps", isNumber: true, value: (row) => row.gaps, cell: (row) => format.count(row.gaps) },
   { key: "damaged", title: "damaged", isNumber: true, value: (row) => row.damaged_bytes, cell: (row) => html`<${Damaged} value=${row.damaged_bytes} />` },
   { key: "cluster", title: "cluster", value: (row) => row.cluster?.node ?? null, cell: (row) => html`<${Cluster} cluster=${row.cluster} />` },
@@ -132,7 +136,12 @@ function ageText(row) {
   return age === null ? "never" : `${format.duration(age)} ago`;
 }
 
+function alertsOf({ state, alerts }) {
+  return UNKNOWN.includes(state) ? null : (alerts ?? []);
+}
+
 function AlertsNumber({ alerts }) {
+  if (alerts === null) return "–";
   if (alerts.length === 0) return "0";
   const isCritical = alerts.some(({ severity }) => severity === "critical");
   return html`<span class=${isCritical ? "bad" : "warned"}><span aria-hidden="true">${isCritical ? "✖" : "⚠"} </span>${format.count(alerts.length)}</span>`;

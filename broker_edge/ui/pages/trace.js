@@ -61,12 +61,13 @@ function Form({ at, problem, onShow }) {
 
 function Steps({ trace, isStale, query }) {
   const { name, offset, record, sessions, groups } = trace;
+  const isGone = GONE.includes(trace.state);
   return html`
     <ol class=${`steps ${isStale ? "stale" : ""}`} aria-label=${`Steps of ${name}:${offset}`}>
       <li><h2>Appended</h2>${record ? html`<${Appended} record=${record} batch=${trace.batch} />` : html`<p>${unknownText(trace)}</p>`}</li>
       <li><${Stored} trace=${trace} /></li>
-      ${record && html`<li><${Sessions} rows=${sessions} isMore=${trace.sessions_left_out} current=${query.row} /></li>`}
-      <li><${Groups} rows=${groups} current=${query.row} /></li>
+      ${record && html`<li><${Sessions} rows=${sessions} isMore=${trace.sessions_left_out} isGone=${isGone} current=${query.row} /></li>`}
+      <li><${Groups} rows=${groups} isGone=${isGone} current=${query.row} /></li>
       ${record && html`<li><${Content} record=${record} position=${`${name}:${offset}`} /></li>`}
     </ol>
   `;
@@ -100,6 +101,9 @@ const STATES = {
   purged: { symbol: "∅", title: "Purged on request", look: null },
 };
 
+/** States in which nobody can read the record any more. */
+const GONE = ["removed", "lost", "purged"];
+
 function Stored({ trace }) {
   const { name, offset, state, reason } = trace;
   const { symbol, title, look } = Object.hasOwn(STATES, state) ? STATES[state] : { symbol: "?", title: state, look: null };
@@ -125,42 +129,49 @@ function storedText({ state, record, log_start: start, high_watermark: end }) {
   return `It was on disk, and is gone. The log goes on to the high watermark ${count(end)}.`;
 }
 
-function Sessions({ rows, isMore, current }) {
+function Sessions({ rows, isMore, isGone, current }) {
   return html`
     <h2>Sessions with a filter that matches</h2>
     <p class="note">The place of a session is the offset that it goes on from. Whether the record was delivered is not recorded.</p>
-    <${Table} caption="Sessions with a filter that matches the record" columns=${SESSION_COLUMNS} rows=${rows}
+    <${Table} caption="Sessions with a filter that matches the record" columns=${sessionColumns(isGone)} rows=${rows}
       keyOf=${(row) => `session ${row.client_id} ${row.filter}`} current=${current} empty="No session has a filter that matches." />
     ${isMore && html`<p class="note">⚠ There are more sessions than were looked at: the first 200, and those of the publisher and of the routing key.</p>`}
   `;
 }
 
-const SESSION_COLUMNS = [
-  { key: "client", title: "client id", isHeader: true,
-    cell: (row) => html`<a data-open href=${link("clients", { client: row.client_id })}><${Name} text=${row.client_id} length=${80} /></a>` },
-  { key: "passed", title: "its place", cell: (row) => html`<${Passed} hasPassed=${row.has_passed} />` },
-  { key: "next", title: "next offset", isNumber: true, cell: (row) => count(row.next) },
-  { key: "state", title: "state", cell: (row) => html`<span class=${row.connected ? "good" : "unknown"}>${row.connected ? "● connected" : "○ away"}</span>` },
-  { key: "filter", title: "filter", cell: (row) => html`<${Name} text=${row.filter} length=${80} />` },
-];
+function sessionColumns(isGone) {
+  return [
+    { key: "client", title: "client id", isHeader: true,
+      cell: (row) => html`<a data-open href=${link("clients", { client: row.client_id })}><${Name} text=${row.client_id} length=${80} /></a>` },
+    { key: "passed", title: "its place", cell: (row) => html`<${Passed} hasPassed=${row.has_passed} lost=${isGone && "can no longer get it"} />` },
+    { key: "next", title: "next offset", isNumber: true, cell: (row) => count(row.next) },
+    { key: "state", title: "state", cell: (row) => html`<span class=${row.connected ? "good" : "unknown"}>${row.connected ? "● connected" : "○ away"}</span>` },
+    { key: "filter", title: "filter", cell: (row) => html`<${Name} text=${row.filter} length=${80} />` },
+  ];
+}
 
-function Groups({ rows, current }) {
+function Groups({ rows, isGone, current }) {
   return html`
     <h2>Consumer groups</h2>
-    <${Table} caption="Consumer groups of the partition" columns=${GROUP_COLUMNS} rows=${rows} keyOf=${(row) => `group ${row.group}`}
+    <${Table} caption="Consumer groups of the partition" columns=${groupColumns(isGone)} rows=${rows} keyOf=${(row) => `group ${row.group}`}
       current=${current} empty="No consumer group reads this partition." />
   `;
 }
 
-const GROUP_COLUMNS = [
-  { key: "group", title: "group", isHeader: true,
-    cell: (row) => html`<a data-open href=${link("groups", { contains: row.group })}><${Name} text=${row.group} length=${80} /></a>${row.is_idle && html` <span class="note">idle</span>`}` },
-  { key: "passed", title: "its place", cell: (row) => html`<${Passed} hasPassed=${row.has_passed} />` },
-  { key: "next", title: "next offset", isNumber: true, cell: (row) => count(row.next) },
-];
+function groupColumns(isGone) {
+  return [
+    { key: "group", title: "group", isHeader: true,
+      cell: (row) => html`<a data-open href=${link("groups", { contains: row.group })}><${Name} text=${row.group} length=${80} /></a>${row.is_idle && html` <span class="note">idle</span>`}` },
+    { key: "passed", title: "its place", cell: (row) => html`<${Passed} hasPassed=${row.has_passed} lost=${isGone && "lost it, never read"} />` },
+    { key: "next", title: "next offset", isNumber: true, cell: (row) => count(row.next) },
+  ];
+}
 
-function Passed({ hasPassed }) {
-  return html`<span class=${hasPassed ? "good" : null}>${hasPassed ? "✓ has passed the record" : "… not yet"}</span>`;
+/** `lost`: what it means not to have passed a record that is gone, false while it is not. */
+function Passed({ hasPassed, lost }) {
+  if (hasPassed === null) return "–";
+  if (hasPassed) return html`<span class="good">✓ has passed the record</span>`;
+  return lost ? html`<span class="bad">✖ ${lost}</span>` : "… has not read it yet";
 }
 
 /** A record never changes, so it is decoded once and not with every answer. */

@@ -3,7 +3,7 @@
 
 use headwater_log::{DiskLevel, Partition, PartitionState};
 
-use super::standing;
+use super::standing::{self, Standing};
 use crate::service::samples::alert::{Alert, Severity};
 use crate::service::shared::Shared;
 
@@ -30,7 +30,7 @@ pub fn find(shared: &Shared) -> Vec<Alert> {
             name: "draining",
             severity: Severity::Warning,
             summary: "the broker is drained: it accepts no clients".to_owned(),
-            remedy: "end it with DELETE /api/v1/drain when the maintenance is over",
+            remedy: "End it with `DELETE /api/v1/drain` when the maintenance is over.",
         });
     }
     found.extend(of_groups(shared));
@@ -43,11 +43,11 @@ fn of_state(partition: &Partition) -> Option<Alert> {
         PartitionState::Running | PartitionState::Following => return None,
         PartitionState::Full => (
             format!("{name} has no space left: publishes to it are refused"),
-            "free space on the disk or raise log.disk.budget: appends go on by themselves",
+            "Free space on the disk or raise `log.disk.budget`: appends go on by themselves.",
         ),
         PartitionState::Stopped(reason) => (
             format!("{name} accepts no records: {reason}"),
-            "repair the cause, then restart the broker: what was acknowledged is kept",
+            "Repair the cause, then restart the broker: what was acknowledged is kept.",
         ),
     };
     Some(Alert {
@@ -75,7 +75,7 @@ fn of_damage(partition: &Partition) -> Option<Alert> {
             "{} has {lost} damaged offsets and {damaged} damaged bytes",
             partition.name()
         ),
-        remedy: "the disk returns other bytes than were written: look at it with smartctl, and list what is lost with `headwater offsets`",
+        remedy: "The disk returns other bytes than were written: check it with `smartctl`, and let `headwater offsets` list what is lost.",
     })
 }
 
@@ -100,7 +100,7 @@ fn of_disk(shared: &Shared) -> Option<Alert> {
         name: "disk",
         severity,
         summary: format!("the log {what} ({}{budget} bytes)", disk.used_bytes),
-        remedy: "raise log.disk.budget, keep less (log.classes.*.retention), or remove groups that nobody reads with",
+        remedy: "Raise `log.disk.budget`, keep less (`log.classes.*.retention`), or remove groups without a reader.",
     })
 }
 
@@ -122,7 +122,7 @@ fn of_loop(shared: &Shared) -> Vec<Alert> {
         found.push(warning(
             "loop",
             summary,
-            "it has no processor time left: spread the clients over more brokers",
+            "It has no processor time left: spread the clients over more brokers.",
         ));
     }
     if refused > 0.0 {
@@ -130,7 +130,7 @@ fn of_loop(shared: &Shared) -> Vec<Alert> {
         found.push(warning(
             "refused",
             summary,
-            "`headwater clients list` and the metric headwater_mqtt_refusals_total say which and why",
+            "`headwater clients list` and the metric `headwater_mqtt_refusals_total` name the clients and the reasons.",
         ));
     }
     found
@@ -142,26 +142,12 @@ fn of_groups(shared: &Shared) -> Vec<Alert> {
     };
     let mut losing: Vec<(f64, Alert)> = Vec::new();
     for (name, place) in standing::behind(shared, &office) {
-        let loss_s = if place.lost_records > 0 {
-            Some(0.0)
-        } else {
-            place.loss_s
-        };
+        let has_lost = place.lost_records > 0;
+        let loss_s = if has_lost { Some(0.0) } else { place.loss_s };
         let Some(loss_s) = loss_s.filter(|loss_s| *loss_s < LOSS_SOON_S) else {
             continue;
         };
-        let summary = if place.lost_records > 0 {
-            format!(
-                "group {name} has lost {} records of {}",
-                place.lost_records, place.name
-            )
-        } else {
-            format!(
-                "group {name} loses records of {} in {:.1} hours",
-                place.name,
-                loss_s / 3_600.0
-            )
-        };
+        let summary = summary_of(&name, &place);
         let severity = if loss_s < LOSS_NOW_S {
             Severity::Critical
         } else {
@@ -171,7 +157,7 @@ fn of_groups(shared: &Shared) -> Vec<Alert> {
             name: "group",
             severity,
             summary,
-            remedy: "start or speed up its reader, or keep more (log.classes.*.retention); remove a group that nobody reads with",
+            remedy: "Start or speed up its reader, or keep more (`log.classes.*.retention`). Remove a group without a reader.",
         };
         losing.push((loss_s, alert));
     }
@@ -181,4 +167,82 @@ fn of_groups(shared: &Shared) -> Vec<Alert> {
         .take(GROUPS_MAX)
         .map(|(_, alert)| alert)
         .collect()
+}
+
+fn summary_of(group: &str, place: &Standing) -> String {
+    let loss = place.loss_s.map(in_words);
+    let (lost, partition) = (place.lost_records, &place.name);
+    match (lost, loss) {
+        (0, None) => format!("group {group} loses records of {partition}"),
+        (0, Some(loss)) => format!("group {group} loses records of {partition} in {loss}"),
+        (_, None) => format!("group {group} has lost {lost} records of {partition}"),
+        (_, Some(loss)) => {
+            format!("group {group} has lost {lost} records of {partition} and loses more in {loss}")
+        }
+    }
+}
+
+/// A length of time in its one fitting unit, never longer than it is: "18 minutes", "5 hours".
+fn in_words(seconds: f64) -> String {
+    let minutes = (seconds / 60.0).max(0.0) as u64;
+    match minutes {
+        0 => "less than a minute".to_owned(),
+        1 => "1 minute".to_owned(),
+        2..120 => format!("{minutes} minutes"),
+        120..2_880 => format!("{} hours", minutes / 60),
+        _ => format!("{} days", minutes / 1_440),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time_are_in_words() {
+        let cases = [
+            (-1.0, "less than a minute"),
+            (59.0, "less than a minute"),
+            (60.0, "1 minute"),
+            (1_139.0, "18 minutes"),
+            (7_199.0, "119 minutes"),
+            (7_200.0, "2 hours"),
+            (18_100.0, "5 hours"),
+            (172_800.0, "2 days"),
+        ];
+        for (seconds, words) in cases {
+            assert_eq!(in_words(seconds), words, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn a_group_that_has_lost_records_is_told_of_the_next_loss_too() {
+        let place = |lost_records, loss_s| Standing {
+            partition: 0,
+            name: "telemetry-0".to_owned(),
+            next: 0,
+            log_start: 0,
+            high_watermark: 9,
+            lag_records: 9,
+            lag_s: None,
+            loss_s,
+            lost_records,
+        };
+        let cases = [
+            (
+                0,
+                Some(1_080.0),
+                "group g loses records of telemetry-0 in 18 minutes",
+            ),
+            (7, None, "group g has lost 7 records of telemetry-0"),
+            (
+                7,
+                Some(18_000.0),
+                "group g has lost 7 records of telemetry-0 and loses more in 5 hours",
+            ),
+        ];
+        for (lost, loss_s, summary) in cases {
+            assert_eq!(summary_of("g", &place(lost, loss_s)), summary);
+        }
+    }
 }
