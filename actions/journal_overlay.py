@@ -55,16 +55,20 @@ class FreshTable:
         self._folder = TemporaryDirectory(prefix="headwater-journal-")
         write_deltalake(self._folder.name, arrow_of(rows, _BEHIND[name]))
         tables = {f"{name}_merged": table, f"{name}_journal": DeltaTable(self._folder.name)}
-        return tables, f"{name} AS ({_newest(_BEHIND[name], table)})"
+        return tables, f"{name} AS ({together(_BEHIND[name], table)})"
 
 
-def _newest(table: FieldTable, found: DeltaTable) -> str:
-    """The rows of the journal, and those of the table that have no newer one there."""
+def together(table: FieldTable, found: DeltaTable, counts: str = "true") -> str:
+    """SQL for the rows of `{table}_journal` that fulfil the condition, and those of `{table}_merged` that have no newer
+    one there."""
     # A table of an older version may lack a column.
     there = {field.name for field in found.schema().fields}
     columns = ", ".join(f'"{name}"' for name in table.names)
     merged = ", ".join(f'"{name}"' if name in there else f'NULL AS "{name}"' for name in table.names)
     same = " AND ".join(f"j.{column} = t.{column}" for column in table.key)
     name = table.name
-    newer = f"NOT EXISTS (SELECT 1 FROM {name}_journal j WHERE {same})"
-    return f"SELECT {merged} FROM {name}_merged t WHERE {newer} UNION ALL SELECT {columns} FROM {name}_journal"
+    newer = f"NOT EXISTS (SELECT 1 FROM {name}_journal j WHERE {same} AND {counts})"
+    return (
+        f"SELECT {merged} FROM {name}_merged t WHERE {newer} "
+        f"UNION ALL SELECT {columns} FROM {name}_journal WHERE {counts}"
+    )

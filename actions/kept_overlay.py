@@ -23,6 +23,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from actions.journal import journal_mark
+from actions.journal_overlay import together
 from sinks.rows import arrow_of, rows_of
 from sinks.table_query import queried, streamed
 from sinks.tables import ACTION_JOURNAL, ACTION_STATE, ACTION_TARGETS, DEVICE_STATE, FieldTable, uri_of
@@ -115,7 +116,7 @@ class KeptTables:
             if folder is None:
                 return KeptTable({name: table}, "", None)
             tables = {f"{name}_merged": table, f"{name}_journal": DeltaTable(folder.name)}
-            return KeptTable(tables, f"{name} AS ({_together(_BEHIND[name], table, mark)})", folder)
+            return KeptTable(tables, f"{name} AS ({together(_BEHIND[name], table, f'{_NUMBER} > {mark:d}')})", folder)
 
     def forget(self) -> None:
         """Reads everything anew: a file was missing, so somebody may have made the tables anew."""
@@ -170,18 +171,3 @@ class KeptTables:
             for name, (numbers, rows) in found.items():
                 self._overlays[name].add(numbers, rows)
             self._read = last
-
-
-def _together(table: FieldTable, found: DeltaTable, mark: int) -> str:
-    """The rows of the journal after `mark`, and those of the table that have no newer one there."""
-    # A table of an older version may lack a column.
-    there = {field.name for field in found.schema().fields}
-    columns = ", ".join(f'"{name}"' for name in table.names)
-    merged = ", ".join(f'"{name}"' if name in there else f'NULL AS "{name}"' for name in table.names)
-    same = " AND ".join(f"j.{column} = t.{column}" for column in table.key)
-    name = table.name
-    newer = f"NOT EXISTS (SELECT 1 FROM {name}_journal j WHERE {same} AND j.{_NUMBER} > {mark:d})"
-    return (
-        f"SELECT {merged} FROM {name}_merged t WHERE {newer} "
-        f"UNION ALL SELECT {columns} FROM {name}_journal WHERE {_NUMBER} > {mark:d}"
-    )

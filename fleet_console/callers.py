@@ -104,7 +104,7 @@ class Callers:
             raise Turned(403, "permission_denied", "this console answers only the proxy in sign_in.header_from")
 
     def who(self, headers: Headers, cookie: str | None) -> Caller:
-        """Raises Turned for a caller who has to sign in."""
+        """Who sends this request. Raises Turned if they must sign in first."""
         if self._header is not None:
             return self._named(headers.getlist(self._header))
         if cookie is not None:

@@ -100,10 +100,10 @@ class Guard:
 
 
 def _name(host: str) -> str:
-    """The name in `Host`, in lower case; empty if there is none."""
+    """The host that the browser called, in lower case and without its port; empty if the header is malformed."""
     try:
         parts = urlsplit(f"//{host}")
-        parts.port  # noqa: B018  # raises for a port that is none
+        parts.port  # noqa: B018  # raises an error if the port is not a number
     except ValueError:
         return ""
     if host != parts.netloc or parts.username is not None:

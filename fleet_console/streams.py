@@ -90,7 +90,7 @@ class Live:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _looked(self) -> dict[str, int | None] | None:
-        """None while a table cannot be read: the page that needs it says so."""
+        """None if a table cannot be read now. Its page shows the error, so the stream goes on."""
         try:
             return self._versions()
         except HeadwaterError:

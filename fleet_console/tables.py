@@ -76,7 +76,9 @@ class _Known:
 class Versions:
     """The newest versions of the tables by name; None for one that does not exist."""
 
-    def __init__(self, settings: TablesSection) -> None:
+    def __init__(self, settings: TablesSection, made_anew: Callable[[], None] = lambda: None) -> None:
+        """`made_anew` is called when another table stands where one was."""
+        self._made_anew = made_anew
         self._options = settings.access().deltalake
         root, silver = settings.root, settings.silver_root or settings.root
         places = {table.name: root for table in _OF_ACTIONS} | {table.name: silver for table in BESIDE_SILVER}
@@ -104,7 +106,9 @@ class Versions:
         if is_far or now_s - known.whole_s >= _WHOLE_LOOK_S or _has_next(known):
             try:
                 table = DeltaTable(known.uri, storage_options=self._options(), without_files=True)
-                known.version, known.table_id = table.version(), str(table.metadata().id)
+                before, known.version, known.table_id = known.table_id, table.version(), str(table.metadata().id)
+                if before not in (None, known.table_id):
+                    self._made_anew()
             except TableNotFoundError:
                 known.version = known.table_id = None
             except (DeltaError, OSError) as error:
@@ -124,10 +128,10 @@ class Tables:
 
     def __init__(self, settings: TablesSection) -> None:
         self.settings = settings
-        self.versions = Versions(settings)
         access = settings.access()
         repair_tables(settings.root)
         self._kept_tables = KeptTables(settings.root, access.deltalake)
+        self.versions = Versions(settings, self._kept_tables.forget)
         self.history = History(settings.root, access, self._kept_tables)
         self.silver = History(settings.silver_root or settings.root, settings.access())
         self._answers = OrderedDict[str, tuple[object, bytes]]()

@@ -61,10 +61,6 @@ class Asked:
         if len(request.query_params.multi_items()) > len(self._left):
             raise Turned(400, "invalid_argument", "a parameter is given twice")
 
-    @property
-    def cookie(self) -> Mapping[str, str]:
-        return self._request.cookies
-
     def path(self, name: str) -> str:
         return str(self._request.path_params[name])
 
@@ -152,13 +148,11 @@ class Web:
 
             def work() -> Response:
                 caller = self._caller(request)
-                if (looks and not caller.may_look) or (acts and not caller.operator):
-                    needed = "operator" if acts else "viewer or operator"
-                    raise Turned(
-                        403, "permission_denied", f"{caller.user or 'without a name'}: this needs the right {needed}"
-                    )
-                asked = Asked(request, caller, body)
-                return answer(asked)
+                if looks and not caller.may_look:
+                    raise _without_right(caller, "viewer or operator")
+                if acts and not caller.operator:
+                    raise _without_right(caller, "operator")
+                return answer(Asked(request, caller, body))
 
             return await to_thread.run_sync(work, limiter=self._readers)
 
@@ -222,9 +216,7 @@ class Web:
 
         caller = await run_in_threadpool(self._caller, request)
         if not caller.may_look:
-            raise Turned(
-                403, "permission_denied", f"{caller.user or 'without a name'}: this needs the right viewer or operator"
-            )
+            raise _without_right(caller, "viewer or operator")
         if self._streams.open >= STREAMS_MAX:
             raise Turned(503, "unavailable", f"{STREAMS_MAX} streams are open, which is the limit: close a page")
         return Live(self._streams, self._fleet.stats, self._tables.versions.of, may_look)
@@ -265,6 +257,11 @@ class Web:
             request_id = desk.ask(kind, action_id, device_id=device_id, reason=reason)
         log.info("%r asked for %s of %r, device %r: request %s", caller.author, kind, action_id, device_id, request_id)
         return _json({"request_id": request_id}, status=202)
+
+
+def _without_right(caller: Caller, needed: str) -> Turned:
+    message = f"{caller.user or 'without a name'}: this needs the right {needed}"
+    return Turned(403, "permission_denied", message)
 
 
 def _wanted(body: Any) -> tuple[str, str | None, int | None, str]:

@@ -31,6 +31,7 @@ from broker_edge.torture.process import BrokerProcess
 
 _TABLES = ("action_targets", "action_state", "action_journal", "action_events")
 _ACTION = "one-wave"
+_CATCH_UP_S = 60.0
 
 
 class Reader:
@@ -51,7 +52,7 @@ class Reader:
                 if found:
                     with self._changed:
                         self._newest = json.loads(found[1])["tables"]
-                        self._changed.notify()
+                        self._changed.notify_all()
 
     def _ask(self) -> None:
         """As the page: always for what is newest, and never twice at once."""
@@ -77,6 +78,18 @@ class Reader:
                 commit = self._root / table / "_delta_log" / f"{version:020}.json"
                 self.ages_s[table, version] = now - commit.stat().st_mtime
             self._done[table] = versions[table]
+        with self._changed:
+            self._changed.notify_all()
+
+    def catch_up(self) -> None:
+        """Waits until the page has shown every commit."""
+        with self._changed:
+            if not self._changed.wait_for(self._has_all, timeout=_CATCH_UP_S):
+                raise SystemExit("the page does not show the newest commits")
+
+    def _has_all(self) -> bool:
+        nexts = (self._root / table / "_delta_log" / f"{done + 1:020}.json" for table, done in self._done.items())
+        return self._newest is not None and not any(path.exists() for path in nexts)
 
 
 def _memory(pid: int) -> str:
@@ -116,7 +129,7 @@ def main() -> int:
                 print(f"at the start: {_memory(console.pid)}", flush=True)
                 reader = Reader(address, root)
                 threading.Thread(target=reader.follow, daemon=True).start()
-                time.sleep(3)
+                reader.catch_up()
                 reader.ages_s.clear()
                 began, cpu_s = time.monotonic(), _cpu_s(console.pid)
                 for turn in range(options.turns):
@@ -125,7 +138,7 @@ def main() -> int:
                     bench.report(_ACTION, bench.ids[first : first + options.reports], state)
                     bench.job.turn()
                     time.sleep(max(0.0, began + turn + 1 - time.monotonic()))
-                time.sleep(2)
+                reader.catch_up()
                 share = (_cpu_s(console.pid) - cpu_s) / (time.monotonic() - began)
                 ages = sorted(reader.ages_s.values())
                 print(f"{options.turns} turns in {time.monotonic() - began:.0f} s, {len(ages)} commits")

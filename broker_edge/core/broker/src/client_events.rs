@@ -281,7 +281,8 @@ impl List {
         Some(entry)
     }
 
-    /// Forgets the oldest entry of the owner who has the most, or of all where nobody has more than a fair share.
+    /// Forgets one entry: the oldest of the owner with the most entries, if these are more than its fair share, and
+    /// otherwise the oldest of all.
     fn forget_one(&mut self) {
         let is_over = |count: usize| count * self.counts.len() > self.entries.len();
         let most = self.most.last().filter(|(count, _)| is_over(*count));

@@ -108,7 +108,7 @@ async fn sign_in(
 async fn sign_out(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
     shared.sessions.end(&headers);
     let forget = for_browser(shared.sessions.forget_cookie());
-    // Left open, the connection would still count towards the limit of the user who has signed out.
+    // The connection counts towards the limit of this user, who has just signed out, so it is closed.
     closing((StatusCode::NO_CONTENT, forget).into_response())
 }
 
