@@ -168,6 +168,28 @@ def test_control_lost_offsets_are_told_from_removed_ones(broker: BrokerProcess, 
     assert "at=1210" in page.url
 
 
+def test_the_overview_counts_losses_and_not_what_retention_removed(broker: BrokerProcess, visit: Visit) -> None:
+    page, _ = visit(broker, "/#groups")
+    console = Console(page)
+    console.is_at("Groups")
+
+    def damaged(route: Any) -> None:
+        status = route.fetch().json()
+        gaps = [{"start": 0, "end": 1_000, "reason": "retention", "detail": "below the log start"}]
+        lost = {"start": 1_200, "end": 1_210, "reason": "damage", "detail": "checksum"}
+        status["partitions"][0].update(gaps=gaps)
+        status["partitions"][1].update(gaps=[*gaps, lost], gaps_left_out=2, damaged_bytes=4_096)
+        route.fulfill(body=json.dumps(status), content_type="application/json")
+
+    page.route("**/api/v1/status", damaged)
+    console.go("Overview")
+    damage = page.get_by_role("table", name="Partitions of the log").get_by_role("row")
+    expect(damage.nth(1)).to_contain_text("none")
+    expect(damage.nth(2)).to_contain_text("3 ranges lost, 4 KiB damaged")
+    damage.nth(2).get_by_role("link", name="3 ranges lost").click()
+    console.is_at("Damage")
+
+
 def test_the_history_of_a_client_shows_its_kick(broker: BrokerProcess, visit: Visit) -> None:
     with PahoClient(broker.mqtt[1], version="5", client_id="kicked-1"):
         assert ask(broker, "DELETE", "/api/v1/clients/kicked-1?session=true").status == 200

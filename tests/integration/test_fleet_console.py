@@ -231,7 +231,7 @@ def test_the_numbers_of_brokers_come_live_and_one_that_is_away_is_told(
 
         until("both states are known", lambda: states() == {"edge": "live", "away": "away"} or None)
         rows = {row["name"]: row for row in asked(console, "GET", "/api/v1/brokers").document["brokers"]}
-        assert (rows["edge"]["version"], rows["edge"]["gaps"]) == (
+        assert (rows["edge"]["version"], rows["edge"]["lost_ranges"]) == (
             asked(console, "GET", "/api/v1/console").document["version"],
             0,
         )

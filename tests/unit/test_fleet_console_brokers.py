@@ -16,7 +16,8 @@ from fleet_console.brokers import Fleet, Watcher, alerts, cluster_of, stats_of, 
 from fleet_console.settings import ConsoleMember
 
 GOOD = {"sample": {"publishes_in": 3, "ack_p99_s": 0.5}, "alerts": []}
-STATUS = {"version": "1", "log_id": "l", "partitions": [{"gaps": [1, 2], "gaps_left_out": 1, "damaged_bytes": 7}]}
+GAPS = [{"start": 0, "end": 9, "reason": "retention"}, {"start": 12, "end": 14, "reason": "damage"}]
+STATUS = {"version": "1", "log_id": "l", "partitions": [{"gaps": GAPS, "gaps_left_out": 1, "damaged_bytes": 7}]}
 
 
 class Odd(BaseHTTPRequestHandler):
@@ -56,7 +57,7 @@ def once(watcher: Watcher) -> dict[str, Any]:
 def test_what_a_broker_says_is_shown(odd: tuple[Watcher, type[Odd]]) -> None:
     watcher, _ = odd
     row = once(watcher)
-    assert (row["version"], row["gaps"], row["damaged_bytes"]) == ("1", 3, 7)
+    assert (row["version"], row["lost_ranges"], row["damaged_bytes"]) == ("1", 2, 7)
     assert (row["sample"]["publishes_in"], row["cluster"]) == (3, None)
 
 
@@ -118,10 +119,16 @@ def test_numbers_that_json_has_not_are_none_and_texts_are_bounded() -> None:
     assert found.sample == {"a": None, "b": None, "c": None, "d": None, "e": 2}
     many = stats_of({"sample": {}, "alerts": [{"name": "n" * 9_999}] * 500})
     assert (len(many.alerts), len(many.alerts[0]["name"])) == (100, 1_000)
-    assert status_of({"partitions": [{}]})["gaps"] == 0
+    assert status_of({"partitions": [{}, {"gaps": 3}, {"gaps": [1, {}]}]})["lost_ranges"] == 1
     assert cluster_of({"role": "leader", "lag": {"n": float("nan")}})["lag"] == {"n": None}
     with pytest.raises(BrokerError):
         stats_of({})
+
+
+@pytest.mark.parametrize(("reason", "lost"), [("retention", 0), ("purge", 0), ("damage", 1), ("of a later version", 1)])
+def test_a_gap_that_was_wanted_is_no_loss(reason: str, lost: int) -> None:
+    partitions = [{"gaps": [{"start": 0, "end": 9, "reason": reason}]}, {"gaps": []}]
+    assert status_of({"partitions": partitions})["lost_ranges"] == lost
 
 
 def test_sums_are_of_the_brokers_that_answer() -> None:

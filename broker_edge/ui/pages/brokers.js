@@ -7,6 +7,7 @@ import { Card, Charts } from "../cards.js";
 import { Command } from "../command.js";
 import * as format from "../format.js";
 import { samples } from "../live.js";
+import { Losses, lossOrder } from "../losses.js";
 import { Name } from "../name.js";
 import { usePoll } from "../poll.js";
 import { change } from "../router.js";
@@ -71,7 +72,7 @@ function Cards({ now, brokers }) {
       <${Card} name="Messages out" value=${format.rate(last("publishes_out"))} unit="/s" note=${`dropped ${format.rate(last("dropped"))} /s`} />
       <${Card} name="Connections" value=${format.count(last("connections"))} note=${`sessions ${format.count(last("sessions"))}`} />
       <${Card} name="Disk" value=${format.bytes(last("disk_used_bytes"))} />
-      <${Card} name="Gaps" value=${format.count(sum("gaps"))} note=${`damaged ${format.bytes(sum("damaged_bytes"))}`} />
+      <${Card} name="Ranges lost" value=${format.count(sum("lost_ranges"))} note=${`damaged ${format.bytes(sum("damaged_bytes"))}`} />
     </dl>
   `;
 }
@@ -84,8 +85,8 @@ const COLUMNS = [
     ["connections", "connections", "connections", format.count], ["disk", "disk", "disk_used_bytes", format.bytes]].map(
     ([key, title, field, write]) => ({ key, title, isNumber: true, value: (row) => row.sample?.[field] ?? null, cell: (row) => write(row.sample?.[field]) })),
   { key: "alerts", title: "alerts", isNumber: true, value: (row) => alertsOf(row)?.length ?? null, cell: (row) => html`<${AlertsNumber} alerts=${alertsOf(row)} />` },
-  { key: "gaps", title: "gaps", isNumber: true, value: (row) => row.gaps, cell: (row) => format.count(row.gaps) },
-  { key: "damaged", title: "damaged", isNumber: true, value: (row) => row.damaged_bytes, cell: (row) => html`<${Damaged} value=${row.damaged_bytes} />` },
+  { key: "damage", title: "damage", value: (row) => lossOrder(row.lost_ranges, row.damaged_bytes),
+    cell: (row) => html`<${Losses} ranges=${row.lost_ranges} damagedBytes=${row.damaged_bytes} />` },
   { key: "cluster", title: "cluster", value: (row) => row.cluster?.node ?? null, cell: (row) => html`<${Cluster} cluster=${row.cluster} />` },
   { key: "version", title: "version", value: (row) => row.version, cell: (row) => html`<${Name} text=${row.version} length=${40} />` },
   { key: "log", title: "log", cell: (row) => html`<code><${Name} text=${row.log_id} length=${40} /></code>` },
@@ -145,10 +146,6 @@ function AlertsNumber({ alerts }) {
   if (alerts.length === 0) return "0";
   const isCritical = alerts.some(({ severity }) => severity === "critical");
   return html`<span class=${isCritical ? "bad" : "warned"}><span aria-hidden="true">${isCritical ? "✖" : "⚠"} </span>${format.count(alerts.length)}</span>`;
-}
-
-function Damaged({ value }) {
-  return value > 0 ? html`<span class="bad"><span aria-hidden="true">✖ </span>${format.bytes(value)}</span>` : format.bytes(value);
 }
 
 /** Which nodes are in sync, only the leader knows. */

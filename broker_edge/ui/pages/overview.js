@@ -7,6 +7,7 @@ import { Card, Charts } from "../cards.js";
 import { adminOption, Command } from "../command.js";
 import * as format from "../format.js";
 import { samples } from "../live.js";
+import { Losses, lossOrder, lostRanges } from "../losses.js";
 import { Name } from "../name.js";
 import { usePoll } from "../poll.js";
 import { change, link } from "../router.js";
@@ -97,7 +98,7 @@ function growthPerSecond(times, values) {
 function Partitions({ status, now, query }) {
   const rows = status.partitions.map((row) => {
     const [start, end] = now.offsets[row.partition] ?? [row.log_start, row.high_watermark];
-    return { ...row, start, end, rate: now.rates[row.partition] ?? null };
+    return { ...row, start, end, ranges: lostRanges(row), rate: now.rates[row.partition] ?? null };
   });
   const columns = [
     { key: "name", title: "partition", isHeader: true, value: (row) => row.name,
@@ -109,8 +110,8 @@ function Partitions({ status, now, query }) {
     { key: "rate", title: "records/s", isNumber: true, value: (row) => row.rate, cell: (row) => format.rate(row.rate) },
     { key: "bytes", title: "size", isNumber: true, value: (row) => row.bytes, cell: (row) => format.bytes(row.bytes) },
     { key: "oldest", title: "oldest record", value: (row) => row.oldest_us, cell: (row) => html`<${Time} ms=${row.oldest_us && row.oldest_us / 1_000} />` },
-    { key: "gaps", title: "gaps", isNumber: true, value: (row) => row.gaps.length, cell: (row) => html`<${Gaps} count=${row.gaps.length + (row.gaps_left_out ?? 0)} />` },
-    { key: "damaged", title: "damaged", isNumber: true, value: (row) => row.damaged_bytes, cell: (row) => format.bytes(row.damaged_bytes) },
+    { key: "damage", title: "damage", value: (row) => lossOrder(row.ranges, row.damaged_bytes),
+      cell: (row) => html`<${Losses} ranges=${row.ranges} damagedBytes=${row.damaged_bytes} href=${hasPage("damage") ? link("damage") : null} />` },
     { key: "held", title: "held by", cell: (row) => html`<${HeldBy} groups=${row.held_by} />` },
   ];
   return html`
@@ -122,11 +123,6 @@ function Partitions({ status, now, query }) {
 function PartitionState({ row }) {
   const isGood = row.state === "running" || row.state === "following";
   return html`<span class=${`wrap ${isGood ? "good" : "bad"}`}>${isGood ? "" : "✖ "}${row.state}${row.reason ? `: ${row.reason}` : ""}</span>`;
-}
-
-function Gaps({ count }) {
-  const shown = format.count(count);
-  return count > 0 && hasPage("damage") ? html`<a href=${link("damage")}>${shown}<span class="hidden"> gaps, in detail</span></a>` : shown;
 }
 
 function HeldBy({ groups }) {
