@@ -32,7 +32,7 @@ SUMMED = (
     *("connections", "sessions", "subscriptions", "disk_used_bytes"),
 )
 """The names of a broker's sample of which the sum over a fleet means something."""
-_NAMES_MAX, _ALERTS_MAX, _TEXT_MAX = 100, 100, 1_000
+_NAMES_MAX, _ALERTS_MAX, _TEXT_MAX, _PARTITIONS_MAX = 100, 100, 1_000, 1_000
 """What is taken from one broker: whoever answers in its place must not fill the page of all."""
 _AWAY = "Look whether the broker runs, and whether this machine reaches its admin address."
 _TROUBLES = {
@@ -117,6 +117,21 @@ class Watcher:
             "damaged_bytes": status.get("damaged_bytes"),
             "cluster": cluster,
         }
+
+    def log_id(self) -> str | None:
+        """The log of the broker, once it has said it."""
+        with self._lock:
+            return self._seen.status.get("log_id")
+
+    def partitions(self) -> Mapping[str, int]:
+        """The number of each partition by its name, as far as the broker has said them."""
+        with self._lock:
+            found: Mapping[str, int] = self._seen.status.get("partitions", {})
+            return found
+
+    def is_live(self) -> bool:
+        with self._lock:
+            return self._seen.state() == "live"
 
     def _run(self) -> None:
         failures = 0
@@ -206,6 +221,13 @@ def status_of(told: Mapping[str, Any]) -> dict[str, Any]:
         "log_id": _text(told.get("log_id")),
         "lost_ranges": sum(_lost_ranges(one) for one in partitions),
         "damaged_bytes": sum(_count(one.get("damaged_bytes")) for one in partitions),
+        "partitions": {
+            name: int(number)
+            for name, number in (
+                (one.get("name"), _number(one.get("partition"))) for one in partitions[:_PARTITIONS_MAX]
+            )
+            if isinstance(name, str) and number is not None and len(name) <= _TEXT_MAX
+        },
     }
 
 
@@ -265,6 +287,15 @@ class Fleet:
 
     def rows(self) -> list[dict[str, Any]]:
         return [watcher.row() for watcher in self._watchers]
+
+    def logs(self) -> list[str]:
+        """The logs of all brokers that have said theirs, each once."""
+        return sorted({log_id for log_id in map(Watcher.log_id, self._watchers) if log_id is not None})
+
+    def of_log(self, log_id: str) -> Watcher | None:
+        """The broker that has this log: of the nodes of a cluster the one that leads, if it answers."""
+        having = [watcher for watcher in self._watchers if watcher.log_id() == log_id]
+        return next((one for one in having if one.is_live()), having[0] if having else None)
 
     def stats(self) -> dict[str, Any]:
         """The newest sums with all alerts, as an event of the stream."""

@@ -99,6 +99,7 @@ class TablesSection(Section):
 
     root: str = "data/tables"
     silver_root: str | None = None
+    bronze: str = "data/bronze/telemetry"
     tenant: str = DEFAULT_TENANT
     options: dict[str, str] = Field(default={})
 

@@ -188,6 +188,11 @@ class Tables:
                 self._parts.popitem(last=False)
         return found
 
+    def once(self, make: Callable[[], T]) -> T:
+        """What `make` returns, which reads tables; nothing is kept. Raises TableStoreError if they cannot be read."""
+        with self._turn:
+            return self.read(make)
+
     def read(self, make: Callable[[], T]) -> T:
         """What `make` returns, which reads tables. Raises TableStoreError if they cannot be read, also from the
         beginning."""

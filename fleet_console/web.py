@@ -30,10 +30,11 @@ from fleet_console.rollouts import LIMIT, LIMIT_MAX, Rollouts
 from fleet_console.settings import ConsoleSettings
 from fleet_console.streams import STREAMS_MAX, Live, Streams
 from fleet_console.tables import Tables
+from fleet_console.traces import Traces
 
 log = logging.getLogger(__name__)
 
-PAGES = ("brokers", "rollouts", "devices", "quality")
+PAGES = ("brokers", "rollouts", "devices", "quality", "trace")
 _KINDS = ("pause", "resume", "cancel", "approve", "retry", "force", "remove")
 _WHOLE = ("pause", "resume", "approve", "remove")
 """Kinds that are about the whole action."""
@@ -100,6 +101,7 @@ class Web:
         self._streams, self._signing = Streams(), CapacityLimiter(_SIGNING_MAX)
         self._readers = CapacityLimiter(_READERS_MAX)
         self._rollouts, self._devices, self._quality = Rollouts(tables), Devices(tables), Quality(tables)
+        self._traces = Traces(fleet, tables)
         self._hosts = settings.hosts
 
     def end(self) -> None:
@@ -117,6 +119,7 @@ class Web:
             "/api/v1/devices": self._list_devices,
             "/api/v1/devices/{id}": lambda asked: _made(self._devices.one(asked.path("id"))),
             "/api/v1/quality": lambda asked: _made(self._quality.answer()),
+            "/api/v1/trace": self._trace,
         }
         routes = [
             Route("/", self._file),
@@ -242,6 +245,11 @@ class Web:
         contains, version, after, limit = asked.text("contains"), asked.text("version"), asked.after(), asked.limit()
         asked.require_no_more()
         return _made(self._devices.page(contains=contains, version=version, after=after, limit=limit))
+
+    def _trace(self, asked: Asked) -> Response:
+        at, log_id = asked.text("at"), asked.text("log_id")
+        asked.require_no_more()
+        return _json(self._traces.answer(at, log_id))
 
     def _request(self, asked: Asked) -> Response:
         """Inserts a row into `action_requests`."""

@@ -36,7 +36,9 @@ def admin(kept: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def fleet(admin: str, kept: Path) -> Iterator[FleetConsole]:
-    with FleetConsole(kept, fleet_settings(kept / "tables", [{"admin": admin, "name": "demo"}])) as running:
+    places = {"root": str(kept / "tables"), "bronze": str(kept / "tables" / "bronze_telemetry")}
+    broker = {"admin": admin, "name": "demo"}
+    with FleetConsole(kept, fleet_settings(kept / "tables", [broker], tables=places)) as running:
         yield running
 
 
@@ -52,6 +54,17 @@ def test_the_fleet_shows_the_broker_the_devices_and_the_action_of_the_demo(fleet
     expect(page.locator("tr[data-row]").filter(has_text="demo")).to_contain_text("live")
     page.goto("/#devices")
     expect(page.locator("tr[data-row]").filter(has_text="device-0001").first).to_be_visible()
+
+
+@pytest.mark.timeout(900)
+def test_a_record_of_the_demo_is_traced_from_its_offset_to_the_commit_of_its_row(
+    fleet: FleetConsole, visit: Visit
+) -> None:
+    page, _ = visit(fleet, "/#trace?at=telemetry-0:0")
+    steps = page.get_by_role("list", name="Steps of telemetry-0:0")
+    expect(steps).to_contain_text("On disk and acknowledged")
+    expect(steps).to_contain_text("has passed the record", timeout=ALL_MS)
+    expect(steps).to_contain_text(re.compile(r"In bronze.*version \d+, "), timeout=ALL_MS)
 
 
 @pytest.mark.timeout(900)

@@ -7,22 +7,32 @@ With HEADWATER_SCREENSHOTS=FOLDER each is also kept as a picture (`make screensh
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.browser import Page, Visit, Watch, axe_violations, expect, overflow
+from support.console_http import ask
 from support.console_page import Console
 from support.fleet_console import FleetConsole, fleet_settings
 from support.fleet_page import NO_SPACE, ROLLOUT, VIEWS, WAITING, device, quarantine, rollout, some_life
+from support.paho_client import PahoClient
 from support.ports import free_port
 
 from broker_edge.torture.process import BrokerProcess
 
 SIZES = {360: 800, 1280: 900}
-SHOWS = {"Brokers": "plant-a", "Rollouts": ROLLOUT, "Devices": "press-0", "Quality": "in_range"}
+SHOWS = {
+    "Brokers": "plant-a",
+    "Rollouts": ROLLOUT,
+    "Devices": "press-0",
+    "Quality": "in_range",
+    "trace": "silver_presses",
+}
 """A row of each page."""
-DETAILS = {"rollout": f"/#rollouts?id={ROLLOUT}", "device": "/#devices?device=press-0"}
+TRACE = "/#trace?at=2:7&log=log-a"
+DETAILS = {"rollout": f"/#rollouts?id={ROLLOUT}", "device": "/#devices?device=press-0", "trace": TRACE}
 IMAGE = "<img src=x onerror=alert(7)>"
 TURNED = "a\u202etxt.exe"
 LONG = "long-" + "w" * 65_531
@@ -43,7 +53,8 @@ def fleet(broker: BrokerProcess, root: Path) -> Iterator[FleetConsole]:
         {"name": "plant-a", "admin": "http://{}:{}".format(*broker.admin)},
         {"name": "plant-b", "admin": f"http://127.0.0.1:{free_port()}"},
     ]
-    with FleetConsole(root.parent, fleet_settings(root, brokers)) as running:
+    places = {"root": str(root), "bronze": str(root / "bronze_telemetry")}
+    with FleetConsole(root.parent, fleet_settings(root, brokers, tables=places)) as running:
         yield running
 
 
@@ -58,7 +69,10 @@ def test_a_page_opens_fits_and_is_accessible(
     page, _ = visit(fleet, address, viewport=size, color_scheme=scheme, reduced_motion="reduce")
     if view in VIEWS:
         Console(page).is_at(view)
-    expect(Console(page).row(SHOWS.get(view, "press-0"))).to_be_visible()
+    if view == "Trace":
+        expect(page.get_by_role("searchbox")).to_be_visible()
+    else:
+        expect(Console(page).row(SHOWS.get(view, "press-0"))).to_be_visible()
     keep(page, f"fleet-{view.lower()}-{width}-{scheme}")
     assert overflow(page) == 0
     assert axe_violations(page) == []
@@ -123,6 +137,42 @@ def test_a_page_asks_again_when_a_table_has_changed(fleet: FleetConsole, root: P
     quarantine(root, "came while somebody looked")
     # Sooner than the page asks without a change.
     expect(console.row("came while somebody looked")).to_be_visible(timeout=6_000)
+
+
+def test_a_record_is_traced_to_its_rows_and_their_commits(fleet: FleetConsole, visit: Visit) -> None:
+    page, _ = visit(fleet, TRACE)
+    steps = page.get_by_role("list", name="Steps of 2:7")
+    expect(steps).to_contain_text("None of the brokers of this console has this log")
+    expect(steps).to_contain_text("In bronze")
+    expect(steps).to_contain_text(re.compile(r"version \d+, WRITE"))
+    expect(Console(page).row("silver_presses")).to_contain_text("press-0")
+    expect(steps).to_contain_text("the payload is not JSON")
+    page.goto("/#trace?at=5:3&log=log-a")
+    expect(page.get_by_role("table", name="The targets that it was sent to")).to_contain_text("press-3")
+
+
+def test_a_record_that_only_its_broker_has_yet_is_shown(
+    fleet: FleetConsole, broker: BrokerProcess, visit: Visit
+) -> None:
+    with PahoClient(broker.mqtt[1], version="5", client_id="traced") as client:
+        client.publish("devices/traced/telemetry", b"secret", qos=1)
+    page, _ = visit(fleet, "/#trace")
+    page.get_by_role("searchbox").fill(placed(broker))
+    page.keyboard.press("Enter")
+    steps = page.get_by_role("list", name=re.compile("Steps of telemetry-"))
+    expect(steps).to_contain_text("On disk and acknowledged")
+    expect(steps).to_contain_text("Not in bronze")
+    expect(steps).to_contain_text("Its payload is shown by its broker")
+    expect(page.get_by_label("Broker")).to_have_text("plant-a")
+    page.get_by_role("searchbox").fill("nowhere-1:1")
+    page.keyboard.press("Enter")
+    expect(page.locator("#trace-problem")).to_be_visible()
+
+
+def placed(broker: BrokerProcess) -> str:
+    """NAME:OFFSET of the newest telemetry of the broker."""
+    found = ask(broker, "GET", "/api/v1/topics?contains=devices/traced/telemetry").document["topics"][0]
+    return f"{found['name']}:{found['next'] - 1}"
 
 
 @pytest.fixture

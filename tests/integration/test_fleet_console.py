@@ -85,7 +85,17 @@ def test_without_a_session_there_is_the_page_and_nothing_else(console: FleetCons
     assert asked(console, "GET", "/ui/app.js", headers={"If-None-Match": ""}).status == 200
     for path in ("/ui/../pyproject.toml", "/ui/vendor/htm-preact.LICENSE.txt", "/ui/nix.js"):
         assert asked(console, "GET", path).status == 404, path
-    for path in ("console", "live", "live/history", "brokers", "rollouts", "devices", "quality", f"rollouts/{ACTION}"):
+    for path in (
+        "console",
+        "live",
+        "live/history",
+        "brokers",
+        "rollouts",
+        "devices",
+        "quality",
+        "trace?at=0:0",
+        f"rollouts/{ACTION}",
+    ):
         answer = asked(console, "GET", f"/api/v1/{path}", headers={"X-Headwater": "1"})
         assert (said(answer), "www-authenticate" in answer.headers) == ((401, "unauthenticated"), False), path
     wanted = {"kind": "pause"}
@@ -191,7 +201,7 @@ def test_a_broker_without_users_opens_a_console_on_loopback(
     with FleetConsole(tmp_path, settings(root, {"admin": admin_of(broker), "name": "edge"})) as console:
         told = asked(console, "GET", "/api/v1/console").document
         assert (told["scope"], told["user"], told["operator"], told["has_users"]) == ("fleet", None, True, False)
-        assert told["pages"] == ["brokers", "rollouts", "devices", "quality"]
+        assert told["pages"] == ["brokers", "rollouts", "devices", "quality", "trace"]
         path = f"/api/v1/rollouts/{ACTION}"
         wanted = {"kind": "cancel", "device_id": "d1", "reason": None}
         assert asked(console, "POST", f"{path}/requests", document=wanted).status == 202

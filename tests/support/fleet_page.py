@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from sinks import tables
 from sinks.rows import arrow_of, now_us
 
 SECOND_US = 1_000_000
-VIEWS = {"Brokers": "b", "Rollouts": "o", "Devices": "d", "Quality": "q"}
+VIEWS = {"Brokers": "b", "Rollouts": "o", "Devices": "d", "Quality": "q", "Trace": "r"}
 """Name of a page to its key after `g`."""
 ROLLOUT = "firmware-2.1.0"
 WAITING = "firmware-2.2.0"
@@ -40,6 +41,7 @@ def some_life(root: Path) -> None:
     gap = {"log_id": "log-a", "partition": 2, "partition_name": "telemetry-2", "start": 4_711, "end": 4_800}
     report = {"report_log_id": "log-a", "report_offset": 1, "reported_at": now, "recorded_at": now}
     insert(root, tables.INGEST_GAPS, {**gap, **report, "reason": "damage"})
+    records(root, 7)
 
 
 def rollout(
@@ -84,6 +86,17 @@ def device(root: Path, device_id: str, *, version: str, label: str = "roof") -> 
     reported = {"version": version, "product": "press", "hardware": "rev-b", "last_seen_at": now, "log_id": "log-a"}
     last = {"last_action_id": ROLLOUT, "last_status": "SUCCEEDED", "partition": 1, "offset": 1, "updated_at": now}
     insert(root, tables.DEVICE_STATE, {"device_id": device_id, **reported, **last})
+
+
+def records(root: Path, offset: int, *, topic: str = "devices/press-0/telemetry") -> None:
+    """A record of log-a in bronze, and its row in silver."""
+    now = now_us()
+    place = {"log_id": "log-a", "partition": 2, "offset": offset, "epoch": 1, "topic": topic, "tenant": "default"}
+    place |= {"ingest_date": datetime.fromtimestamp(now / SECOND_US, UTC).date()}
+    raw = {"key": b"press-0", "device_id": "press-0", "value": b"{}", "timestamp": now, "timestampType": 1}
+    insert(root, tables.BRONZE, {**place, **raw, "qos": 1, "retain": False, "client_id": "press-0"})
+    row = {**place, "device_id": "press-0", "event_time": now, "ingest_time": now}
+    insert(root, tables.silver_table("silver_presses", ()), row)
 
 
 def quarantine(root: Path, reason: str) -> None:

@@ -1,0 +1,183 @@
+"""What became of a record of the log in the tables: its row in bronze and in silver, the sentence of its quarantine,
+the range in which its offset was lost, and the action that it was sent for or reported about.
+
+No payload is read, and no column that was made of one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyarrow import fs
+
+from actions.history import History
+from broker_edge.errors import SettingsError, SetupError
+from pipelines.analysis import BRONZE
+from pipelines.analysis import Tables as Opened
+from sinks.rows import rows_of
+from sinks.sql_text import literal
+from sinks.table_query import queried
+from sinks.tables import INGEST_GAPS, QUARANTINE, QUARANTINE_ARCHIVE
+
+ROWS_MAX = 20
+"""Of each table. A record has one row in bronze, in a log that never went back."""
+SILVER_MAX = 100
+_FILES_MAX = 20
+"""Files whose statistics admit the record, which are looked into for its commit."""
+_COMMITS_MAX = 100
+"""Commits that are looked at, from the time of the file on: a batch may wait before it is committed."""
+_SECOND_MS = 1_000
+_SILVER = "silver_"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record is in the logs of all brokers. `partition` is the number."""
+
+    log_id: str
+    partition: int
+    offset: int
+
+    def where(self) -> str:
+        """The condition in SQL that a row is of this record."""
+        return f'log_id = {literal(self.log_id)} AND "partition" = {self.partition:d} AND "offset" = {self.offset:d}'
+
+
+class RecordRows:
+    """`actions` reads the tables of actions, `beside_silver` those that the silver job writes. `of_tenant` is the
+    condition in SQL that a row of them is to be shown."""
+
+    def __init__(self, actions: History, beside_silver: History, records: Opened, of_tenant: str) -> None:
+        self._actions, self._beside, self._records, self._of_tenant = actions, beside_silver, records, of_tenant
+
+    def find(self, place: Place) -> dict[str, Any]:
+        """What docs/console.md calls `tables`. Raises DataFusion's errors, which have no class."""
+        where = f"{place.where()} AND {self._of_tenant}"
+        lost = (
+            f'log_id = {literal(place.log_id)} AND "partition" = {place.partition:d} AND start <= {place.offset:d} '
+            f'AND ("end" IS NULL OR "end" > {place.offset:d}) AND {self._of_tenant}'
+        )
+        refused = "SELECT pipeline, reason, quarantined_at AS at_us FROM {} WHERE " + where + f" LIMIT {ROWS_MAX}"
+        quarantine = self._beside_silver(QUARANTINE.name, refused.format(QUARANTINE.name))
+        archived = self._beside_silver(QUARANTINE_ARCHIVE.name, refused.format(QUARANTINE_ARCHIVE.name))
+        return {
+            "bronze": self._record(BRONZE, place, 'topic, client_id, epoch, "timestamp" AS appended_us'),
+            "silver": self._silver(place),
+            "quarantine": None if quarantine is None else [*quarantine, *(archived or [])],
+            "lost": self._beside_silver(
+                INGEST_GAPS.name,
+                'SELECT start, "end", reason, consumer_group, reported_at AS at_us FROM ingest_gaps '
+                f"WHERE {lost} LIMIT {ROWS_MAX}",
+            ),
+            "commands": self._commands(where),
+            "reports": self._reports(where),
+        }
+
+    def _record(self, name: str, place: Place, columns: str) -> dict[str, Any] | None:
+        """The rows in one table of records, and the commit of the file that has them; None without the table."""
+        try:
+            table = self._records.delta(name)
+        except SettingsError:
+            return None
+        sql = f"SELECT {columns} FROM found WHERE {place.where()} AND {self._of_tenant} LIMIT {ROWS_MAX}"
+        rows = list(rows_of(queried({"found": table}, sql)))
+        commit = self._commit(name, table, place) if rows else None
+        return {"table": name, "version": table.version(), "rows": rows, "commit": commit}
+
+    def _silver(self, place: Place) -> list[dict[str, Any]]:
+        """Of each table of silver that has the record."""
+        names = [name for name in self._records.names() if name.startswith(_SILVER)][:SILVER_MAX]
+        found = (self._record(name, place, "device_id, event_time AS event_us, epoch") for name in names)
+        return [one for one in found if one is not None and one["rows"]]
+
+    def _beside_silver(self, name: str, sql: str) -> list[dict[str, Any]] | None:
+        try:
+            return self._beside.query(name, sql)
+        except SetupError:
+            return None
+
+    def _commands(self, where: str) -> list[dict[str, Any]] | None:
+        select = f"SELECT action_id, device_id, state, message, updated_at AS at_us FROM targets LIMIT {ROWS_MAX}"
+        try:
+            return self._actions.targets(where, select)
+        except SetupError:
+            return None
+
+    def _reports(self, where: str) -> list[dict[str, Any]] | None:
+        columns = "source, action_id, device_id, state, message, recorded_at AS at_us"
+        try:
+            return list(self._actions.each_event(where, f"SELECT {columns} FROM events LIMIT {ROWS_MAX}"))
+        except SetupError:
+            return None
+
+    def _commit(self, name: str, table: DeltaTable, place: Place) -> dict[str, Any] | None:
+        """The commit that added the file with the record; None if the table's log does not go back so far."""
+        filesystem, base = self._records.filesystem(self._records.address(name))
+        for path, modified_ms in _files(table, place):
+            if _has(filesystem, f"{base}/{path}", place):
+                return _adding(filesystem, f"{base}/_delta_log", table.version(), path, modified_ms)
+        return None
+
+
+def _files(table: DeltaTable, place: Place) -> list[tuple[str, int]]:
+    """The files whose statistics admit the record, the newest first, with their time in milliseconds."""
+    added = pa.table(table.get_add_actions(flatten=True))
+    there = set(added.column_names)
+    wanted = {"partition": place.partition, "offset": place.offset}
+    columns = [f"{side}.{name}" for name in wanted for side in ("min", "max") if f"{side}.{name}" in there]
+    found = []
+    for row in added.select(["path", "modification_time", *columns]).to_pylist():
+        if all(_admits(row.get(f"min.{name}"), value, row.get(f"max.{name}")) for name, value in wanted.items()):
+            found.append((str(row["path"]), _milliseconds(row["modification_time"])))
+    return sorted(found, key=lambda one: -one[1])[:_FILES_MAX]
+
+
+def _admits(least: int | None, value: int, most: int | None) -> bool:
+    return (least is None or least <= value) and (most is None or value <= most)
+
+
+def _milliseconds(modified: Any) -> int:
+    return int(modified.timestamp() * 1_000) if hasattr(modified, "timestamp") else int(modified)
+
+
+def _has(filesystem: fs.FileSystem, path: str, place: Place) -> bool:
+    filters = [("partition", "=", place.partition), ("offset", "=", place.offset)]
+    try:
+        rows = pq.read_table(path, filesystem=filesystem, columns=["log_id"], filters=filters, partitioning=None)
+    except FileNotFoundError:
+        return False  # A compaction has replaced it meanwhile.
+    return place.log_id in rows["log_id"].to_pylist()
+
+
+def _adding(filesystem: fs.FileSystem, log: str, newest: int, path: str, modified_ms: int) -> dict[str, Any] | None:
+    """The commit that added a file, searched by its time: versions and times of commits grow together."""
+
+    def info(version: int) -> fs.FileInfo:
+        return filesystem.get_file_info(f"{log}/{version:020}.json")
+
+    def is_before(version: int) -> bool:
+        found = info(version)
+        # Commits that the table has forgotten are the oldest ones.
+        return bool(found.type == fs.FileType.NotFound or found.mtime_ns // 1_000_000 < modified_ms - _SECOND_MS)
+
+    low, high = 0, newest
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if is_before(middle) else (low, middle)
+    for version in range(low, min(newest, low + _COMMITS_MAX) + 1):
+        found = info(version)
+        if found.type == fs.FileType.NotFound:
+            continue
+        with filesystem.open_input_stream(found.path) as stream:
+            actions = [json.loads(line) for line in stream.read().splitlines() if line]
+        if any(unquote(one["add"]["path"]) == unquote(path) for one in actions if "add" in one):
+            told: Mapping[str, Any] = next((one["commitInfo"] for one in actions if "commitInfo" in one), {})
+            return {"version": version, "at_us": found.mtime_ns // 1_000, "operation": told.get("operation")}
+    return None
