@@ -13,18 +13,18 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from pyarrow import fs
+from deltalake.exceptions import TableNotFoundError
 
 from actions.history import History
-from broker_edge.errors import SettingsError, SetupError
-from pipelines.analysis import BRONZE
-from pipelines.analysis import Tables as Opened
+from broker_edge.errors import SetupError
+from sinks.folder import TableFolder
 from sinks.rows import rows_of
 from sinks.sql_text import literal
 from sinks.table_query import queried
-from sinks.tables import INGEST_GAPS, QUARANTINE, QUARANTINE_ARCHIVE
+from sinks.tables import BRONZE, INGEST_GAPS, QUARANTINE, QUARANTINE_ARCHIVE, uri_of
 
 ROWS_MAX = 20
 """Of each table. A record has one row in bronze, in a log that never went back."""
@@ -51,11 +51,14 @@ class Place:
 
 
 class RecordRows:
-    """`actions` reads the tables of actions, `beside_silver` those that the silver job writes. `of_tenant` is the
-    condition in SQL that a row of them is to be shown."""
+    """`actions` reads the tables of actions, `beside_silver` those that the silver job writes, `silver` is their folder
+    and `bronze` that of bronze. `of_tenant` is the condition in SQL that a row of them is to be shown."""
 
-    def __init__(self, actions: History, beside_silver: History, records: Opened, of_tenant: str) -> None:
-        self._actions, self._beside, self._records, self._of_tenant = actions, beside_silver, records, of_tenant
+    def __init__(
+        self, actions: History, beside_silver: History, silver: TableFolder, bronze: TableFolder, of_tenant: str
+    ) -> None:
+        self._actions, self._beside = actions, beside_silver
+        self._silver_folder, self._bronze, self._of_tenant = silver, bronze, of_tenant
 
     def find(self, place: Place) -> dict[str, Any]:
         """What docs/console.md calls `tables`. Raises DataFusion's errors, which have no class."""
@@ -68,7 +71,9 @@ class RecordRows:
         quarantine = self._beside_silver(QUARANTINE.name, refused.format(QUARANTINE.name))
         archived = self._beside_silver(QUARANTINE_ARCHIVE.name, refused.format(QUARANTINE_ARCHIVE.name))
         return {
-            "bronze": self._record(BRONZE, place, 'topic, client_id, epoch, "timestamp" AS appended_us'),
+            "bronze": self._record(
+                BRONZE.name, self._bronze, place, 'topic, client_id, epoch, "timestamp" AS appended_us'
+            ),
             "silver": self._silver(place),
             "quarantine": None if quarantine is None else [*quarantine, *(archived or [])],
             "lost": self._beside_silver(
@@ -80,21 +85,24 @@ class RecordRows:
             "reports": self._reports(where),
         }
 
-    def _record(self, name: str, place: Place, columns: str) -> dict[str, Any] | None:
+    def _record(self, name: str, folder: TableFolder, place: Place, columns: str) -> dict[str, Any] | None:
         """The rows in one table of records, and the commit of the file that has them; None without the table."""
         try:
-            table = self._records.delta(name)
-        except SettingsError:
+            table = folder.table()
+        except TableNotFoundError:
             return None
         sql = f"SELECT {columns} FROM found WHERE {place.where()} AND {self._of_tenant} LIMIT {ROWS_MAX}"
         rows = list(rows_of(queried({"found": table}, sql)))
-        commit = self._commit(name, table, place) if rows else None
+        commit = _commit(folder, table, place) if rows else None
         return {"table": name, "version": table.version(), "rows": rows, "commit": commit}
 
     def _silver(self, place: Place) -> list[dict[str, Any]]:
         """Of each table of silver that has the record."""
-        names = [name for name in self._records.names() if name.startswith(_SILVER)][:SILVER_MAX]
-        found = (self._record(name, place, "device_id, event_time AS event_us, epoch") for name in names)
+        silver = self._silver_folder
+        names = [name for name in silver.folders() if name.startswith(_SILVER)][:SILVER_MAX]
+        folders = {name: TableFolder.of(uri_of(silver.uri, name), silver.access) for name in names}
+        columns = "device_id, event_time AS event_us, epoch"
+        found = (self._record(name, folder, place, columns) for name, folder in folders.items())
         return [one for one in found if one is not None and one["rows"]]
 
     def _beside_silver(self, name: str, sql: str) -> list[dict[str, Any]] | None:
@@ -117,13 +125,13 @@ class RecordRows:
         except SetupError:
             return None
 
-    def _commit(self, name: str, table: DeltaTable, place: Place) -> dict[str, Any] | None:
-        """The commit that added the file with the record; None if the table's log does not go back so far."""
-        filesystem, base = self._records.filesystem(self._records.address(name))
-        for path, modified_ms in _files(table, place):
-            if _has(filesystem, f"{base}/{path}", place):
-                return _adding(filesystem, f"{base}/_delta_log", table.version(), path, modified_ms)
-        return None
+
+def _commit(folder: TableFolder, table: DeltaTable, place: Place) -> dict[str, Any] | None:
+    """The commit that added the file with the record; None if the table's log does not go back so far."""
+    for path, modified_ms in _files(table, place):
+        if _has(folder, path, place):
+            return _adding(folder, table.version(), path, modified_ms)
+    return None
 
 
 def _files(table: DeltaTable, place: Place) -> list[tuple[str, int]]:
@@ -147,37 +155,44 @@ def _milliseconds(modified: Any) -> int:
     return int(modified.timestamp() * 1_000) if hasattr(modified, "timestamp") else int(modified)
 
 
-def _has(filesystem: fs.FileSystem, path: str, place: Place) -> bool:
-    filters = [("partition", "=", place.partition), ("offset", "=", place.offset)]
+def _has(folder: TableFolder, path: str, place: Place) -> bool:
+    wanted = {"partition": place.partition, "offset": place.offset, "log_id": place.log_id}
     try:
-        rows = pq.read_table(path, filesystem=filesystem, columns=["log_id"], filters=filters, partitioning=None)
+        # Without pyarrow.dataset, which loads pandas.
+        with folder.open_to_read(unquote(path)) as file:
+            for batch in pq.ParquetFile(file).iter_batches(columns=list(wanted)):
+                rows = batch
+                for name, value in wanted.items():
+                    rows = rows.filter(pc.equal(rows[name], pa.scalar(value, rows[name].type)))
+                if rows.num_rows:
+                    return True
     except FileNotFoundError:
-        return False  # A compaction has replaced it meanwhile.
-    return place.log_id in rows["log_id"].to_pylist()
+        pass  # A compaction has replaced it, and the old file is gone by now.
+    return False
 
 
-def _adding(filesystem: fs.FileSystem, log: str, newest: int, path: str, modified_ms: int) -> dict[str, Any] | None:
+def _adding(folder: TableFolder, newest: int, path: str, modified_ms: int) -> dict[str, Any] | None:
     """The commit that added a file, searched by its time: versions and times of commits grow together."""
 
-    def info(version: int) -> fs.FileInfo:
-        return filesystem.get_file_info(f"{log}/{version:020}.json")
-
     def is_before(version: int) -> bool:
-        found = info(version)
+        modified_s = folder.modified_s(_commit_name(version))
         # Commits that the table has forgotten are the oldest ones.
-        return bool(found.type == fs.FileType.NotFound or found.mtime_ns // 1_000_000 < modified_ms - _SECOND_MS)
+        return modified_s is None or modified_s * 1_000 < modified_ms - _SECOND_MS
 
     low, high = 0, newest
     while low < high:
         middle = (low + high) // 2
         low, high = (middle + 1, high) if is_before(middle) else (low, middle)
     for version in range(low, min(newest, low + _COMMITS_MAX) + 1):
-        found = info(version)
-        if found.type == fs.FileType.NotFound:
+        content, modified_s = folder.read(_commit_name(version)), folder.modified_s(_commit_name(version))
+        if content is None or modified_s is None:
             continue
-        with filesystem.open_input_stream(found.path) as stream:
-            actions = [json.loads(line) for line in stream.read().splitlines() if line]
+        actions = [json.loads(line) for line in content.splitlines() if line]
         if any(unquote(one["add"]["path"]) == unquote(path) for one in actions if "add" in one):
             told: Mapping[str, Any] = next((one["commitInfo"] for one in actions if "commitInfo" in one), {})
-            return {"version": version, "at_us": found.mtime_ns // 1_000, "operation": told.get("operation")}
+            return {"version": version, "at_us": int(modified_s * 1e6), "operation": told.get("operation")}
     return None
+
+
+def _commit_name(version: int) -> str:
+    return f"_delta_log/{version:020}.json"

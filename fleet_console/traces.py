@@ -10,7 +10,7 @@ from fleet_console.brokers import Fleet, Watcher
 from fleet_console.callers import Turned
 from fleet_console.record_rows import Place, RecordRows
 from fleet_console.tables import Tables
-from pipelines.analysis import Tables as Opened
+from sinks.folder import TableFolder
 
 _PLACE = re.compile(r"([^:]{1,255}):([0-9]{1,19})", re.ASCII)
 _OFFSET_MAX = (1 << 63) - 1
@@ -24,8 +24,9 @@ class Traces:
     def __init__(self, fleet: Fleet, tables: Tables) -> None:
         self._fleet, self._tables = fleet, tables
         settings = tables.settings
-        records = Opened(settings.silver_root or settings.root, settings.bronze, settings.access())
-        self._rows = RecordRows(tables.history, tables.silver, records, tables.of_tenant)
+        silver = TableFolder.of(settings.silver_root or settings.root, settings.access())
+        bronze = TableFolder.of(settings.bronze, settings.access())
+        self._rows = RecordRows(tables.history, tables.silver, silver, bronze, tables.of_tenant)
 
     def answer(self, at: str, log_id: str) -> dict[str, Any]:
         """`at` is NAME:OFFSET. Raises Turned, and NotFoundError for a partition that the broker does not have."""

@@ -90,7 +90,7 @@ class Tables:
 
     def names(self) -> list[str]:
         """The tables that are there."""
-        filesystem, base = self.filesystem(self.root)
+        filesystem, base = self._filesystem(self.root)
         found = filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True))
         there = {info.base_name for info in found if info.type is fs.FileType.Directory}
         has_log = [one for one in there if self._is_table(filesystem, f"{base}/{one}")]
@@ -99,7 +99,7 @@ class Tables:
     def dataset(self, name: str) -> ds.Dataset:
         """The table as Arrow's dataset: a query reads only the columns and files that it needs."""
         table = self.delta(name)
-        filesystem, base = self.filesystem(self.address(name))
+        filesystem, base = self._filesystem(self.address(name))
         # deltalake's own filesystem can hang Python at its end (docs/tables.md).
         return table.to_pyarrow_dataset(filesystem=fs.SubTreeFileSystem(base, filesystem))
 
@@ -138,7 +138,7 @@ class Tables:
 
     def commits(self, name: str, *, since: datetime | None = None) -> list[Commit]:
         """The commits that added rows, in order, as far back as the table's log goes. Compaction adds none."""
-        filesystem, base = self.filesystem(self.address(name))
+        filesystem, base = self._filesystem(self.address(name))
         self.delta(name)
         logs = filesystem.get_file_info(fs.FileSelector(f"{base}/_delta_log"))
         found = []
@@ -157,7 +157,7 @@ class Tables:
 
         In an object store that time has whole seconds. Rows whose first files are removed (by vacuum) are left out.
         """
-        filesystem, base = self.filesystem(self.address(name))
+        filesystem, base = self._filesystem(self.address(name))
         parts = []
         for commit in self.commits(name, since=since):
             for file in commit.files:
@@ -172,8 +172,7 @@ class Tables:
             raise SettingsError(f"no commit of {self.address(name)} has files with rows: choose an earlier `since`")
         return pa.concat_tables(parts, promote_options="permissive")
 
-    def filesystem(self, address: str) -> tuple[fs.FileSystem, str]:
-        """What reads files at an address, and the path there."""
+    def _filesystem(self, address: str) -> tuple[fs.FileSystem, str]:
         if is_remote(address):
             return self.access.filesystem(address)
         return fs.LocalFileSystem(), address.removeprefix("file://").rstrip("/")

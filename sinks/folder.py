@@ -84,6 +84,17 @@ class TableFolder:
         os.replace(scratch, path)
         sync_folders(path.parent, up_to=self.local)
 
+    def open_to_read(self, name: str) -> pa.NativeFile:
+        """Opens a file of which parts are read. Raises FileNotFoundError."""
+        filesystem, base = self._resolved()
+        return filesystem.open_input_file(f"{base}/{name}")
+
+    def folders(self) -> list[str]:
+        """The names of the folders in this folder, sorted; none if there is no such folder."""
+        filesystem, base = self._resolved()
+        found = filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True))
+        return sorted(one.base_name for one in found if one.type == fs.FileType.Directory)
+
     def names(self, folder: str = "") -> list[str]:
         """The names of the files in a folder of this folder, without path, sorted; none if there is no such folder."""
         filesystem, base = self._resolved()
