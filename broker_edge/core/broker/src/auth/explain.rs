@@ -21,7 +21,7 @@ pub struct Asked<'a> {
     /// `None` for a caller outside MQTT.
     pub client_id: Option<&'a str>,
     pub access: Access,
-    /// For [`Access::Subscribe`], a filter.
+    /// For [`Access::Subscribe`] and [`Access::Replay`], a filter.
     pub topic: &'a str,
 }
 
@@ -46,9 +46,9 @@ impl Explanation {
 
 impl Authority {
     /// # Errors
-    /// The topic is not a valid topic name, or not a valid filter in a question about [`Access::Subscribe`].
+    /// The topic is not a valid topic name, or not a valid filter where it may be one.
     pub fn explain(self: &Arc<Self>, asked: &Asked<'_>) -> Result<Explanation, TopicError> {
-        let target = if asked.access == Access::Subscribe {
+        let target = if matches!(asked.access, Access::Subscribe | Access::Replay) {
             check_filter(asked.topic.as_bytes())?;
             let shared = parse_shared(asked.topic)?;
             Target::Filter(shared.map_or(asked.topic, |shared| shared.filter))
@@ -140,7 +140,10 @@ fn reason_of(asked: &Asked<'_>, verdict: Verdict, line: Option<&AclLine>) -> Str
         (Verdict::Denied, Some(line)) => {
             format!("line {} denies it, whatever other lines allow", line.number)
         }
-        _ => format!("no line allows it: {}", what_to_write(asked)),
+        _ => format!(
+            "no line of the ACL file allows it: {}",
+            what_to_write(asked)
+        ),
     }
 }
 
@@ -155,7 +158,11 @@ fn what_to_write(asked: &Asked<'_>) -> String {
         Some(user) => format!("into the section of the user `{user}`"),
         None => "before the first line with `user`".to_owned(),
     };
-    format!("`topic {word} {}` {place} would", asked.topic)
+    let topic = match parse_shared(asked.topic) {
+        Ok(Some(shared)) => shared.filter,
+        _ => asked.topic,
+    };
+    format!("write `topic {word} {topic}` {place} to allow it")
 }
 
 #[cfg(test)]
@@ -236,6 +243,8 @@ pattern read users/%u/#
             line(&device),
             (true, 8, "pattern write devices/%c/telemetry")
         );
+        let bob = ask(Some("bob"), None, Access::Replay, "devices/#");
+        assert!(!bob.allowed, "a replay may be of a filter: {bob:?}");
         assert_eq!(
             line(&ask(None, None, Access::Receive, "public/x")),
             (true, 1, "topic read public/#")
@@ -252,6 +261,11 @@ pattern read users/%u/#
             "{told:?}"
         );
         assert!(told.notes.is_empty());
+        let told = ask(Some("ann"), None, Access::Subscribe, "$share/g/plants/2");
+        assert!(
+            told.reason.contains("`topic read plants/2` into"),
+            "{told:?}"
+        );
         let told = ask(None, None, Access::Replay, "plants/2");
         assert!(
             told.reason.contains("before the first line with `user`"),

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::clock::now_us;
 use crate::service::groups::group::{Group, GroupOffsets};
 use crate::service::office::Office;
+use crate::service::records::shown::batch_at;
 use crate::service::shared::Shared;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -93,10 +94,8 @@ pub fn time_us_of(partition: &Partition, offset: Offset) -> Option<i64> {
     if offset >= partition.high_watermark() {
         return None;
     }
-    let batches = partition.read(offset, 1).ok()?;
-    let batch = batches.first()?;
-    let place = usize::try_from(offset.0.saturating_sub(batch.base_offset().0)).ok()?;
-    Some(batch.record(place.min(batch.len() - 1)).time_us)
+    let (batch, place) = batch_at(partition, offset).ok()??;
+    Some(batch.record(place).time_us)
 }
 
 /// A partition as retention sees it.

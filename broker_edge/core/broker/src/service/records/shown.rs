@@ -220,6 +220,23 @@ fn take(
     Ok(true)
 }
 
+/// The batch of the record at an offset and the record's place in it, or those of the next record that can be read.
+/// `None` if there is no such record.
+///
+/// # Errors
+/// The offset is not there, or the disk fails.
+pub fn batch_at(
+    partition: &Partition,
+    offset: Offset,
+) -> Result<Option<(Batch, usize)>, ReadError> {
+    let batches = partition.read(offset, 1)?;
+    Ok(batches.into_iter().next().and_then(|batch| {
+        let place = usize::try_from(offset.0.saturating_sub(batch.base_offset().0)).ok()?;
+        let last = batch.len().checked_sub(1)?;
+        Some((batch, place.min(last)))
+    }))
+}
+
 /// One record, and the batch in which it lies.
 pub struct One {
     /// None if its contents were purged.
@@ -240,14 +257,10 @@ pub fn one(
     value_bytes_max: usize,
     may_replay: &dyn Fn(&str) -> bool,
 ) -> Result<One, Refusal> {
-    let batches = partition
-        .read(offset, 1)
-        .map_err(|error| Refusal::from_read(partition, error))?;
-    let place = |batch: &Batch| usize::try_from(offset.0.checked_sub(batch.base_offset().0)?).ok();
-    let found = batches
-        .first()
-        .and_then(|batch| Some((batch, place(batch)?)));
-    let Some((batch, place)) = found.filter(|(batch, place)| *place < batch.len()) else {
+    let found =
+        batch_at(partition, offset).map_err(|error| Refusal::from_read(partition, error))?;
+    let is_it = |(batch, place): &(Batch, usize)| batch.record(*place).offset == offset;
+    let Some((batch, place)) = found.filter(is_it) else {
         return Err(Refusal::out_of_range(partition, offset.0));
     };
     let record = batch.record(place);
