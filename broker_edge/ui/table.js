@@ -6,6 +6,9 @@ import { change } from "./router.js";
 // A longer name would make an address that cannot be sent to anybody.
 const ROW_NAME_MAX = 500;
 
+/** The order of texts: "dev-2" before "dev-10". */
+export const byText = new Intl.Collator("en", { numeric: true }).compare;
+
 /**
  * `columns`: {key, title, cell(row), value(row) to sort by, isNumber, isHeader}. `sort` is a key, with "-" in front for the
  * largest first; without `onSort` there are no buttons to sort. At most `limit` rows are shown, the first in that order.
@@ -81,7 +84,7 @@ function inOrder(rows, columns, sort) {
   return [...rows].sort((left, right) => {
     const [a, b] = [column.value(left), column.value(right)];
     if (isNone(a) || isNone(b)) return isNone(a) - isNone(b);
-    const order = typeof a === "string" ? a.localeCompare(b) : a - b;
+    const order = typeof a === "string" ? byText(a, b) : a - b;
     return isDown ? -order : order;
   });
 }

@@ -11,7 +11,7 @@ import { Name } from "../name.js";
 import { usePages, usePoll } from "../poll.js";
 import { change, link } from "../router.js";
 import { Time, Trouble, Waiting } from "../state.js";
-import { Table } from "../table.js";
+import { byText, Table } from "../table.js";
 
 const EVERY_MS = 10_000;
 const TABLES = ["devices", "device_state", "action_journal"];
@@ -25,7 +25,7 @@ export default function Devices({ query }) {
   const versions = devices.first?.versions ?? [];
   const close = useCallback(() => change({ device: null }, { isStep: true }), []);
   useKey("Escape", close);
-  const names = [...new Set([version, ...versions.map((one) => one.version)])].filter(Boolean).sort();
+  const names = [...new Set([version, ...versions.map((one) => one.version)])].filter(Boolean).sort(byText);
   return html`
     <${Search} label="Part of the device id or of a label" name="contains" value=${contains}>
       <label><span>Version</span>
@@ -40,7 +40,7 @@ export default function Devices({ query }) {
     <div class=${devices.isStale ? "stale" : null}>
       ${devices.rows && html`
         <${Table} caption="Devices in the order of their ids" columns=${COLUMNS} rows=${devices.rows} keyOf=${(row) => row.device_id}
-          current=${query.row} sort=${devices.isComplete ? query.sort : null} onSort=${devices.isComplete ? (sort) => change({ sort }) : null}
+          current=${query.row} sort=${devices.isComplete ? query.sort ?? "id" : null} onSort=${devices.isComplete ? (sort) => change({ sort }) : null}
           empty=${contains || version ? "No device is like this." : "There are no devices yet."} />
         <${More} what="device" ...${devices} />
       `}
