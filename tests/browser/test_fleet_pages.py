@@ -156,7 +156,7 @@ def test_a_record_that_only_its_broker_has_yet_is_shown(
 ) -> None:
     with PahoClient(broker.mqtt[1], version="5", client_id="traced") as client:
         client.publish("devices/traced/telemetry", b"secret", qos=1)
-    page, _ = visit(fleet, "/#trace")
+    page, watch = visit(fleet, "/#trace")
     page.get_by_role("searchbox").fill(placed(broker))
     page.keyboard.press("Enter")
     steps = page.get_by_role("list", name=re.compile("Steps of telemetry-"))
@@ -164,6 +164,7 @@ def test_a_record_that_only_its_broker_has_yet_is_shown(
     expect(steps).to_contain_text("Not in bronze")
     expect(steps).to_contain_text("Its payload is shown by its broker")
     expect(page.get_by_label("Broker")).to_have_text("plant-a")
+    watch.expect("404")
     page.get_by_role("searchbox").fill("nowhere-1:1")
     page.keyboard.press("Enter")
     expect(page.locator("#trace-problem")).to_be_visible()
