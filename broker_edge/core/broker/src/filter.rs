@@ -59,6 +59,12 @@ impl Filters {
         }
     }
 
+    /// One of the given filters, for messages about all of them.
+    pub fn first(&self) -> Option<&str> {
+        let filters = self.filters.as_ref().filter(|_| self.pattern.is_none());
+        filters?.first().map(String::as_str)
+    }
+
     /// Limits the cost of matching, and stops it when `stop` is set.
     #[must_use]
     pub fn within_work(self, stop: &Arc<AtomicBool>) -> Filters {

@@ -25,6 +25,7 @@ pub mod filter_work;
 #[doc(hidden)]
 pub mod fuzz;
 mod hosts;
+mod kept_text;
 mod log_settings;
 mod logging;
 pub mod metrics;

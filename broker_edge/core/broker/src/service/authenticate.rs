@@ -168,6 +168,7 @@ impl Shared {
             },
             act: "call",
             reason,
+            topic: None,
             user,
             address: Some(pass.address.ip()),
             client_id: None,

@@ -18,6 +18,8 @@ pub struct Refusal {
     more: Map<String, Value>,
     /// Whether the caller's own share is used up.
     is_over_share: bool,
+    /// The topic or filter that it is about, for the audit.
+    topic: Option<Box<str>>,
 }
 
 /// Longest message and field name of a refusal, in characters: both may quote the caller's input and are sent in a
@@ -45,6 +47,7 @@ impl Refusal {
             message: shortened(message.into(), MESSAGE_CHARS_MAX),
             more: Map::new(),
             is_over_share: false,
+            topic: None,
         }
     }
 
@@ -163,6 +166,18 @@ impl Refusal {
     pub fn not_allowed(message: impl Into<String>) -> Refusal {
         let code = Code::PermissionDenied;
         Refusal::new("permission_denied", code, message)
+    }
+
+    /// A refusal that is about this topic or filter.
+    pub fn about(self, topic: &str) -> Refusal {
+        Refusal {
+            topic: Some(topic.into()),
+            ..self
+        }
+    }
+
+    pub fn topic(&self) -> Option<&str> {
+        self.topic.as_deref()
     }
 
     /// The error code for programs.

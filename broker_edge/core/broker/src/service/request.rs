@@ -209,9 +209,12 @@ pub fn filters(
         Access::Replay => "replay",
         _ => "read",
     };
-    Err(Refusal::not_allowed(format!(
-        "the filters match nothing that this user may {word}"
-    )))
+    let message = format!("the filters match nothing that this user may {word}");
+    let refusal = Refusal::not_allowed(message);
+    Err(match filters.first() {
+        Some(filter) => refusal.about(filter),
+        None => refusal,
+    })
 }
 
 /// Fails if the filters gave up: their results so far would be incomplete.

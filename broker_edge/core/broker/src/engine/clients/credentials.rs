@@ -27,7 +27,8 @@ impl Clients {
     ) {
         env.metrics.auth.deny(denied);
         let who = Some((client_id, rights.map(|rights| &**rights)));
-        self.refused(key, who, ("connect", denied.label()), env);
+        let what = ("connect", denied.label());
+        self.refused(key, who, what, None, env);
     }
 
     /// When the credentials of a connection expire: those of its user, or its certificate.

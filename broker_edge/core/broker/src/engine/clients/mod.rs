@@ -261,12 +261,14 @@ impl Clients {
         self.session_of(key).is_some_and(|session| session.active)
     }
 
-    /// Audits what a client was refused. `who` names a client that has no session yet.
+    /// Audits what a client was refused, with the topic or filter if it is about one. `who` names a client that has no
+    /// session yet.
     pub(super) fn refused(
         &self,
         key: ConnKey,
         who: Option<(&str, Option<&Rights>)>,
         (act, reason): (&'static str, &'static str),
+        topic: Option<&str>,
         env: &Env,
     ) {
         let session = || {
@@ -279,6 +281,7 @@ impl Clients {
                 door: conn.peer.transport.interface(),
                 act,
                 reason,
+                topic,
                 user,
                 address: Some(conn.peer.address().ip()),
                 client_id: Some(client_id),
@@ -288,6 +291,7 @@ impl Clients {
                 what: What::Refused,
                 act: Some(act),
                 reason,
+                topic,
                 user,
                 address: Some(conn.peer.address()),
                 version: Some(name_of(conn.version)),

@@ -77,13 +77,13 @@ pub fn check_access(
     if session.is_some_and(|session| session.may_filter(access, filter)) {
         return Ok(());
     }
-    let what = match access {
-        Access::Replay => "replaying",
-        _ => "subscribing to",
+    let (act, what) = match access {
+        Access::Replay => ("replay", "replaying"),
+        _ => ("subscribe", "subscribing to"),
     };
     env.metrics.auth.subscriptions_denied.inc();
     if let Some(conn) = clients.conn_of(key) {
-        clients.refused(conn, None, ("subscribe", "acl"), env);
+        clients.refused(conn, None, (act, "acl"), Some(filter), env);
     }
     let sentence = format!("{what} this filter is not allowed");
     Err(Refusal::new(ReasonCode::NotAuthorized, sentence))

@@ -113,7 +113,7 @@ impl Receiving<'_> {
         if let OverLimit::Quota(kind) = over {
             let who = Some((connect.client_id, rights.map(|rights| &**rights)));
             let what = ("connect", kind.reason());
-            self.clients.refused(key, who, what, self.env);
+            self.clients.refused(key, who, what, None, self.env);
         } else if let Some(conn) = self.clients.conn(key) {
             let reason = ReasonCode::QuotaExceeded;
             self.observe.note_refused(conn, connect.client_id, reason);
@@ -291,7 +291,9 @@ impl Receiving<'_> {
             }
         }
         if is_denied {
-            self.clients.refused(key, None, ("will", "acl"), self.env);
+            let topic = wanted.map(|will| will.topic);
+            let what = ("will", "acl");
+            self.clients.refused(key, None, what, topic, self.env);
         }
         self.clients.recount_bytes(session, self.quotas);
     }

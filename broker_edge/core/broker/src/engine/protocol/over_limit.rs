@@ -122,7 +122,8 @@ impl Usage<'_> {
         };
         if let Some(conn) = session.conn {
             let what = ("subscribe", kind.reason());
-            self.clients.refused(conn, None, what, self.env);
+            let topic = Some(filter);
+            self.clients.refused(conn, None, what, topic, self.env);
         }
         refuse(format!(
             "this exceeds a quota of the user or its tenant ({})",

@@ -154,8 +154,9 @@ impl Publishing<'_> {
         let owners = (&*self.clients, &*self.routing);
         if !self.protocol.may_publish(key, id, owners) {
             self.env.metrics.auth.publishes_denied.inc();
+            let topic = self.routing.topic(id).map(|topic| &*topic.name);
             let what = ("publish", "acl");
-            self.clients.refused(key, None, what, self.env);
+            self.clients.refused(key, None, what, topic, self.env);
             self.refuse_publish(key, publish, ReasonCode::NotAuthorized);
             return true;
         }
@@ -274,7 +275,8 @@ impl Publishing<'_> {
                 return false;
             };
             let what = ("publish", kind.reason());
-            self.clients.refused(key, None, what, self.env);
+            let name = Some(message.0);
+            self.clients.refused(key, None, what, name, self.env);
         }
         drop(retained);
         self.observe.count(Count::RetainedRefused, 1);

@@ -131,7 +131,8 @@ impl Publishing<'_> {
         let is_over = !self.quotas.allows(account, Kind::Topics, 1);
         if is_over {
             let what = ("publish", Kind::Topics.reason());
-            self.clients.refused(key, None, what, self.env);
+            let topic = Some(name);
+            self.clients.refused(key, None, what, topic, self.env);
         }
         is_over
     }

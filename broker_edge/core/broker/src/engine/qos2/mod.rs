@@ -127,7 +127,9 @@ impl Qos2 {
         let held = self.tenant_id_counts.by_account.get(&account);
         let is_over = held.is_some_and(|held| *held >= env.settings.ids_in_use_max / 2);
         if is_over {
-            clients.refused(key, None, ("publish", "quota:packet_ids"), env);
+            // It is not about one topic.
+            let what = ("publish", "quota:packet_ids");
+            clients.refused(key, None, what, None, env);
         }
         is_over
     }

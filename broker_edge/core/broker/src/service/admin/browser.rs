@@ -68,6 +68,7 @@ impl Browser {
             door: audit::Interface::Admin,
             act: "call",
             reason,
+            topic: None,
             user: None,
             address: pass.map(|pass| pass.address.ip()),
             client_id: None,

@@ -134,6 +134,7 @@ async fn kick(
         } else {
             "by an operator"
         },
+        topic: None,
         user: caller.user().map(|user| &**user),
         address: Some(pass.address),
         version: None,

@@ -53,6 +53,7 @@ impl Flight {
                 door: Interface::Flight,
                 act,
                 reason,
+                topic: refusal.topic(),
                 user: caller.user().map(|user| &**user),
                 address: None,
                 client_id: None,

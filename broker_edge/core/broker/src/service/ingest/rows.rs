@@ -61,7 +61,7 @@ impl<'a> Rows<'a> {
         for topic in self.topic.iter().flatten() {
             if topic != allowed && !caller.may(Access::Publish, topic) {
                 let message = format!("this user may not publish to `{topic}`");
-                return Err(Refusal::not_allowed(message));
+                return Err(Refusal::not_allowed(message).about(topic));
             }
             allowed = topic;
         }
