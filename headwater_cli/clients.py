@@ -127,12 +127,12 @@ def history(
     timeout: TimeoutOption = 30.0,
 ) -> None:
     """List what happened to clients of late, the newest first: connects, ends, refusals, kicks. The broker keeps about
-    7,000 events in memory; equal ones that follow each other are one row."""
+    7,000 events in memory; equal ones that follow each other are one row, with the topic of the last refusal."""
     found = list(Admin(admin, timeout_s=timeout).events(client_id=client_id, limit=limit))
     if json:
         put_json({"events": found})
         return
-    names = ("last", "client", "what", "reason", "times", "first", "user", "address", "version")
+    names = ("last", "client", "what", "reason", "topic", "times", "first", "user", "address", "version")
     whose = f" of {client_id}" if client_id is not None else ""
     put_rows(names, [_event(one) for one in found], empty=f"{admin} knows no events{whose}")
 
@@ -141,7 +141,8 @@ def _event(one: Mapping[str, Any]) -> tuple[object, ...]:
     what = one["what"] if one["act"] is None else f"{one['what']} {one['act']}"
     client = f"{one['client_id']}…" if one["is_cut"] else one["client_id"]
     last, first = moment(one["last_us"]), moment(one["first_us"])
-    return (last, client, what, one["reason"], one["count"], first, one["user"], one["address"], one["version"])
+    topic = f"{one['topic']}…" if one["is_topic_cut"] else one["topic"]
+    return (last, client, what, one["reason"], topic, one["count"], first, one["user"], one["address"], one["version"])
 
 
 @app.command()

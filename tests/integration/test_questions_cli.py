@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.console_http import ask
 from support.console_users import ACL, DENIED, Signed, start_signed
 from support.paho_client import PahoClient
 from support.programs import Ended, StartBroker, headwater
 
+from broker_edge import Client, Credentials, RefusedError, Row
 from broker_edge.torture.process import BrokerProcess
 
 TOPIC = "devices/meter-7/telemetry"
@@ -123,3 +127,51 @@ def test_the_history_of_a_client_is_printed_the_newest_first(broker: BrokerProce
     nothing = headwater("clients", "history", "nobody", "--admin", admin)
     assert (nothing.code, nothing.out) == (0, "")
     assert "no events of nobody" in nothing.err
+
+
+def refusals_of_device(signed: Signed) -> Any:
+    proof = b64encode(f"viewer:{signed.passwords['viewer']}".encode()).decode()
+    answer = ask(signed.broker, "GET", "/api/v1/refusals", headers={"Authorization": f"Basic {proof}"})
+    return next(one for one in answer.document["users"] if one["user"] == "device")
+
+
+def test_the_topic_of_a_refusal_is_in_the_history_and_among_the_refusals(signed: Signed) -> None:
+    long = "secret/" + "\u00e9" * 30_000
+    with signed.device("press-1") as device:
+        device.publish("secret/plan", b"no")
+        device.publish(long, b"no")
+    with signed.device("press-2") as device:
+        device.publish("secret/\u202egnp.exe", b"no")
+    shown = ask_as(signed, "viewer", "clients", "history", "press-2")
+    names, rows = shown.lines[0].split("\t"), [line.split("\t") for line in shown.lines[1:]]
+    refused = next(dict(zip(names, row, strict=True)) for row in rows if "refused publish" in row)
+    assert (refused["reason"], refused["user"]) == ("acl", "device")
+    assert refused["topic"].startswith("secret/")
+    assert "\u202e" not in shown.out, "a terminal does not do what a topic says"
+    history = ask_as(signed, "viewer", "clients", "history", "press-1", "--json").documents[0]["events"]
+    (event,) = [one for one in history if one["what"] == "refused"]
+    assert (event["count"], event["is_topic_cut"]) == (2, True)
+    assert long.startswith(event["topic"])
+    assert len(event["topic"].encode()) in (255, 256)
+
+    row = refusals_of_device(signed)
+    (kind,) = [one for one in row["refused"] if (one["act"], one["reason"]) == ("publish", "acl")]
+    assert (kind["count"], kind["client_id"], kind["is_client_id_cut"]) == (3, "press-2", False)
+    assert (kind["topic"], kind["is_topic_cut"]) == ("secret/\u202egnp.exe", False)
+    assert kind["last_us"] <= row["last_us"]
+
+
+def test_a_topic_refused_over_flight_and_a_filter_are_kept_too(signed: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PW", signed.passwords["device"])
+    server = "grpc://{}:{}".format(*signed.broker.flight)
+    with (
+        Client(server, credentials=Credentials(user="device", password="env:PW")) as client,
+        pytest.raises(RefusedError, match="may not publish"),
+    ):
+        client.produce([Row("secret/flight", b"no")])
+    with signed.device("press-1") as device:
+        device.subscribe("$share/g/secret/#")
+    row = refusals_of_device(signed)
+    kept = {(one["door"], one["act"]): (one["topic"], one["client_id"]) for one in row["refused"]}
+    assert kept["mqtt", "subscribe"] == ("$share/g/secret/#", "press-1")
+    assert kept["flight", "produce"] == ("secret/flight", None)
