@@ -6,8 +6,8 @@ import { count } from "./format.js";
 import { More } from "./list.js";
 import { Name } from "./name.js";
 import { usePoll } from "./poll.js";
+import { AskWhy, questionOf, RefusedTopic, whole, Why } from "./question.js";
 import { link } from "./router.js";
-import { hasPage } from "./session.js";
 import { Time, Trouble, Waiting } from "./state.js";
 import { Table } from "./table.js";
 
@@ -23,8 +23,6 @@ const WHATS = {
   session_ended: { text: "∅ session ended", look: null },
   kicked: { text: "⏏ disconnected by an operator", look: null },
 };
-// What was refused, as the form of Access asks for it.
-const ACCESS_OF = { publish: "publish", will: "publish", subscribe: "subscribe" };
 
 /** Of all clients without `clientId`. */
 export function Events({ title, clientId = null, current }) {
@@ -39,7 +37,7 @@ export function Events({ title, clientId = null, current }) {
       <${Trouble} ...${events} />
       ${value && html`
         <p class="note">
-          In the memory of the broker, complete since <${Time} ms=${value.since_us / 1_000} />. Equal events that follow each other are one row.
+          In the memory of the broker, complete since <${Time} ms=${value.since_us / 1_000} />. Equal events that follow each other are one row, with the topic of the last.
         </p>
         <${Table} caption=${`${title}, the newest first`} columns=${columns} rows=${value.events} limit=${limit} keyOf=${keyOf}
           current=${current} empty="Nothing is known." />
@@ -81,8 +79,12 @@ function What({ row }) {
 }
 
 function Reason({ row }) {
-  const { act, reason, user, client_id: id, is_cut: isCut } = row;
-  const isAsked = reason === "acl" && Object.hasOwn(ACCESS_OF, act) && hasPage("access");
-  const question = { user, client_id: isCut ? null : id, access: ACCESS_OF[act] };
-  return html`${reason}${isAsked && html` · <a href=${link("access", question)}>Ask why<span class="hidden"> ${act} is refused</span></a>`}`;
+  const { act, reason, topic, is_topic_cut: isTopicCut, user, client_id: id, is_cut: isIdCut } = row;
+  const known = { user: user && whole(user), clientId: isIdCut ? null : id, topic };
+  const question = questionOf({ act, reason, ...known, isCut: isTopicCut || isIdCut || known.user !== user });
+  return html`
+    ${row.what === "refused" ? html`<${Why} reason=${reason} />` : reason}
+    ${question && html` · <${AskWhy} question=${question} about=${`this ${act} is refused`} />`}
+    <${RefusedTopic} topic=${topic} isCut=${isTopicCut} />
+  `;
 }

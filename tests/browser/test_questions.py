@@ -48,7 +48,7 @@ def test_a_viewer_sees_which_line_denies_a_publish(signed: Signed, visit: Visit)
     page.keyboard.press("Enter")
     expect(verdict(page, "Not allowed")).to_be_visible()
     answer = page.locator(".answer")
-    expect(answer).to_contain_text(f"Line {LINE} of the ACL file")
+    expect(answer).to_contain_text(f"Line {LINE} of the ACL file denies it, whatever other lines allow")
     expect(answer.get_by_text(DENIED)).to_be_visible()
     # The address has the question: sent to somebody else who may look, it gives the answer.
     address = page.url
@@ -59,18 +59,59 @@ def test_a_viewer_sees_which_line_denies_a_publish(signed: Signed, visit: Visit)
     expect(verdict(other, "Allowed")).to_be_visible()
 
 
-def test_a_refusal_fills_the_form(signed: Signed, visit: Visit) -> None:
+def test_one_click_leads_from_a_refusal_to_the_line_that_denies(signed: Signed, visit: Visit) -> None:
     with signed.device("refused-1") as device:
         device.publish("secret/plan", b"no")
     page = as_viewer(signed, visit, "/#access")
     row = Console(page).row("refused-1")
-    expect(row).to_contain_text("acl")
-    row.get_by_role("link", name="Ask").click()
-    expect(page.get_by_role("textbox", name="User")).to_have_value("device")
-    expect(page.get_by_role("textbox", name="Client id")).to_have_value("refused-1")
+    expect(row).to_contain_text("publish over mqtt, 1 time: the ACL file does not allow it")
+    expect(row.get_by_text("secret/plan", exact=True)).to_be_visible()
+    assert axe_violations(page) == []
+    row.get_by_role("link", name="Ask why about this publish").click()
+    answer = page.locator(".answer")
+    expect(verdict(page, "Not allowed")).to_be_visible()
+    expect(answer).to_contain_text(f"Line {LINE} of the ACL file denies it")
+    expect(answer.get_by_text(DENIED)).to_have_count(1)
+    for name, value in (("User", "device"), ("Client id", "refused-1"), ("Topic", "secret/plan")):
+        expect(page.get_by_role("textbox", name=name)).to_have_value(value)
+    # The address has the question, to be sent to somebody.
+    page.reload()
+    expect(verdict(page, "Not allowed")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["secret/<img src=x onerror=alert(1)>", "secret/\u202egnp.exe", "secret/%2e?a=b&access=replay"],
+    ids=["markup", "direction", "address"],
+)
+def test_a_hostile_topic_of_a_refusal_is_text_and_is_asked_about_as_it_is(
+    signed: Signed, visit: Visit, topic: str
+) -> None:
+    with signed.device("hostile-1") as device:
+        device.publish(topic, b"no")
+    page = as_viewer(signed, visit, "/#access")
+    row = Console(page).row("hostile-1")
+    expect(row.get_by_text(topic, exact=True)).to_be_visible()
+    row.get_by_role("link", name="Ask why about this publish").click()
+    expect(verdict(page, "Not allowed")).to_be_visible()
+    expect(page.get_by_role("textbox", name="Topic")).to_have_value(topic)
+    expect(page.get_by_role("combobox", name="What")).to_have_value("publish")
+    expect(page.locator("main img")).to_have_count(0)
+
+
+def test_a_topic_that_was_cut_is_not_asked_about(signed: Signed, visit: Visit) -> None:
+    with signed.device("long-1") as device:
+        device.publish("secret/" + "x" * 60_000, b"no")
+    page = as_viewer(signed, visit, "/#access")
+    row = Console(page).row("long-1")
+    expect(row).to_contain_text("only the beginning of a topic this long")
+    row.get_by_role("link", name="Ask why about this publish").click()
+    expect(page.get_by_role("textbox", name="Client id")).to_have_value("long-1")
     topic = page.get_by_role("textbox", name="Topic")
     expect(topic).to_be_focused()
-    page.keyboard.type("secret/plan")
+    expect(topic).to_have_value("")
+    expect(page.locator(".answer")).to_have_count(0)
+    page.keyboard.type("secret/x")
     page.keyboard.press("Enter")
     expect(verdict(page, "Not allowed")).to_be_visible()
 
@@ -190,7 +231,9 @@ def test_a_refused_client_leads_from_its_history_to_the_line_that_denies(signed:
         page = as_viewer(signed, visit, "/#clients?client=refused-2")
         history = page.get_by_role("region", name="History")
         refusal = history.locator("tr", has_text="refused (publish)")
-        expect(refusal).to_contain_text("acl")
+        expect(refusal).to_contain_text("the ACL file does not allow it")
+        expect(refusal.get_by_text("secret/plan", exact=True)).to_be_visible()
         expect(refusal).to_contain_text("2")
         refusal.get_by_role("link", name="Ask why").click()
         expect(page.get_by_role("textbox", name="Client id")).to_have_value("refused-2")
+        expect(page.locator(".answer")).to_contain_text(f"Line {LINE} of the ACL file denies it")

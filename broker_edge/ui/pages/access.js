@@ -3,6 +3,7 @@
 import { html, useEffect, useState } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
 import { adminOption, Command, curlParts } from "../command.js";
+import { cut } from "../format.js";
 import { Name } from "../name.js";
 import { usePoll } from "../poll.js";
 import { Refusals } from "../refusals.js";
@@ -14,6 +15,7 @@ import { useStore } from "../store.js";
 // The answer follows the ACL file when the broker has read it anew.
 const EVERY_MS = 5_000;
 const PATH = "api/v1/access";
+const FIELDS = { subscribe: "Filter", replay: "Topic or filter" };
 const WHATS = { publish: "publish to", receive: "receive from", subscribe: "subscribe to", replay: "replay" };
 
 export default function Access({ query }) {
@@ -30,8 +32,8 @@ export default function Access({ query }) {
     <div role="status" class=${answer.isStale ? "stale" : null}>
       ${answer.value && !isRefused && html`<${Answer} question=${question} answer=${answer.value} />`}
     </div>
-    ${!isAsked && html`<p class="waiting">Say who wants to do what on which topic. The files of the broker are asked, and nothing is published or changed.</p>`}
-    ${isAsked && !answer.value && !answer.error && html`<${Waiting} what="the files of the broker" />`}
+    ${!isAsked && html`<p class="waiting">Ask whether a client may use a topic, and which line of the ACL file decides. Nothing is published or changed.</p>`}
+    ${isAsked && !answer.value && !answer.error && html`<${Waiting} what="the answer of the broker" />`}
     <${Refusals} current=${query.row} />
     <${Command} parts=${isAsked ? commandParts(question) : curlParts("api/v1/refusals", {}, info.user)} />
   `;
@@ -68,7 +70,7 @@ function Form({ question, problem, onAsk }) {
           ${Object.keys(WHATS).map((name) => html`<option key=${name} value=${name} selected=${name === typed.access}>${name}</option>`)}
         </select>
       </label>
-      <label class="wide"><span>${typed.access === "subscribe" ? "Filter" : "Topic"}</span>
+      <label class="wide"><span>${FIELDS[typed.access] ?? "Topic"}</span>
         <input type="text" data-search required ...${field("topic")} />
       </label>
       <button type="submit" class="strong">Ask</button>
@@ -83,13 +85,18 @@ function Answer({ question, answer }) {
     <section class=${`panel answer ${isAllowed ? "yes" : "no"}`} aria-labelledby="answer-title">
       <h2 id="answer-title"><span aria-hidden="true">${isAllowed ? "✓" : "✖"} </span>${isAllowed ? "Allowed" : "Not allowed"}</h2>
       <p><${Who} ...${question} /> ${isAllowed ? "may" : "may not"} ${WHATS[question.access]} <code><${Name} text=${question.topic} length=${1_000} /></code>.</p>
-      <p><${Name} text=${reason} length=${1_000} /></p>
       ${line
-        ? html`<p>Line ${line.number} of the ACL file decides: <code><${Name} text=${line.rule} length=${1_000} /></code></p>`
-        : html`<p>No line of the ACL file decides.</p>`}
-      ${notes.length > 0 && html`<ul>${notes.map((note) => html`<li key=${note}><${Name} text=${note} length=${1_000} /></li>`)}</ul>`}
+        ? html`<p>Line ${line.number} of the ACL file ${isAllowed ? "allows it" : "denies it, whatever other lines allow"}: <code><${Name} text=${line.rule} length=${1_000} /></code></p>`
+        : html`<p><${Sentence} text=${reason} /></p>`}
+      ${notes.length > 0 && html`<ul>${notes.map((note) => html`<li key=${note}><${Sentence} text=${note} /></li>`)}</ul>`}
     </section>
   `;
+}
+
+/** A reason of the broker, which begins like a part of a sentence. What it quotes between backticks is code. */
+function Sentence({ text }) {
+  const parts = `${text.charAt(0).toUpperCase()}${text.slice(1)}.`.split("`");
+  return parts.map((part, at) => (at % 2 === 0 ? html`<bdi>${cut(part, 1_000)}</bdi>` : html`<code><${Name} text=${part} length=${1_000} /></code>`));
 }
 
 function Who({ user, client_id: clientId }) {
