@@ -134,8 +134,19 @@ fn a_wrong_password_gets_no_cookie_and_counts_as_everywhere() {
     let name = "headwater_auth_denied_total{reason=\"bad_credentials\"}";
     assert_eq!(wires::value_in(&metrics, name), 2.0);
     let refusals = body(&ask(broker.admin_address(), "GET /api/v1/refusals", &shown));
-    let counted = &refusals["users"][0]["refused"][0];
-    let expected = json!({"door": "admin", "act": "call", "reason": "bad_credentials", "count": 2});
+    let row = &refusals["users"][0];
+    let counted = &row["refused"][0];
+    let expected = json!({
+        "door": "admin",
+        "act": "call",
+        "reason": "bad_credentials",
+        "count": 2,
+        "last_us": row["last_us"],
+        "topic": null,
+        "is_topic_cut": false,
+        "client_id": null,
+        "is_client_id_cut": false,
+    });
     assert_eq!(*counted, expected, "{refusals}");
     broker.shutdown();
 }
