@@ -7,7 +7,7 @@ No payload is read, and no column that was made of one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -24,7 +24,9 @@ from sinks.folder import TableFolder
 from sinks.rows import rows_of
 from sinks.sql_text import literal
 from sinks.table_query import queried
-from sinks.tables import BRONZE, INGEST_GAPS, QUARANTINE, QUARANTINE_ARCHIVE, uri_of
+from sinks.tables import BRONZE, INGEST_GAPS, QUARANTINE, QUARANTINE_ARCHIVE, FieldTable, uri_of
+
+Rows = list[dict[str, Any]]
 
 ROWS_MAX = 20
 """Of each table. A record has one row in bronze, in a log that never went back."""
@@ -67,22 +69,33 @@ class RecordRows:
             f'log_id = {literal(place.log_id)} AND "partition" = {place.partition:d} AND start <= {place.offset:d} '
             f'AND ("end" IS NULL OR "end" > {place.offset:d}) AND {self._of_tenant}'
         )
-        refused = "SELECT pipeline, reason, quarantined_at AS at_us FROM {} WHERE " + where + f" LIMIT {ROWS_MAX}"
-        quarantine = self._beside_silver(QUARANTINE.name, refused.format(QUARANTINE.name))
-        archived = self._beside_silver(QUARANTINE_ARCHIVE.name, refused.format(QUARANTINE_ARCHIVE.name))
+        beside, actions = self._beside, self._actions
+
+        def refused(of: History, table: FieldTable) -> Rows | None:
+            columns = "pipeline, reason, quarantined_at AS at_us"
+            sql = f"SELECT {columns} FROM {table.name} WHERE {where} LIMIT {ROWS_MAX}"
+            return _there(lambda: of.query(table.name, sql))
+
+        gaps = (
+            'SELECT start, "end", reason, consumer_group, reported_at AS at_us FROM ingest_gaps '
+            f"WHERE {lost} LIMIT {ROWS_MAX}"
+        )
+        targets = f"SELECT action_id, device_id, state, message, updated_at AS at_us FROM targets LIMIT {ROWS_MAX}"
+        reported = "source, action_id, device_id, state, message, recorded_at AS at_us"
+        events = f"SELECT {reported} FROM events LIMIT {ROWS_MAX}"
+        quarantine = refused(beside, QUARANTINE)
+        if quarantine is not None:
+            # The engine moves old rows, to where its own tables are.
+            quarantine = [*quarantine, *(refused(actions, QUARANTINE_ARCHIVE) or [])][:ROWS_MAX]
         return {
             "bronze": self._record(
                 BRONZE.name, self._bronze, place, 'topic, client_id, epoch, "timestamp" AS appended_us'
             ),
             "silver": self._silver(place),
-            "quarantine": None if quarantine is None else [*quarantine, *(archived or [])],
-            "lost": self._beside_silver(
-                INGEST_GAPS.name,
-                'SELECT start, "end", reason, consumer_group, reported_at AS at_us FROM ingest_gaps '
-                f"WHERE {lost} LIMIT {ROWS_MAX}",
-            ),
-            "commands": self._commands(where),
-            "reports": self._reports(where),
+            "quarantine": quarantine,
+            "lost": _there(lambda: beside.query(INGEST_GAPS.name, gaps)),
+            "commands": _there(lambda: actions.targets(where, targets)),
+            "reports": _there(lambda: list(actions.each_event(where, events))),
         }
 
     def _record(self, name: str, folder: TableFolder, place: Place, columns: str) -> dict[str, Any] | None:
@@ -96,7 +109,7 @@ class RecordRows:
         commit = _commit(folder, table, place) if rows else None
         return {"table": name, "version": table.version(), "rows": rows, "commit": commit}
 
-    def _silver(self, place: Place) -> list[dict[str, Any]]:
+    def _silver(self, place: Place) -> Rows:
         """Of each table of silver that has the record."""
         silver = self._silver_folder
         names = [name for name in silver.folders() if name.startswith(_SILVER)][:SILVER_MAX]
@@ -105,25 +118,13 @@ class RecordRows:
         found = (self._record(name, folder, place, columns) for name, folder in folders.items())
         return [one for one in found if one is not None and one["rows"]]
 
-    def _beside_silver(self, name: str, sql: str) -> list[dict[str, Any]] | None:
-        try:
-            return self._beside.query(name, sql)
-        except SetupError:
-            return None
 
-    def _commands(self, where: str) -> list[dict[str, Any]] | None:
-        select = f"SELECT action_id, device_id, state, message, updated_at AS at_us FROM targets LIMIT {ROWS_MAX}"
-        try:
-            return self._actions.targets(where, select)
-        except SetupError:
-            return None
-
-    def _reports(self, where: str) -> list[dict[str, Any]] | None:
-        columns = "source, action_id, device_id, state, message, recorded_at AS at_us"
-        try:
-            return list(self._actions.each_event(where, f"SELECT {columns} FROM events LIMIT {ROWS_MAX}"))
-        except SetupError:
-            return None
+def _there(ask: Callable[[], Rows]) -> Rows | None:
+    """The answer, or None without the table."""
+    try:
+        return ask()
+    except SetupError:
+        return None
 
 
 def _commit(folder: TableFolder, table: DeltaTable, place: Place) -> dict[str, Any] | None:
@@ -184,12 +185,15 @@ def _adding(folder: TableFolder, newest: int, path: str, modified_ms: int) -> di
         middle = (low + high) // 2
         low, high = (middle + 1, high) if is_before(middle) else (low, middle)
     for version in range(low, min(newest, low + _COMMITS_MAX) + 1):
-        content, modified_s = folder.read(_commit_name(version)), folder.modified_s(_commit_name(version))
-        if content is None or modified_s is None:
+        content = folder.read(_commit_name(version))
+        if content is None:
             continue
         actions = [json.loads(line) for line in content.splitlines() if line]
         if any(unquote(one["add"]["path"]) == unquote(path) for one in actions if "add" in one):
             told: Mapping[str, Any] = next((one["commitInfo"] for one in actions if "commitInfo" in one), {})
+            modified_s = folder.modified_s(_commit_name(version))
+            if modified_s is None:
+                return None
             return {"version": version, "at_us": int(modified_s * 1e6), "operation": told.get("operation")}
     return None
 

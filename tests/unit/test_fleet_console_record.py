@@ -15,6 +15,7 @@ from support.programs import run
 from broker_edge.errors import NotFoundError, UnavailableError
 from fleet_console.brokers import Fleet, Seen, Watcher, status_of
 from fleet_console.callers import Turned
+from fleet_console.record_rows import ROWS_MAX
 from fleet_console.settings import ConsoleMember, TablesSection
 from fleet_console.tables import Tables
 from fleet_console.traces import Traces
@@ -135,6 +136,18 @@ def test_silver_quarantine_gaps_commands_and_reports_are_found(root: Path) -> No
     assert sorted((one["start"], one["end"] or 0) for one in found["lost"]) == [(5, 0), (7, 8)]
     assert [(one["action_id"], one["state"]) for one in found["commands"]] == [("a", "SUCCEEDED")]
     assert [(one["source"], one["action_id"]) for one in found["reports"]] == [("status", "a")]
+
+
+def test_the_quarantine_includes_its_archive_and_no_more_rows_than_promised(root: Path) -> None:
+    row = {"log_id": LOG, "partition": 3, "offset": 7, "pipeline": "status", "quarantined_at": now_us()}
+    insert(root, tables.QUARANTINE, {**row, "reason": "new"})
+    insert(root, tables.QUARANTINE_ARCHIVE, {**row, "reason": "old"})
+    asked = traces(root, Admin(told()))
+    found = asked.answer("telemetry-0:7", "")["tables"]["quarantine"]
+    assert [one["reason"] for one in found] == ["new", "old"]
+    for table in (tables.QUARANTINE, tables.QUARANTINE_ARCHIVE):
+        insert(root, table, *({**row, "reason": "many", "epoch": epoch} for epoch in range(ROWS_MAX)))
+    assert len(asked.answer("telemetry-0:7", "")["tables"]["quarantine"]) == ROWS_MAX
 
 
 def test_tables_that_do_not_exist_are_null(tmp_path: Path) -> None:
