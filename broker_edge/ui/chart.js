@@ -4,13 +4,17 @@
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { SAMPLES_MAX } from "./live.js";
 import { scheme } from "./preferences.js";
-import { time } from "./format.js";
+import { clockTime, time } from "./format.js";
 import { useStore } from "./store.js";
 import { Scroll } from "./table.js";
 
 const HEIGHT = 132;
 const MINUTE_MS = 60_000;
+const MINUTES_S = [60, 120, 300, 900, 1_800, 3_600];
+// Steps between two ticks. A step below one would write the same whole number twice.
 const POWERS_OF_TWO = Array.from({ length: 53 }, (_, power) => 2 ** power);
+const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
+const STEPS = { binary: POWERS_OF_TWO, whole: WHOLE };
 const vendor = new URL("./vendor/", import.meta.url);
 let library = null;
 
@@ -19,8 +23,8 @@ function alone(plot, series) {
   return plot.data[series].flatMap((value, place, all) => (value != null && all[place - 1] == null && all[place + 1] == null ? [place] : []));
 }
 
-/** `lines`: [{label, values}], `format` writes a value, and `isBinary` puts the ticks at powers of two. */
-export function Chart({ title, times, lines, format, isBinary }) {
+/** `lines`: [{label, values}], `format` writes a value, and `steps` between ticks are "whole" numbers or "binary": powers of two. */
+export function Chart({ title, times, lines, format, steps }) {
   const [isTable, setIsTable] = useState(false);
   const [at, setAt] = useState(null);
   const index = at ?? times.length - 1;
@@ -40,12 +44,12 @@ export function Chart({ title, times, lines, format, isBinary }) {
       </figcaption>
       ${isTable
         ? html`<${Minutes} title=${title} times=${times} lines=${lines} format=${format} />`
-        : html`<${Drawing} title=${title} times=${times} lines=${lines} format=${format} isBinary=${isBinary} onPoint=${setAt} />`}
+        : html`<${Drawing} title=${title} times=${times} lines=${lines} format=${format} steps=${steps} onPoint=${setAt} />`}
     </figure>
   `;
 }
 
-function Drawing({ title, times, lines, format, isBinary, onPoint }) {
+function Drawing({ title, times, lines, format, steps, onPoint }) {
   const box = useRef(null);
   const plot = useRef(null);
   const colours = useStore(scheme);
@@ -60,7 +64,7 @@ function Drawing({ title, times, lines, format, isBinary, onPoint }) {
       const Plot = await load();
       if (isGone) return;
       plot.current?.destroy();
-      plot.current = new Plot(options(box.current, { lines, format, isBinary, onPoint }), valuesOf(times, lines), box.current);
+      plot.current = new Plot(options(box.current, { lines, format, steps, onPoint }), valuesOf(times, lines), box.current);
     };
     draw().catch(() => undefined);
     size.observe(box.current);
@@ -116,7 +120,7 @@ function Minutes({ title, times, lines, format }) {
         <tbody>
           ${[...minutes].reverse().map(([minute, indexes]) => html`
             <tr key=${minute}>
-              <th scope="row">${time(minute)}</th>
+              <th scope="row">${clockTime(minute)}</th>
               ${lines.map(({ label, values }) => html`<td key=${label} class="number">${highest(values, indexes)}</td>`)}
             </tr>
           `)}
@@ -154,7 +158,7 @@ function rangeOf(times) {
 }
 
 /** The axes of a canvas cannot name variables of a style sheet, so the colours are read from elements that have them. */
-function options(box, { lines, format, isBinary, onPoint }) {
+function options(box, { lines, format, steps, onPoint }) {
   const text = getComputedStyle(box).color;
   const grid = { stroke: getComputedStyle(box).borderTopColor, width: 1 };
   const inks = box.closest("figure").querySelectorAll(".ink");
@@ -165,10 +169,10 @@ function options(box, { lines, format, isBinary, onPoint }) {
     padding: [8, 18, 0, 0],
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, sync: { key: "overview" } },
-    scales: { x: { time: true, auto: false }, y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
+    scales: { x: { time: true, auto: false }, y: { range: (_, __, most) => [0, Math.max(most * 1.1, steps ? 1.1 : 0) || 1] } },
     axes: [
-      { ...axis, size: 26, space: 70, values: (_, ticks) => ticks.map((tick) => time(tick * 1_000).slice(-8, -3)) },
-      { ...axis, size: 66, space: 30, values: (_, ticks) => ticks.map(format), ...(isBinary && { incrs: POWERS_OF_TWO }) },
+      { ...axis, size: 26, space: 70, incrs: MINUTES_S, values: (_, ticks) => ticks.map((tick) => clockTime(tick * 1_000)) },
+      { ...axis, size: 66, space: 30, values: (_, ticks) => ticks.map(format), ...(steps && { incrs: STEPS[steps] }) },
     ],
     series: [
       {},

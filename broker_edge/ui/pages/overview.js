@@ -22,12 +22,12 @@ const CLUSTER_EVERY_MS = 5_000;
 const TREND_SAMPLES_MIN = 120;
 
 const CHARTS = [
-  { title: "Messages a second", format: format.rate, lines: [["in", "publishes_in"], ["out", "publishes_out"]] },
-  { title: "Bytes a second", format: format.bytesPerSecond, lines: [["in", "bytes_in"], ["out", "bytes_out"]] },
+  { title: "Messages a second", format: format.rate, steps: "whole", lines: [["in", "publishes_in"], ["out", "publishes_out"]] },
+  { title: "Bytes a second", format: format.bytesPerSecond, steps: "whole", lines: [["in", "bytes_in"], ["out", "bytes_out"]] },
   { title: "Slowest 1 % (p99)", format: format.latency, lines: [["ack", "ack_p99_s"], ["sync", "sync_p99_s"]] },
-  { title: "Connections and sessions", format: format.count, lines: [["connections", "connections"], ["sessions", "sessions"]] },
+  { title: "Connections and sessions", format: format.count, steps: "whole", lines: [["connections", "connections"], ["sessions", "sessions"]] },
   { title: "Loop busy", format: format.percent, lines: [["busy", "loop_busy"]] },
-  { title: "Disk", format: format.bytes, isBinary: true, lines: [["used", "disk_used_bytes"]] },
+  { title: "Disk", format: format.bytes, steps: "binary", lines: [["used", "disk_used_bytes"]] },
 ];
 
 export default function Overview({ query }) {
