@@ -4,7 +4,7 @@ import { html, useState } from "./vendor/htm-preact.js";
 import { partOf, State, STATES, words } from "./bars.js";
 import { count } from "./format.js";
 import { More, Search } from "./list.js";
-import { Name } from "./name.js";
+import { LOG_ID_SHOWN, Name } from "./name.js";
 import { usePages } from "./poll.js";
 import { Question } from "./requests.js";
 import { change, link } from "./router.js";
@@ -85,5 +85,5 @@ const COLUMNS = [
   { key: "progress", title: "progress", isNumber: true, cell: (row) => (row.progress === null ? "–" : `${count(row.progress)} %`) },
   { key: "message", title: "message", cell: (row) => html`<${Name} text=${row.message} length=${200} />` },
   { key: "updated", title: "changed", cell: (row) => html`<${Time} ms=${row.updated_us && row.updated_us / 1_000} />` },
-  { key: "place", title: "command in the log", cell: (row) => (row.offset === null ? "–" : html`${count(row.partition)}:${count(row.offset)} of <code><${Name} text=${row.log_id} length=${40} /></code>`) },
+  { key: "place", title: "command in the log", cell: (row) => (row.offset === null ? "–" : html`${count(row.partition)}:${count(row.offset)} of <code><${Name} text=${row.log_id} length=${LOG_ID_SHOWN} /></code>`) },
 ];

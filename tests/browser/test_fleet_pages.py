@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.browser import Page, Visit, Watch, axe_violations, expect, overflow
+from support.browser import Page, Visit, Watch, axe_violations, expect, overflow, scrolled_tables
 from support.console_page import Console
 from support.fleet_console import FleetConsole, fleet_settings
 from support.fleet_page import NO_SPACE, ROLLOUT, VIEWS, WAITING, device, quarantine, rollout, some_life
@@ -61,6 +61,7 @@ def test_a_page_opens_fits_and_is_accessible(
     expect(Console(page).row(SHOWS.get(view, "press-0"))).to_be_visible()
     keep(page, f"fleet-{view.lower()}-{width}-{scheme}")
     assert overflow(page) == 0
+    assert width == 360 or scrolled_tables(page) == []
     assert axe_violations(page) == []
 
 
@@ -99,6 +100,14 @@ def test_a_rollout_shows_its_waves_failures_and_order(fleet: FleetConsole, visit
     assert "state=FAILED" in page.url
     page.get_by_text("The order, as it stands").click()
     expect(page.get_by_label("The order as JSON")).to_contain_text('"artifact_name": "firmware"')
+
+
+def test_devices_are_in_the_order_of_their_numbers(fleet: FleetConsole, visit: Visit) -> None:
+    page, _ = visit(fleet, "/#devices")
+    expect(Console(page).row("press-0")).to_be_visible()
+    ids = page.get_by_role("table", name="Devices in the order").locator("tr[data-row] th").all_inner_texts()
+    presses = [one for one in ids if one.startswith("press-")]
+    assert presses == [f"press-{number}" for number in range(20)]
 
 
 def test_an_alert_is_the_same_while_only_numbers_in_it_change(fleet: FleetConsole, visit: Visit) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.browser import Page, Visit, axe_violations, expect, overflow
+from support.browser import Page, Visit, axe_violations, expect, overflow, scrolled_tables
 from support.console_page import LIVE, VIEWS, Console, place, some_life
 from support.paho_client import PahoClient
 
@@ -49,6 +49,7 @@ def test_a_page_opens_fits_and_is_accessible(
         expect(console.row(SHOWS[view])).to_be_visible()
     keep(page, f"{view.lower()}-{width}-{scheme}")
     assert overflow(page) == 0
+    assert width == 360 or scrolled_tables(page) == []
     assert axe_violations(page) == []
 
 

@@ -43,7 +43,7 @@ export default function Groups({ query }) {
 const COLUMNS = [
   { key: "group", title: "group", isHeader: true, value: (row) => row.group,
     cell: (row) => html`<${Name} text=${row.group} />${row.is_idle && html` <span class="note">idle</span>`}` },
-  { key: "partition", title: "partition", value: (row) => row.name, cell: (row) => row.name },
+  { key: "partition", title: "partition", value: (row) => row.name, cell: (row) => html`<span class="nowrap">${row.name}</span>` },
   { key: SOONEST_LOSS, title: "retention", value: lossOrder, cell: (row) => html`<${Loss} row=${row} />` },
   { key: "lost", title: "lost records", isNumber: true, value: (row) => row.lost_records,
     cell: (row) => (row.lost_records > 0 ? html`<span class="bad">✖ ${count(row.lost_records)}</span>` : "0") },
