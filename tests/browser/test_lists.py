@@ -64,3 +64,47 @@ def test_the_list_goes_on_behind_thousands_of_internal_topics(broker: BrokerProc
     assert not [name for name in topics(page) if name.startswith("$")]
     asked = [url for url in watch.requests if "after=%24" in url]
     assert len(asked) == len([url for url in asked if "%F4%8F%BF%BF" in url]) > 0
+
+
+@pytest.mark.usefixtures("client")
+def test_a_search_field_keeps_what_is_typed_while_the_list_is_asked_for(broker: BrokerProcess, visit: Visit) -> None:
+    page, _ = visit(broker, "/#topics")
+    expect(Console(page).row("x/$y")).to_be_visible()
+    shown = page.evaluate(_TYPE_DURING_THE_CHANGE, "dev-")
+    # The rest is typed at the moment at which the beginning becomes the view.
+    expect(Console(page).search()).to_have_value("dev-1")
+    assert set(shown) == {"dev-1"}
+    expect(Console(page).row("dev-2/t")).to_have_count(0)
+    page.go_back()
+    page.go_forward()
+    expect(Console(page).search()).to_have_value("dev-1")
+
+
+_TYPE_DURING_THE_CHANGE = """
+beginning => new Promise(resolve => {
+  const field = document.querySelector("[data-search]");
+  const type = text => {
+    field.value = text;
+    field.dispatchEvent(new InputEvent("input", { bubbles: true }));
+  };
+  const replace = history.replaceState.bind(history);
+  const shown = [];
+  let isOver = false;
+  const look = () => {
+    shown.push(field.value);
+    if (isOver) resolve(shown);
+    else requestAnimationFrame(look);
+  };
+  history.replaceState = (...given) => {
+    replace(...given);
+    if (shown.length > 0) {
+      isOver = true;
+      return;
+    }
+    type(beginning + "1");
+    look();
+  };
+  type(beginning);
+})
+"""
+"""Types more when the address changes, and tells what the field shows from then on until it changes again."""
