@@ -22,8 +22,7 @@ export function Targets({ rollout, query, onAsked }) {
   const [device, setDevice] = useState(null);
   const { action_id: id, waves, can } = rollout;
   const [contains, state, wave, reason] = [query.contains ?? "", query.state ?? "", query.wave ?? "", query.reason ?? ""];
-  const path = `api/v1/rollouts/${encodeURIComponent(id)}/targets`;
-  const targets = usePages(path, { contains, state, wave, reason }, "targets", EVERY_MS, TABLES);
+  const targets = usePages("api/v1/rollout/targets", { id, contains, state, wave, reason }, "targets", EVERY_MS, TABLES);
   const numbers = Array.from({ length: Math.min(waves ?? 0, WAVES_LISTED) }, (_, number) => String(number));
   return html`
     <section aria-labelledby="targets-title" class=${targets.isStale ? "stale" : null}>
