@@ -13,14 +13,14 @@ export function Card({ name, value, unit, note }) {
   `;
 }
 
-/** `charts`: {title, format, steps, lines: [[label, name]]}, with the names of the series in the samples `now`. */
+/** `charts`: {title, format, steps, least, lines: [[label, name]]}, with the names of the series in the samples `now`. */
 export function Charts({ charts, now }) {
   return html`
     <section aria-labelledby="charts-title">
       <h2 id="charts-title">Last 15 minutes</h2>
       <div class="charts">
-        ${charts.map(({ title, lines, format, steps }) => html`
-          <${Chart} key=${title} title=${title} format=${format} steps=${steps} times=${now.times} lines=${linesOf(now, lines)} />
+        ${charts.map(({ title, lines, format, steps, least }) => html`
+          <${Chart} key=${title} title=${title} format=${format} steps=${steps} least=${least} times=${now.times} lines=${linesOf(now, lines)} />
         `)}
       </div>
     </section>

@@ -24,9 +24,9 @@ const TREND_SAMPLES_MIN = 120;
 const CHARTS = [
   { title: "Messages a second", format: format.rate, steps: "whole", lines: [["in", "publishes_in"], ["out", "publishes_out"]] },
   { title: "Bytes a second", format: format.bytesPerSecond, steps: "whole", lines: [["in", "bytes_in"], ["out", "bytes_out"]] },
-  { title: "Slowest 1 % (p99)", format: format.latency, lines: [["ack", "ack_p99_s"], ["sync", "sync_p99_s"]] },
+  { title: "Slowest 1 % (p99)", format: format.latency, least: 0.0001, lines: [["ack", "ack_p99_s"], ["sync", "sync_p99_s"]] },
   { title: "Connections and sessions", format: format.count, steps: "whole", lines: [["connections", "connections"], ["sessions", "sessions"]] },
-  { title: "Loop busy", format: format.percent, lines: [["busy", "loop_busy"]] },
+  { title: "Loop busy", format: format.percent, least: 0.01, lines: [["busy", "loop_busy"]] },
   { title: "Disk", format: format.bytes, steps: "binary", lines: [["used", "disk_used_bytes"]] },
 ];
 
