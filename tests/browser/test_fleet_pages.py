@@ -21,7 +21,7 @@ from support.ports import free_port
 from broker_edge.torture.process import BrokerProcess
 from sinks.tables import DEVICES
 
-SIZES = {360: 800, 1280: 900}
+SIZES = {360: 800, 1280: 900, 3840: 2160}
 SHOWS = {"Brokers": "plant-a", "Rollouts": ROLLOUT, "Devices": "press-0", "Quality": "in_range"}
 """A row of each page."""
 DETAILS = {"rollout": f"/#rollouts?id={ROLLOUT}", "device": "/#devices?device=press-0"}
