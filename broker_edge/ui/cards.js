@@ -2,11 +2,13 @@
 
 import { html } from "./vendor/htm-preact.js";
 import { Chart } from "./chart.js";
+import { Word } from "./words.js";
 
-export function Card({ name, value, unit, note }) {
+/** `word`: the one of WORDS that the name needs. */
+export function Card({ name, word, value, unit, note }) {
   return html`
     <div class="card">
-      <dt>${name}</dt>
+      <dt>${word ? html`<${Word} of=${word}>${name}<//>` : name}</dt>
       <dd><span class="figure">${value}</span>${unit && html` <span class="unit">${unit}</span>`}</dd>
       ${note && html`<dd class="note">${note}</dd>`}
     </div>
