@@ -28,9 +28,7 @@ class Devices:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def page(
-        self, *, contains: str, version: str, after: str | None, limit: int, is_untold: bool = False
-    ) -> bytes:
+    def page(self, *, contains: str, version: str, after: str | None, limit: int, is_untold: bool = False) -> bytes:
         """`is_untold`: devices that have not told their version, or an empty one."""
 
         def make() -> dict[str, Any]:

@@ -238,7 +238,14 @@ def test_every_id_is_found_by_its_parameter(start_broker: StartBroker, root: Pat
             path = f"/api/v1/rollout/requests?id={given}"
             assert asked(console, "POST", path, document=wanted).status == 202
         assert sorted(row["action_id"] for row in requests(root)) == sorted(ids)
-        for path in ("rollout", "rollout?id=", "device", "rollout/targets", "device?id=a&nix=1", "devices?untold=maybe"):
+        for path in (
+            "rollout",
+            "rollout?id=",
+            "device",
+            "rollout/targets",
+            "device?id=a&nix=1",
+            "devices?untold=maybe",
+        ):
             assert said(asked(console, "GET", f"/api/v1/{path}")) == (400, "invalid_argument"), path
         assert said(asked(console, "GET", "/api/v1/device?id=none")) == (404, "not_found")
 

@@ -123,7 +123,7 @@ function Partitions({ status, now, query }) {
 
 function PartitionState({ row }) {
   const isGood = row.state === "running" || row.state === "following";
-  return html`<span class=${`wrap ${isGood ? "good" : "bad"}`}>${isGood ? "" : "✖ "}${row.state}${row.reason ? `: ${row.reason}` : ""}</span>`;
+  return html`<span class=${isGood ? "good" : "bad"}>${isGood ? "" : "✖ "}${row.state}${row.reason ? `: ${row.reason}` : ""}</span>`;
 }
 
 function HeldBy({ groups }) {
