@@ -28,7 +28,9 @@ class Devices:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def page(self, *, contains: str, version: str, after: str | None, limit: int) -> bytes:
+    def page(self, *, contains: str, version: str, after: str | None, limit: int, is_untold: bool = False) -> bytes:
+        """`is_untold`: devices that have not told their version, or an empty one."""
+
         def make() -> dict[str, Any]:
             where = []
             if contains:
@@ -37,6 +39,8 @@ class Devices:
                 where.append(f"(strpos(lower(device_id), {text}) > 0 OR strpos(coalesce({labels}, ''), {text}) > 0)")
             if version:
                 where.append(f"version = {literal(version)}")
+            if is_untold:
+                where.append("coalesce(version, '') = ''")
             if after is not None:
                 where.append(f"device_id > {literal(after)}")
             rows = self._rows(
@@ -47,7 +51,7 @@ class Devices:
             found: dict[str, Any] = {"devices": [_device(row) for row in rows[:limit]], "next": next_}
             return found if after is not None else {**found, "versions": self._versions()}
 
-        return self._tables.answer(f"devices {[contains, version, after, limit]}", _NAMES, make)
+        return self._tables.answer(f"devices {[contains, version, is_untold, after, limit]}", _NAMES, make)
 
     def one(self, device_id: str) -> bytes:
         def make() -> dict[str, Any]:
@@ -68,11 +72,11 @@ class Devices:
         return self._tables.history.joined((DEVICE_STATE.name, DEVICES.name), sql)
 
     def _versions(self) -> list[dict[str, Any]]:
-        select = (
-            f"SELECT product, version, count(*) AS number FROM device_state WHERE {self._tables.of_tenant} "
+        sql = (
+            f"SELECT product, version, count(*) AS number FROM ({_ROWS.format(which=self._tables.of_tenant)}) AS found "
             f"GROUP BY product, version ORDER BY number DESC, product, version LIMIT {_VERSIONS_MAX}"
         )
-        return self._tables.history.query(DEVICE_STATE.name, select)
+        return self._tables.history.joined((DEVICE_STATE.name, DEVICES.name), sql)
 
 
 def _device(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,8 +62,13 @@ class Asked:
         if len(request.query_params.multi_items()) > len(self._left):
             raise Turned(400, "invalid_argument", "a parameter is given twice")
 
-    def path(self, name: str) -> str:
-        return str(self._request.path_params[name])
+    def id(self) -> str:
+        """Of the path, or the parameter `id`: no segment of a path can be `.` or `..` or have a slash in it."""
+        of_path = self._request.path_params
+        found = of_path["id"] if "id" in of_path else self._left.pop("id", "")
+        if not found or len(found) > _ID_CHARACTERS_MAX:
+            raise Turned(400, "invalid_argument", f"id is a text of 1 to {_ID_CHARACTERS_MAX:,} characters")
+        return str(found)
 
     def text(self, name: str) -> str:
         found = self._left.pop(name, "")
@@ -77,6 +82,12 @@ class Asked:
         if found is not None and len(found) > _ID_CHARACTERS_MAX:
             raise Turned(400, "invalid_argument", f"after has more than {_ID_CHARACTERS_MAX:,} characters")
         return found
+
+    def flag(self, name: str) -> bool:
+        found = self._left.pop(name, "false")
+        if found not in ("true", "false"):
+            raise Turned(400, "invalid_argument", f"{name} is true or false")
+        return found == "true"
 
     def number(self, name: str, default: int | None, most: int) -> int | None:
         given = self._left.pop(name, None)
@@ -114,10 +125,13 @@ class Web:
             "/api/v1/live/history": lambda asked: _json(self._fleet.history()),
             "/api/v1/brokers": lambda asked: _json({"brokers": self._fleet.rows()}),
             "/api/v1/rollouts": self._list_rollouts,
-            "/api/v1/rollouts/{id}": lambda asked: _made(self._rollouts.one(asked.path("id"))),
+            "/api/v1/rollout": self._one(self._rollouts.one),
+            "/api/v1/rollouts/{id}": self._one(self._rollouts.one),
+            "/api/v1/rollout/targets": self._list_targets,
             "/api/v1/rollouts/{id}/targets": self._list_targets,
             "/api/v1/devices": self._list_devices,
-            "/api/v1/devices/{id}": lambda asked: _made(self._devices.one(asked.path("id"))),
+            "/api/v1/device": self._one(self._devices.one),
+            "/api/v1/devices/{id}": self._one(self._devices.one),
             "/api/v1/quality": lambda asked: _made(self._quality.answer()),
             "/api/v1/trace": self._trace,
         }
@@ -130,7 +144,10 @@ class Web:
             Route("/api/v1/session", self._sign_out, methods=["DELETE"]),
             Route("/api/v1/live", self._live),
             *(Route(path, self._asked(answer, looks=True)) for path, answer in looked.items()),
-            Route("/api/v1/rollouts/{id}/requests", self._asked(self._request, acts=True), methods=["POST"]),
+            *(
+                Route(path, self._asked(self._request, acts=True), methods=["POST"])
+                for path in ("/api/v1/rollout/requests", "/api/v1/rollouts/{id}/requests")
+            ),
         ]
         handlers = {
             HTTPException: _no_route,
@@ -232,19 +249,30 @@ class Web:
             raise Turned(400, "invalid_argument", "after is not what an earlier answer had as next")
         return _made(self._rollouts.page(contains=contains, phase=phase, after=after, limit=limit))
 
+    def _one(self, read: Callable[[str], bytes]) -> Answer:
+        def answer(asked: Asked) -> Response:
+            found = asked.id()
+            asked.require_no_more()
+            return _made(read(found))
+
+        return answer
+
     def _list_targets(self, asked: Asked) -> Response:
-        state, contains, after = asked.text("state"), asked.text("contains"), asked.after()
+        action_id, state, contains, after = asked.id(), asked.text("state"), asked.text("contains"), asked.after()
         reason, wave, limit = asked.text("reason"), asked.number("wave", None, _NUMBER_MAX), asked.limit()
         asked.require_no_more()
         found = self._rollouts.targets(
-            asked.path("id"), state=state, reason=reason, wave=wave, contains=contains, after=after, limit=limit
+            action_id, state=state, reason=reason, wave=wave, contains=contains, after=after, limit=limit
         )
         return _made(found)
 
     def _list_devices(self, asked: Asked) -> Response:
         contains, version, after, limit = asked.text("contains"), asked.text("version"), asked.after(), asked.limit()
+        is_untold = asked.flag("untold")
         asked.require_no_more()
-        return _made(self._devices.page(contains=contains, version=version, after=after, limit=limit))
+        return _made(
+            self._devices.page(contains=contains, version=version, is_untold=is_untold, after=after, limit=limit)
+        )
 
     def _trace(self, asked: Asked) -> Response:
         at, log_id = asked.text("at"), asked.text("log_id")
@@ -254,7 +282,7 @@ class Web:
     def _request(self, asked: Asked) -> Response:
         """Inserts a row into `action_requests`."""
         kind, device_id, wave, reason = _wanted(asked.body)
-        action_id, caller = asked.path("id"), asked.caller
+        action_id, caller = asked.id(), asked.caller
         self._tables.read(lambda: self._rollouts.row(action_id))
         if not caller.author:
             raise Turned(403, "permission_denied", "you have no name here, and a request needs one: sign in")

@@ -4,13 +4,18 @@
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { SAMPLES_MAX } from "./live.js";
 import { scheme } from "./preferences.js";
-import { time } from "./format.js";
+import { clockTime, time } from "./format.js";
 import { useStore } from "./store.js";
 import { Scroll } from "./table.js";
 
-const HEIGHT = 132;
+// The sizes of an axis are for this size of text.
+const TEXT_PX = 14;
 const MINUTE_MS = 60_000;
+const MINUTES_S = [60, 120, 300, 900, 1_800, 3_600];
+// Steps between two ticks. A step below one would write the same whole number twice.
 const POWERS_OF_TWO = Array.from({ length: 53 }, (_, power) => 2 ** power);
+const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
+const STEPS = { binary: POWERS_OF_TWO, whole: WHOLE };
 const vendor = new URL("./vendor/", import.meta.url);
 let library = null;
 
@@ -19,8 +24,11 @@ function alone(plot, series) {
   return plot.data[series].flatMap((value, place, all) => (value != null && all[place - 1] == null && all[place + 1] == null ? [place] : []));
 }
 
-/** `lines`: [{label, values}], `format` writes a value, and `isBinary` puts the ticks at powers of two. */
-export function Chart({ title, times, lines, format, isBinary }) {
+/**
+ * `lines`: [{label, values}], `format` writes a value, and `steps` between ticks are "whole" numbers or "binary": powers of two.
+ * The axis ends at `least` at the lowest, since `format` has no digits for the ticks of a shorter one.
+ */
+export function Chart({ title, times, lines, format, steps, least = 1 }) {
   const [isTable, setIsTable] = useState(false);
   const [at, setAt] = useState(null);
   const index = at ?? times.length - 1;
@@ -40,12 +48,12 @@ export function Chart({ title, times, lines, format, isBinary }) {
       </figcaption>
       ${isTable
         ? html`<${Minutes} title=${title} times=${times} lines=${lines} format=${format} />`
-        : html`<${Drawing} title=${title} times=${times} lines=${lines} format=${format} isBinary=${isBinary} onPoint=${setAt} />`}
+        : html`<${Drawing} title=${title} times=${times} lines=${lines} format=${format} steps=${steps} least=${least} onPoint=${setAt} />`}
     </figure>
   `;
 }
 
-function Drawing({ title, times, lines, format, isBinary, onPoint }) {
+function Drawing({ title, times, lines, format, steps, least, onPoint }) {
   const box = useRef(null);
   const plot = useRef(null);
   const colours = useStore(scheme);
@@ -54,13 +62,13 @@ function Drawing({ title, times, lines, format, isBinary, onPoint }) {
   useEffect(() => {
     if (!hasValues) return undefined;
     let isGone = false;
-    const size = new ResizeObserver(([{ contentRect }]) => plot.current?.setSize({ width: contentRect.width, height: HEIGHT }));
+    const size = new ResizeObserver(([{ contentRect }]) => plot.current?.setSize(contentRect));
     const prefers = matchMedia("(prefers-color-scheme: dark)");
     const draw = async () => {
       const Plot = await load();
       if (isGone) return;
       plot.current?.destroy();
-      plot.current = new Plot(options(box.current, { lines, format, isBinary, onPoint }), valuesOf(times, lines), box.current);
+      plot.current = new Plot(options(box.current, { lines, format, steps, least, onPoint }), valuesOf(times, lines), box.current);
     };
     draw().catch(() => undefined);
     size.observe(box.current);
@@ -77,8 +85,7 @@ function Drawing({ title, times, lines, format, isBinary, onPoint }) {
 
   useEffect(() => {
     if (!plot.current) return;
-    plot.current.setData(valuesOf(times, lines), false);
-    plot.current.setScale("x", rangeOf(times));
+    plot.current.setData(valuesOf(times, lines));
   }, [times, times.at(-1)]);
 
   return html`<div class="drawing" role="img" aria-label=${summary(title, lines, format)} ref=${box}></div>`;
@@ -116,7 +123,7 @@ function Minutes({ title, times, lines, format }) {
         <tbody>
           ${[...minutes].reverse().map(([minute, indexes]) => html`
             <tr key=${minute}>
-              <th scope="row">${time(minute)}</th>
+              <th scope="row">${clockTime(minute)}</th>
               ${lines.map(({ label, values }) => html`<td key=${label} class="number">${highest(values, indexes)}</td>`)}
             </tr>
           `)}
@@ -148,27 +155,23 @@ function valuesOf(times, lines) {
   return [times.map((atMs) => atMs / 1_000), ...lines.map(({ values }) => values)];
 }
 
-function rangeOf(times) {
-  const last = times.at(-1) / 1_000;
-  return { min: last - SAMPLES_MAX, max: last };
-}
-
 /** The axes of a canvas cannot name variables of a style sheet, so the colours are read from elements that have them. */
-function options(box, { lines, format, isBinary, onPoint }) {
+function options(box, { lines, format, steps, least, onPoint }) {
   const text = getComputedStyle(box).color;
   const grid = { stroke: getComputedStyle(box).borderTopColor, width: 1 };
   const inks = box.closest("figure").querySelectorAll(".ink");
-  const axis = { stroke: text, grid, ticks: grid, font: "11px system-ui" };
+  const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / TEXT_PX;
+  const axis = { stroke: text, grid, ticks: grid, font: `${11 * scale}px system-ui` };
   return {
     width: box.clientWidth,
-    height: HEIGHT,
+    height: box.clientHeight,
     padding: [8, 18, 0, 0],
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, sync: { key: "overview" } },
-    scales: { x: { time: true, auto: false }, y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
+    scales: { x: { time: true, range: (_, __, last) => [last - SAMPLES_MAX, last] }, y: { range: (_, __, most) => [0, Math.max(most, least) * 1.1] } },
     axes: [
-      { ...axis, size: 26, space: 70, values: (_, ticks) => ticks.map((tick) => time(tick * 1_000).slice(-8, -3)) },
-      { ...axis, size: 66, space: 30, values: (_, ticks) => ticks.map(format), ...(isBinary && { incrs: POWERS_OF_TWO }) },
+      { ...axis, size: 26 * scale, space: 70 * scale, incrs: MINUTES_S, values: (_, ticks) => ticks.map((tick) => clockTime(tick * 1_000)) },
+      { ...axis, size: 66 * scale, space: 30 * scale, values: (_, ticks) => ticks.map(format), ...(steps && { incrs: STEPS[steps] }) },
     ],
     series: [
       {},
@@ -178,7 +181,6 @@ function options(box, { lines, format, isBinary, onPoint }) {
       }),
     ],
     hooks: {
-      ready: [(plot) => plot.setScale("x", rangeOf(plot.data[0].map((second) => second * 1_000)))],
       setCursor: [(plot) => onPoint(plot.cursor.left >= 0 ? plot.cursor.idx : null)],
     },
   };

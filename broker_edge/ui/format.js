@@ -66,6 +66,11 @@ export function time(milliseconds) {
   return isToday ? clock.format(at) : `${day.format(at)} ${clock.format(at)}`;
 }
 
+/** The time of day here, to the minute. */
+export function clockTime(milliseconds) {
+  return clock.format(milliseconds).slice(0, 5);
+}
+
 export function isoTime(milliseconds) {
   const at = new Date(milliseconds);
   return Number.isNaN(at.getTime()) ? "" : at.toISOString();

@@ -10,13 +10,21 @@ const QUIET_MS = 250;
 export function Search({ label, name, value, children }) {
   const [text, setText] = useState(value);
   const timer = useRef(null);
-  useEffect(() => setText(value), [value]);
+  const told = useRef(value);
+  // Only what comes from elsewhere: the reader may have typed on since the field told its text.
+  useEffect(() => {
+    if (value !== told.current) setText(value);
+    told.current = value;
+  }, [value]);
   useEffect(() => () => clearTimeout(timer.current), []);
   const onInput = (event) => {
     const typed = event.target.value;
     setText(typed);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => change({ [name]: typed, row: null }), QUIET_MS);
+    timer.current = setTimeout(() => {
+      told.current = typed;
+      change({ [name]: typed, row: null });
+    }, QUIET_MS);
   };
   return html`
     <form role="search" class="bar" onSubmit=${(event) => event.preventDefault()}>

@@ -8,6 +8,7 @@ const PAGE_ROWS = 100;
 const ANSWER_ROWS_MAX = 1_000;
 // A page of a list may be empty although more follow.
 const ROUNDS_A_PAGE = 20;
+const LAST_CHARACTER = "\u{10ffff}";
 const RETRY_MS = 3_000;
 const STALE_AFTER_MS = 3_000;
 // Tables may change all the time. This is the pause between two questions then.
@@ -84,13 +85,13 @@ function watchTables(tables, onChange) {
 
 /**
  * The rows of a list as far as the reader wants them. They are read again all the time, because they change. `first` is the
- * whole first answer.
+ * whole first answer. `without`: {name, prefix} of rows to pass over, in a list in the order of this name.
  */
-export function usePages(path, query, field, everyMs, tables) {
-  const question = JSON.stringify([path, query]);
+export function usePages(path, query, field, everyMs, tables, without = null) {
+  const question = JSON.stringify([path, query, without]);
   const [wanted, setWanted] = useState({ question, pages: 1 });
   const pages = wanted.question === question ? wanted.pages : 1;
-  const { value, ...rest } = usePoll(`${question} ${pages}`, everyMs, (signal) => gather(path, query, field, pages, signal), tables);
+  const { value, ...rest } = usePoll(`${question} ${pages}`, everyMs, (signal) => gather(path, query, field, pages, without, signal), tables);
   // While a further page is on its way, the rows before stay.
   const [shown, setShown] = useState({});
   useEffect(() => value && setShown({ question, value }), [value]);
@@ -104,7 +105,8 @@ export function usePages(path, query, field, everyMs, tables) {
   };
 }
 
-async function gather(path, query, field, pages, signal) {
+async function gather(path, query, field, pages, without, signal) {
+  const isLeftOut = (text) => without !== null && text.startsWith(without.prefix);
   const rows = [];
   let after = null;
   let first = null;
@@ -112,8 +114,10 @@ async function gather(path, query, field, pages, signal) {
     const limit = Math.min(ANSWER_ROWS_MAX, pages * PAGE_ROWS - rows.length);
     const answer = await ask(path, { query: { ...query, after, limit }, signal });
     first ??= answer;
-    rows.push(...answer[field]);
+    rows.push(...answer[field].filter((row) => !isLeftOut(row[without?.name])));
     after = answer.next;
+    // There may be thousands of them: on behind the last one.
+    if (after !== null && isLeftOut(after)) after = without.prefix + LAST_CHARACTER;
     if (after === null || rows.length >= pages * PAGE_ROWS) break;
   }
   return { rows, first, isComplete: after === null };

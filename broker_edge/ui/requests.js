@@ -52,10 +52,11 @@ export function Question({ kind, rollout, device, onAsked, onClose }) {
   // The wave that waits now, so that an answer which comes late does not let a later one begin.
   const wave = kind === "approve" && rollout.phase === "WAITING_APPROVAL" ? rollout.wave + 2 : null;
   const act = async () => {
+    const query = { id: rollout.action_id };
     const body = { kind, device_id: device, wave, reason: reason.trim() };
     onClose();
     try {
-      await ask(`api/v1/rollouts/${encodeURIComponent(rollout.action_id)}/requests`, { method: "POST", body });
+      await ask("api/v1/rollout/requests", { method: "POST", query, body });
       say(`${title} requested; see “Not yet answered”.`);
     } catch (error) {
       say(error.message);

@@ -22,8 +22,7 @@ const SECOND_US = 1_000_000;
 
 export function Rollout({ id, query }) {
   const title = useRef(null);
-  const path = `api/v1/rollouts/${encodeURIComponent(id)}`;
-  const answer = usePoll(path, EVERY_MS, (signal) => ask(path, { signal }), TABLES);
+  const answer = usePoll(`rollout ${id}`, EVERY_MS, (signal) => ask("api/v1/rollout", { query: { id }, signal }), TABLES);
   const { value } = answer;
   const close = useCallback(() => go("rollouts", { row: id }), [id]);
   useKey("Escape", close);

@@ -2,6 +2,7 @@
 
 import { html } from "./vendor/htm-preact.js";
 import { change } from "./router.js";
+import { Word } from "./words.js";
 
 // A longer name would make an address that cannot be sent to anybody.
 const ROW_NAME_MAX = 500;
@@ -10,7 +11,8 @@ const ROW_NAME_MAX = 500;
 export const byText = new Intl.Collator("en", { numeric: true }).compare;
 
 /**
- * `columns`: {key, title, cell(row), value(row) to sort by, isNumber, isHeader}. `sort` is a key, with "-" in front for the
+ * `columns`: {key, title, word, cell(row), value(row) to sort by, isNumber, isHeader}. `word`: the one of WORDS that the title
+ * needs. `sort` is a key, with "-" in front for the
  * largest first; without `onSort` there are no buttons to sort. At most `limit` rows are shown, the first in that order.
  */
 export function Table({ caption, columns, rows, keyOf, sort, onSort, current, empty, limit = Infinity }) {
@@ -56,14 +58,15 @@ function Row({ name, columns, row, current }) {
 
 function Head({ column, sort, onSort }) {
   const side = column.isNumber ? "number" : null;
-  if (!onSort || !column.value) return html`<th scope="col" class=${side}>${column.title}</th>`;
+  const title = column.word ? html`<${Word} of=${column.word}>${column.title}<//>` : column.title;
+  if (!onSort || !column.value) return html`<th scope="col" class=${side}>${title}</th>`;
   const isUp = sort === column.key;
   const isDown = sort === `-${column.key}`;
   const order = isUp ? "ascending" : isDown ? "descending" : null;
   return html`
     <th scope="col" class=${side} aria-sort=${order}>
       <button type="button" class="sort" onClick=${() => onSort(nextSort(column, isUp, isDown))}>
-        ${column.title}<span aria-hidden="true">${isUp ? " ▲" : isDown ? " ▼" : ""}</span>
+        ${title}<span aria-hidden="true">${isUp ? " ▲" : isDown ? " ▼" : ""}</span>
       </button>
     </th>
   `;

@@ -4,7 +4,7 @@ import { html, useState } from "./vendor/htm-preact.js";
 import { partOf, State, STATES, words } from "./bars.js";
 import { count } from "./format.js";
 import { More, Search } from "./list.js";
-import { Name } from "./name.js";
+import { LOG_ID_SHOWN, Name } from "./name.js";
 import { usePages } from "./poll.js";
 import { Question } from "./requests.js";
 import { change, link } from "./router.js";
@@ -22,8 +22,7 @@ export function Targets({ rollout, query, onAsked }) {
   const [device, setDevice] = useState(null);
   const { action_id: id, waves, can } = rollout;
   const [contains, state, wave, reason] = [query.contains ?? "", query.state ?? "", query.wave ?? "", query.reason ?? ""];
-  const path = `api/v1/rollouts/${encodeURIComponent(id)}/targets`;
-  const targets = usePages(path, { contains, state, wave, reason }, "targets", EVERY_MS, TABLES);
+  const targets = usePages("api/v1/rollout/targets", { id, contains, state, wave, reason }, "targets", EVERY_MS, TABLES);
   const numbers = Array.from({ length: Math.min(waves ?? 0, WAVES_LISTED) }, (_, number) => String(number));
   return html`
     <section aria-labelledby="targets-title" class=${targets.isStale ? "stale" : null}>
@@ -85,5 +84,5 @@ const COLUMNS = [
   { key: "progress", title: "progress", isNumber: true, cell: (row) => (row.progress === null ? "–" : `${count(row.progress)} %`) },
   { key: "message", title: "message", cell: (row) => html`<${Name} text=${row.message} length=${200} />` },
   { key: "updated", title: "changed", cell: (row) => html`<${Time} ms=${row.updated_us && row.updated_us / 1_000} />` },
-  { key: "place", title: "command in the log", cell: (row) => (row.offset === null ? "–" : html`${count(row.partition)}:${count(row.offset)} of <code><${Name} text=${row.log_id} length=${40} /></code>`) },
+  { key: "place", title: "command in the log", cell: (row) => (row.offset === null ? "–" : html`${count(row.partition)}:${count(row.offset)} of <code><${Name} text=${row.log_id} length=${LOG_ID_SHOWN} /></code>`) },
 ];

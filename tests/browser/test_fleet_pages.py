@@ -10,19 +10,21 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
-from support.browser import Page, Visit, Watch, axe_violations, expect, overflow
+from support.browser import Page, Visit, Watch, axe_violations, expect, overflow, scrolled_tables
 from support.console_http import ask
 from support.console_page import Console
 from support.fleet_console import FleetConsole, fleet_settings
-from support.fleet_page import NO_SPACE, ROLLOUT, VIEWS, WAITING, device, quarantine, rollout, some_life
+from support.fleet_page import NO_SPACE, ROLLOUT, VIEWS, WAITING, device, insert, quarantine, rollout, some_life
 from support.paho_client import PahoClient
 from support.ports import free_port
 
 from broker_edge.torture.process import BrokerProcess
+from sinks.tables import DEVICES
 
-SIZES = {360: 800, 1280: 900}
+SIZES = {360: 800, 1280: 900, 3840: 2160}
 SHOWS = {
     "Brokers": "plant-a",
     "Rollouts": ROLLOUT,
@@ -75,6 +77,7 @@ def test_a_page_opens_fits_and_is_accessible(
         expect(Console(page).row(SHOWS.get(view, "press-0"))).to_be_visible()
     keep(page, f"fleet-{view.lower()}-{width}-{scheme}")
     assert overflow(page) == 0
+    assert width == 360 or scrolled_tables(page) == []
     assert axe_violations(page) == []
 
 
@@ -113,6 +116,40 @@ def test_a_rollout_shows_its_waves_failures_and_order(fleet: FleetConsole, visit
     assert "state=FAILED" in page.url
     page.get_by_text("The order, as it stands").click()
     expect(page.get_by_label("The order as JSON")).to_contain_text('"artifact_name": "firmware"')
+
+
+def test_devices_are_in_the_order_of_their_numbers(fleet: FleetConsole, visit: Visit) -> None:
+    page, _ = visit(fleet, "/#devices")
+    expect(Console(page).row("press-0")).to_be_visible()
+    ids = page.get_by_role("table", name="Devices in the order").locator("tr[data-row] th").all_inner_texts()
+    presses = [one for one in ids if one.startswith("press-")]
+    assert presses == [f"press-{number}" for number in range(20)]
+
+
+@pytest.mark.parametrize("name", [".", "..", "line-4/press"])
+def test_an_id_that_is_no_part_of_a_path_opens(fleet: FleetConsole, root: Path, visit: Visit, name: str) -> None:
+    rollout(root, name, [(name, "FAILED")])
+    device(root, name, version="3.0")
+    page, _ = visit(fleet, f"/#rollouts?{urlencode({'id': name})}")
+    expect(page.get_by_role("heading", name="Rollout", level=2)).to_contain_text(name)
+    page.get_by_role("table", name="Devices of the action").get_by_role("link", name=name, exact=True).click()
+    expect(page.get_by_role("table", name="Actions of the device")).to_contain_text(NO_SPACE)
+
+
+def test_devices_that_have_not_told_their_version_are_found(fleet: FleetConsole, root: Path, visit: Visit) -> None:
+    insert(root, DEVICES, {"device_id": "never-seen", "created_at": 1})
+    page, _ = visit(fleet, "/#devices")
+    console = Console(page)
+    versions = page.get_by_role("table", name="Devices by product and version")
+    versions.get_by_role("link", name="not told").click()
+    expect(console.row("never-seen")).to_be_visible()
+    expect(console.row("press-0")).to_have_count(0)
+    assert "untold=true" in page.url
+    choice = page.get_by_role("search").get_by_role("combobox")
+    expect(choice.locator("option:checked")).to_have_text("not told")
+    choice.select_option(label="2.0.9")
+    expect(console.row("press-7")).to_be_visible()
+    expect(console.row("never-seen")).to_have_count(0)
 
 
 def test_an_alert_is_the_same_while_only_numbers_in_it_change(fleet: FleetConsole, visit: Visit) -> None:

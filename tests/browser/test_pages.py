@@ -6,17 +6,18 @@ With HEADWATER_SCREENSHOTS=FOLDER each is also kept as a picture (`make screensh
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.browser import Page, Visit, axe_violations, expect, overflow
+from support.browser import Page, Visit, axe_violations, expect, overflow, scrolled_tables
 from support.console_page import LIVE, VIEWS, Console, place, some_life
 from support.paho_client import PahoClient
 
 from broker_edge.torture.process import BrokerProcess
 
-SIZES = {360: 800, 1280: 900}
+SIZES = {360: 800, 1280: 900, 3840: 2160}
 SHOWS = {
     "Overview": "telemetry-0", "Topics": LIVE, "Tail": LIVE, "Clients": "press-1", "Groups": "pipeline",
     "Log": "telemetry-0", "Damage": "telemetry-0", "Trace": "pipeline",
@@ -49,6 +50,7 @@ def test_a_page_opens_fits_and_is_accessible(
         expect(console.row(SHOWS[view])).to_be_visible()
     keep(page, f"{view.lower()}-{width}-{scheme}")
     assert overflow(page) == 0
+    assert width == 360 or scrolled_tables(page) == []
     assert axe_violations(page) == []
 
 
@@ -64,6 +66,48 @@ def keep(page: Page, name: str) -> None:
     folder = os.environ.get("HEADWATER_SCREENSHOTS")
     if folder:
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+def test_words_of_the_field_are_explained(broker: BrokerProcess, visit: Visit) -> None:
+    page, _ = visit(broker)
+    partitions = page.get_by_role("table", name="Partitions of the log")
+    for word in ("log start", "high watermark"):
+        expect(partitions.locator("abbr", has_text=word)).to_have_attribute("title", re.compile(r"\w+ \w+.*\."))
+    expect(page.locator(".card abbr", has_text="Loop busy")).to_have_attribute("title", re.compile("thread"))
+
+
+def test_the_labels_of_an_axis_differ(broker: BrokerProcess, visit: Visit) -> None:
+    page, _ = visit(broker, "/#topics")
+    # Drawings are canvases, so what is written on them is noted.
+    page.evaluate(_NOTE_TEXTS)
+    Console(page).go("Overview")
+    # Six charts, and each of them again after a further sample.
+    page.wait_for_function("() => window.drawings.length >= 18")
+    for texts in page.evaluate("() => window.drawings"):
+        times = [one for one in texts if re.fullmatch(r"\d\d:\d\d", one)]
+        assert len(times) == len(set(times)) > 1, texts
+        values = [one for one in texts if one not in times]
+        assert len(values) == len(set(values)) > 0, texts
+
+
+_NOTE_TEXTS = """
+() => {
+  const { clearRect, fillText } = CanvasRenderingContext2D.prototype;
+  const newest = new Map();
+  window.drawings = [];
+  CanvasRenderingContext2D.prototype.clearRect = function (...given) {
+    const texts = [];
+    newest.set(this.canvas, texts);
+    window.drawings.push(texts);
+    return clearRect.apply(this, given);
+  };
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...given) {
+    newest.get(this.canvas)?.push(text);
+    return fillText.call(this, text, ...given);
+  };
+}
+"""
+"""Keeps in `window.drawings` the texts of each drawing, which begins with an empty canvas."""
 
 
 def test_without_scripts_the_page_says_so_and_where_to_look(broker: BrokerProcess, visit: Visit) -> None:

@@ -8,8 +8,10 @@ import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from deltalake import write_deltalake
 from support.console_http import Answered, ask, stream
 from support.console_users import Signed, start_signed
 from support.fleet_console import FleetConsole, fleet_settings
@@ -20,6 +22,8 @@ from support.tls_files import new_authority, sign
 
 from actions.fleet_desk import FleetDesk, Order
 from broker_edge.torture.process import BrokerProcess
+from sinks.rows import arrow_of
+from sinks.tables import ACTIONS, DEVICES, uri_of
 
 ACTION = "a1"
 
@@ -225,6 +229,35 @@ def test_a_broker_without_users_opens_a_console_on_loopback(
         ):
             assert said(asked(console, "GET", path)) == error, path
         assert asked(console, "PUT", "/api/v1/rollouts", document={}).status == 405
+
+
+def test_every_id_is_found_by_its_parameter(start_broker: StartBroker, root: Path, tmp_path: Path) -> None:
+    ids = [".", "..", "a/b", "/", "%2e", "a?b=c&d#e", "\u00fc \u202e"]
+    for one in ids:
+        rows = {ACTIONS: {"action_id": one}, DEVICES: {"device_id": one}}
+        for table, row in rows.items():
+            write_deltalake(uri_of(root, table.name), arrow_of([row | {"created_at": 1}], table), mode="append")
+    with FleetConsole(tmp_path, settings(root, {"admin": admin_of(start_broker())})) as console:
+        for one in ids:
+            given = quote(one, safe="")
+            found = asked(console, "GET", f"/api/v1/rollout?id={given}").document
+            assert found["rollout"]["action_id"] == one
+            assert asked(console, "GET", f"/api/v1/device?id={given}").document["device"]["device_id"] == one
+            assert asked(console, "GET", f"/api/v1/rollout/targets?id={given}&limit=1").document["targets"] == []
+            wanted = {"kind": "pause", "reason": "lunch"}
+            path = f"/api/v1/rollout/requests?id={given}"
+            assert asked(console, "POST", path, document=wanted).status == 202
+        assert sorted(row["action_id"] for row in requests(root)) == sorted(ids)
+        for path in (
+            "rollout",
+            "rollout?id=",
+            "device",
+            "rollout/targets",
+            "device?id=a&nix=1",
+            "devices?untold=maybe",
+        ):
+            assert said(asked(console, "GET", f"/api/v1/{path}")) == (400, "invalid_argument"), path
+        assert said(asked(console, "GET", "/api/v1/device?id=none")) == (404, "not_found")
 
 
 def test_the_numbers_of_brokers_come_live_and_one_that_is_away_is_told(

@@ -35,7 +35,7 @@ except ModuleNotFoundError as error:
 
 __all__ = [
     "Browser", "BrowserContext", "Page", "Visit", "Watch", "axe_violations", "chromium", "expect", "overflow",
-    "watched",
+    "scrolled_tables", "watched",
 ]  # fmt: skip
 
 Visit = Callable[..., tuple[Page, "Watch"]]
@@ -121,6 +121,19 @@ def overflow(page: Page) -> int:
     """By how many pixels the document is wider than the window."""
     found: int = page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
     return found
+
+
+def scrolled_tables(page: Page) -> list[str]:
+    """The tables that are wider than their place, by their names."""
+    found: list[str] = page.evaluate(_SCROLLED)
+    return found
+
+
+_SCROLLED = """
+() => [...document.querySelectorAll(".scroll")]
+  .filter(({scrollWidth, clientWidth}) => scrollWidth > clientWidth)
+  .map(element => element.getAttribute("aria-label"))
+"""
 
 
 def axe_violations(page: Page) -> list[str]:

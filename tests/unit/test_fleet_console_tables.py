@@ -194,12 +194,18 @@ def test_devices_are_found_by_id_label_and_version(root: Path) -> None:
     assert ids(contains="roof1") == ids(contains="D1") == ["d1"]
     assert ids(version="1.0") == ["d2"]
     assert ids(contains=ODD) == [ODD]
+    assert ids(is_untold=True) == []
+    insert(root, tables.DEVICE_STATE, {"device_id": "e1", "version": "", "updated_at": S})
+    insert(root, tables.DEVICES, {"device_id": "e2", "created_at": 1})
+    assert ids(is_untold=True) == ["e1", "e2"]
     first = page(limit=2)
     assert (first["next"], "versions" in page(after=first["next"])) == (first["devices"][-1]["device_id"], False)
     assert {(one["product"], one["version"]): one["number"] for one in first["versions"]} == {
         ("p", "0.0"): 2,
         ("p", "1.0"): 1,
         (None, "0.0"): 1,
+        (None, ""): 1,
+        (None, None): 1,
     }
     found = json.loads(devices.one("d1"))
     assert (found["device"]["labels"], found["device"]["last_seen_us"]) == ({"site": "Roof1"}, S)

@@ -8,7 +8,7 @@ import { Command } from "../command.js";
 import * as format from "../format.js";
 import { samples } from "../live.js";
 import { Losses, lossOrder } from "../losses.js";
-import { Name } from "../name.js";
+import { LOG_ID_SHOWN, Name } from "../name.js";
 import { usePoll } from "../poll.js";
 import { change } from "../router.js";
 import { Trouble, Waiting } from "../state.js";
@@ -19,10 +19,10 @@ const EVERY_MS = 2_000;
 const SECOND_US = 1_000_000;
 
 const CHARTS = [
-  { title: "Messages a second", format: format.rate, lines: [["in", "publishes_in"], ["out", "publishes_out"]] },
-  { title: "Bytes a second", format: format.bytesPerSecond, lines: [["in", "bytes_in"], ["out", "bytes_out"]] },
-  { title: "Connections and sessions", format: format.count, lines: [["connections", "connections"], ["sessions", "sessions"]] },
-  { title: "Disk", format: format.bytes, isBinary: true, lines: [["used", "disk_used_bytes"]] },
+  { title: "Messages a second", format: format.rate, steps: "whole", lines: [["in", "publishes_in"], ["out", "publishes_out"]] },
+  { title: "Bytes a second", format: format.bytesPerSecond, steps: "whole", lines: [["in", "bytes_in"], ["out", "bytes_out"]] },
+  { title: "Connections and sessions", format: format.count, steps: "whole", lines: [["connections", "connections"], ["sessions", "sessions"]] },
+  { title: "Disk", format: format.bytes, steps: "binary", lines: [["used", "disk_used_bytes"]] },
 ];
 const STATES = {
   away: { symbol: "✖", title: "does not answer", look: "bad" },
@@ -89,7 +89,7 @@ const COLUMNS = [
     cell: (row) => html`<${Losses} ranges=${row.lost_ranges} damagedBytes=${row.damaged_bytes} />` },
   { key: "cluster", title: "cluster", value: (row) => row.cluster?.node ?? null, cell: (row) => html`<${Cluster} cluster=${row.cluster} />` },
   { key: "version", title: "version", value: (row) => row.version, cell: (row) => html`<${Name} text=${row.version} length=${40} />` },
-  { key: "log", title: "log", cell: (row) => html`<code><${Name} text=${row.log_id} length=${40} /></code>` },
+  { key: "log", title: "log", cell: (row) => html`<code><${Name} text=${row.log_id} length=${LOG_ID_SHOWN} /></code>` },
 ];
 
 /** The name leads to the broker's own console, if its address is one that a browser may open. */
@@ -121,7 +121,7 @@ function State({ row: { state, trouble } }) {
   const { symbol, title, look } = Object.hasOwn(STATES, state) ? STATES[state] : { symbol: "?", title: String(state), look: null };
   return html`
     <span class=${look}><span aria-hidden="true">${symbol} </span>${title}</span>
-    ${trouble && html`<div class="note trouble"><${Name} text=${trouble} length=${200} /></div>`}
+    ${trouble && html`<div class="note trouble"><${Name} text=${trouble} length=${100} /></div>`}
   `;
 }
 

@@ -17,11 +17,13 @@ const EVERY_MS = 10_000;
 const TABLES = ["devices", "device_state", "action_journal"];
 const ONE_TABLES = [...TABLES, "action_targets"];
 const LABELS_SHOWN = 4;
+const UNTOLD = "untold";
 
 export default function Devices({ query }) {
   const contains = query.contains ?? "";
   const version = query.version ?? "";
-  const devices = usePages("api/v1/devices", { contains, version }, "devices", EVERY_MS, TABLES);
+  const untold = query.untold === "true" ? "true" : null;
+  const devices = usePages("api/v1/devices", { contains, version, untold }, "devices", EVERY_MS, TABLES);
   const versions = devices.first?.versions ?? [];
   const close = useCallback(() => change({ device: null }, { isStep: true }), []);
   useKey("Escape", close);
@@ -29,9 +31,10 @@ export default function Devices({ query }) {
   return html`
     <${Search} label="Part of the device id or of a label" name="contains" value=${contains}>
       <label><span>Version</span>
-        <select onChange=${(event) => change({ version: event.target.value, row: null })}>
-          <option value="" selected=${version === ""}>all</option>
-          ${names.map((name) => html`<option key=${name} value=${name} selected=${name === version}>${name.slice(0, 60)}</option>`)}
+        <select onChange=${(event) => change({ ...chosen(event.target.value), row: null })}>
+          <option value="" selected=${version === "" && !untold}>all</option>
+          <option value=${UNTOLD} selected=${untold !== null}>not told</option>
+          ${names.map((name) => html`<option key=${name} value=${`=${name}`} selected=${name === version}>${name.slice(0, 60)}</option>`)}
         </select>
       </label>
     <//>
@@ -41,7 +44,7 @@ export default function Devices({ query }) {
       ${devices.rows && html`
         <${Table} caption="Devices in the order of their ids" columns=${COLUMNS} rows=${devices.rows} keyOf=${(row) => row.device_id}
           current=${query.row} sort=${devices.isComplete ? query.sort ?? "id" : null} onSort=${devices.isComplete ? (sort) => change({ sort }) : null}
-          empty=${contains || version ? "No device is like this." : "There are no devices yet."} />
+          empty=${contains || version || untold ? "No device is like this." : "There are no devices yet."} />
         <${More} what="device" ...${devices} />
       `}
     </div>
@@ -49,6 +52,11 @@ export default function Devices({ query }) {
     ${versions.length > 0 && html`<${Versions} rows=${versions} />`}
     <${Command} parts=${commandParts(query.device, contains)} />
   `;
+}
+
+/** A version may be any text, so that of an option has a mark in front. */
+function chosen(option) {
+  return option === UNTOLD ? { version: null, untold: "true" } : { version: option.slice(1), untold: null };
 }
 
 function commandParts(device, contains) {
@@ -102,17 +110,16 @@ function Versions({ rows }) {
 
 const VERSION_COLUMNS = [
   { key: "version", title: "version", isHeader: true,
-    cell: (row) => (row.version === null
-      ? html`<span class="unknown">not told</span>`
-      : html`<a data-open href=${link("devices", { version: row.version })}><${Name} text=${row.version} length=${60} /></a>`) },
+    cell: (row) => (row.version
+      ? html`<a data-open href=${link("devices", { version: row.version })}><${Name} text=${row.version} length=${60} /></a>`
+      : html`<a data-open href=${link("devices", { untold: "true" })}>${row.version === null ? "not told" : "empty"}</a>`) },
   { key: "product", title: "product", cell: (row) => html`<${Name} text=${row.product} length=${60} />` },
   { key: "number", title: "devices", isNumber: true, cell: (row) => count(row.number) },
 ];
 
 function Detail({ id, onClose }) {
   const title = useRef(null);
-  const path = `api/v1/devices/${encodeURIComponent(id)}`;
-  const answer = usePoll(path, EVERY_MS, (signal) => ask(path, { signal }), ONE_TABLES);
+  const answer = usePoll(`device ${id}`, EVERY_MS, (signal) => ask("api/v1/device", { query: { id }, signal }), ONE_TABLES);
   const { value } = answer;
   useEffect(() => {
     title.current.focus();

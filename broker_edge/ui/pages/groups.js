@@ -43,11 +43,11 @@ export default function Groups({ query }) {
 const COLUMNS = [
   { key: "group", title: "group", isHeader: true, value: (row) => row.group,
     cell: (row) => html`<${Name} text=${row.group} />${row.is_idle && html` <span class="note">idle</span>`}` },
-  { key: "partition", title: "partition", value: (row) => row.name, cell: (row) => row.name },
+  { key: "partition", title: "partition", value: (row) => row.name, cell: (row) => html`<span class="nowrap">${row.name}</span>` },
   { key: SOONEST_LOSS, title: "retention", value: lossOrder, cell: (row) => html`<${Loss} row=${row} />` },
   { key: "lost", title: "lost records", isNumber: true, value: (row) => row.lost_records,
     cell: (row) => (row.lost_records > 0 ? html`<span class="bad">✖ ${count(row.lost_records)}</span>` : "0") },
-  { key: "lag", title: "lag (records)", isNumber: true, value: (row) => row.lag_records, cell: (row) => count(row.lag_records) },
+  { key: "lag", title: "lag (records)", word: "lag", isNumber: true, value: (row) => row.lag_records, cell: (row) => count(row.lag_records) },
   { key: "age", title: "lag (time)", isNumber: true, value: (row) => row.lag_s, cell: (row) => (row.lag_records === 0 ? "none" : duration(row.lag_s)) },
   { key: "trend", title: "trend", value: (row) => row.trend?.growth ?? null, cell: (row) => trendText(row) },
   { key: "clear", title: "caught up in", value: (row) => row.clearS, cell: (row) => clearText(row) },

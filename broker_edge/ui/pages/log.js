@@ -69,7 +69,7 @@ const PARTITION_COLUMNS = [
   { key: "goes", title: "goes next", value: goesOrder, cell: (row) => html`<${GoesNext} row=${row} />` },
   { key: "held", title: "held by", cell: (row) => html`<${HeldBy} groups=${row.goes_next?.held_by ?? []} />` },
   { key: "kept", title: "kept", cell: limitsText },
-  { key: "end", title: "high watermark", isNumber: true, value: (row) => row.high_watermark, cell: (row) => count(row.high_watermark) },
+  { key: "end", title: "high watermark", word: "highWatermark", isNumber: true, value: (row) => row.high_watermark, cell: (row) => count(row.high_watermark) },
 ];
 
 function limitsText({ class: name, retention: limits }) {
@@ -148,7 +148,7 @@ const SEGMENT_COLUMNS = [
   { key: "last", title: "newest record", value: (row) => row.last_us, cell: (row) => html`<${Time} ms=${row.last_us && row.last_us / 1_000} />` },
   { key: "state", title: "state", value: (row) => row.state,
     cell: (row) => (row.state === "active" ? html`<span class="good">● active</span>` : html`○ sealed${row.goesNext && html` <span class="note">goes next</span>`}`) },
-  { key: "index", title: "index", value: (row) => row.index,
+  { key: "index", title: "index", word: "index", value: (row) => row.index,
     cell: (row) => html`<span class=${row.index === "provisional" ? "bad" : null}>${Object.hasOwn(INDEXES, row.index) ? INDEXES[row.index] : row.index}</span>` },
 ];
 

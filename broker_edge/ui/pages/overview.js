@@ -15,6 +15,7 @@ import { consoleInfo, hasPage } from "../session.js";
 import { Time, Trouble, Waiting } from "../state.js";
 import { useStore } from "../store.js";
 import { Table } from "../table.js";
+import { Word } from "../words.js";
 
 const STATUS_EVERY_MS = 10_000;
 const CLUSTER_EVERY_MS = 5_000;
@@ -22,12 +23,12 @@ const CLUSTER_EVERY_MS = 5_000;
 const TREND_SAMPLES_MIN = 120;
 
 const CHARTS = [
-  { title: "Messages a second", format: format.rate, lines: [["in", "publishes_in"], ["out", "publishes_out"]] },
-  { title: "Bytes a second", format: format.bytesPerSecond, lines: [["in", "bytes_in"], ["out", "bytes_out"]] },
-  { title: "Slowest 1 % (p99)", format: format.latency, lines: [["ack", "ack_p99_s"], ["sync", "sync_p99_s"]] },
-  { title: "Connections and sessions", format: format.count, lines: [["connections", "connections"], ["sessions", "sessions"]] },
-  { title: "Loop busy", format: format.percent, lines: [["busy", "loop_busy"]] },
-  { title: "Disk", format: format.bytes, isBinary: true, lines: [["used", "disk_used_bytes"]] },
+  { title: "Messages a second", format: format.rate, steps: "whole", lines: [["in", "publishes_in"], ["out", "publishes_out"]] },
+  { title: "Bytes a second", format: format.bytesPerSecond, steps: "whole", lines: [["in", "bytes_in"], ["out", "bytes_out"]] },
+  { title: "Slowest 1 % (p99)", format: format.latency, least: 0.0001, lines: [["ack", "ack_p99_s"], ["sync", "sync_p99_s"]] },
+  { title: "Connections and sessions", format: format.count, steps: "whole", lines: [["connections", "connections"], ["sessions", "sessions"]] },
+  { title: "Loop busy", format: format.percent, least: 0.01, lines: [["busy", "loop_busy"]] },
+  { title: "Disk", format: format.bytes, steps: "binary", lines: [["used", "disk_used_bytes"]] },
 ];
 
 export default function Overview({ query }) {
@@ -59,11 +60,11 @@ function Cards({ now, disk }) {
       <${Card} name="Messages out" value=${format.rate(last("publishes_out"))} unit="/s" note=${`dropped ${format.rate(last("dropped"))} /s`} />
       <${Card} name="Bytes in" value=${format.bytesPerSecond(last("bytes_in"))} />
       <${Card} name="Bytes out" value=${format.bytesPerSecond(last("bytes_out"))} note=${`Flight ${format.rate(last("flight_records"))} records/s`} />
-      <${Card} name="Ack p99" value=${format.latency(last("ack_p99_s"))} note="of the last second" />
-      <${Card} name="Sync p99" value=${format.latency(last("sync_p99_s"))} note="of the last second" />
+      <${Card} name="Ack p99" word="ack" value=${format.latency(last("ack_p99_s"))} note="of the last second" />
+      <${Card} name="Sync p99" word="sync" value=${format.latency(last("sync_p99_s"))} note="of the last second" />
       <${Card} name="Connections" value=${format.count(last("connections"))} note=${`subscriptions ${format.count(last("subscriptions"))}`} />
       <${Card} name="Sessions" value=${format.count(last("sessions"))} />
-      <${Card} name="Loop busy" value=${format.percent(last("loop_busy"))} note="100 % is one loop" />
+      <${Card} name="Loop busy" word="loop" value=${format.percent(last("loop_busy"))} note="100 % is one loop" />
       <${Card} name="Disk" value=${format.bytes(last("disk_used_bytes"))} note=${diskNote(now, disk)} />
     </dl>
   `;
@@ -105,8 +106,8 @@ function Partitions({ status, now, query }) {
       cell: (row) => html`<a data-open href=${link("tail", { from: "earliest", partition: row.name })}>${row.name}</a>` },
     { key: "class", title: "class", value: (row) => row.class, cell: (row) => row.class },
     { key: "state", title: "state", value: (row) => row.state, cell: (row) => html`<${PartitionState} row=${row} />` },
-    { key: "start", title: "log start", isNumber: true, value: (row) => row.start, cell: (row) => format.count(row.start) },
-    { key: "end", title: "high watermark", isNumber: true, value: (row) => row.end, cell: (row) => format.count(row.end) },
+    { key: "start", title: "log start", word: "logStart", isNumber: true, value: (row) => row.start, cell: (row) => format.count(row.start) },
+    { key: "end", title: "high watermark", word: "highWatermark", isNumber: true, value: (row) => row.end, cell: (row) => format.count(row.end) },
     { key: "rate", title: "records/s", isNumber: true, value: (row) => row.rate, cell: (row) => format.rate(row.rate) },
     { key: "bytes", title: "size", isNumber: true, value: (row) => row.bytes, cell: (row) => format.bytes(row.bytes) },
     { key: "oldest", title: "oldest record", value: (row) => row.oldest_us, cell: (row) => html`<${Time} ms=${row.oldest_us && row.oldest_us / 1_000} />` },
@@ -122,7 +123,7 @@ function Partitions({ status, now, query }) {
 
 function PartitionState({ row }) {
   const isGood = row.state === "running" || row.state === "following";
-  return html`<span class=${`wrap ${isGood ? "good" : "bad"}`}>${isGood ? "" : "✖ "}${row.state}${row.reason ? `: ${row.reason}` : ""}</span>`;
+  return html`<span class=${isGood ? "good" : "bad"}>${isGood ? "" : "✖ "}${row.state}${row.reason ? `: ${row.reason}` : ""}</span>`;
 }
 
 function HeldBy({ groups }) {
@@ -147,9 +148,9 @@ function Cluster({ cluster, query }) {
     { key: "node", title: "node", isHeader: true, value: (row) => row.name,
       cell: (row) => html`<${Name} text=${row.name} />${row.isOwn && html` <span class="note">(this page)</span>`}` },
     { key: "role", title: "role", value: (row) => row.role, cell: (row) => row.role },
-    { key: "sync", title: "in sync", cell: (row) => html`<span class=${row.isInSync ? "good" : "bad"}>${row.isInSync ? "yes" : "✖ no"}</span>` },
+    { key: "sync", title: "in sync", word: "inSync", cell: (row) => html`<span class=${row.isInSync ? "good" : "bad"}>${row.isInSync ? "yes" : "✖ no"}</span>` },
     { key: "linked", title: "linked", cell: (row) => (row.isOwn ? "–" : html`<span class=${row.linked ? "good" : "bad"}>${row.linked ? "yes" : "✖ no"}</span>`) },
-    { key: "lag", title: "lag (records)", isNumber: true, value: (row) => row.lag, cell: (row) => format.count(row.lag) },
+    { key: "lag", title: "lag (records)", word: "lag", isNumber: true, value: (row) => row.lag, cell: (row) => format.count(row.lag) },
     { key: "version", title: "version", cell: (row) => html`<${Name} text=${row.version} />` },
     { key: "mqtt", title: "MQTT", cell: (row) => html`<${Name} text=${row.mqtt} />` },
     { key: "admin", title: "admin", cell: (row) => html`<${Name} text=${row.admin} />` },
@@ -158,7 +159,7 @@ function Cluster({ cluster, query }) {
     <section aria-labelledby="cluster-title" class=${cluster.isStale ? "stale" : null}>
       <h2 id="cluster-title">Cluster <${Name} text=${cluster.value.cluster} /></h2>
       <${Trouble} ...${cluster} />
-      <p class="note">Epoch ${format.count(epoch)}, trust ${trust}, etcd ${cluster.value.etcd?.reachable ? "reachable" : "not reachable"}.${lag ? "" : " The leader knows the lag."}</p>
+      <p class="note"><${Word} of="epoch">Epoch<//> ${format.count(epoch)}, <${Word} of="trust">trust<//> ${trust}, etcd ${cluster.value.etcd?.reachable ? "reachable" : "not reachable"}.${lag ? "" : " The leader knows the lag."}</p>
       <${Table} caption="Nodes of the cluster" columns=${columns} rows=${rows} keyOf=${(row) => row.name} current=${query.row}
         sort=${query.nodes} onSort=${(nodes) => change({ nodes })} empty="No nodes." />
     </section>

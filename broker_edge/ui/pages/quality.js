@@ -4,7 +4,7 @@ import { html } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
 import { Command, curlParts } from "../command.js";
 import { count, percent } from "../format.js";
-import { Name } from "../name.js";
+import { LOG_ID_SHOWN, Name } from "../name.js";
 import { usePoll } from "../poll.js";
 import { change } from "../router.js";
 import { consoleInfo } from "../session.js";
@@ -105,7 +105,7 @@ const GAP_COLUMNS = [
   { key: "last", title: "last offset", isNumber: true, value: (row) => row.end, cell: (row) => (row.end === null ? "not known" : count(row.end - 1)) },
   { key: "offsets", title: "offsets", isNumber: true, value: (row) => lengthOf(row), cell: (row) => count(lengthOf(row)) },
   { key: "group", title: "consumer group", value: (row) => row.consumer_group, cell: (row) => html`<${Name} text=${row.consumer_group} length=${60} />` },
-  { key: "log", title: "log", value: (row) => row.log_id, cell: (row) => html`<code><${Name} text=${row.log_id} length=${40} /></code>` },
+  { key: "log", title: "log", value: (row) => row.log_id, cell: (row) => html`<code><${Name} text=${row.log_id} length=${LOG_ID_SHOWN} /></code>` },
   { key: "reported", title: "reported", value: (row) => row.reported_us, cell: (row) => html`<${Time} ms=${row.reported_us && row.reported_us / 1_000} />` },
 ];
 

@@ -1,4 +1,4 @@
-// Every topic in the log, found by any part of its name.
+// Every topic in the log, found by any part of its name. Those of the broker itself are behind a switch.
 
 import { html } from "../vendor/htm-preact.js";
 import { Command } from "../command.js";
@@ -6,11 +6,13 @@ import { count } from "../format.js";
 import { More, Search } from "../list.js";
 import { Name } from "../name.js";
 import { usePages } from "../poll.js";
-import { link } from "../router.js";
+import { change, link } from "../router.js";
 import { Trouble, Waiting } from "../state.js";
 import { Table } from "../table.js";
 
 const EVERY_MS = 5_000;
+// No client may publish to a topic that begins like this.
+const INTERNAL = { name: "topic", prefix: "$" };
 
 const COLUMNS = [
   { key: "topic", title: "topic", isHeader: true,
@@ -28,15 +30,23 @@ const COLUMNS = [
 
 export default function Topics({ query }) {
   const contains = query.contains ?? "";
-  const topics = usePages("api/v1/topics", { contains }, "topics", EVERY_MS);
+  const isAsked = contains.startsWith(INTERNAL.prefix);
+  const isAll = isAsked || query.internal === "true";
+  const topics = usePages("api/v1/topics", { contains }, "topics", EVERY_MS, [], isAll ? null : INTERNAL);
+  const onSwitch = (event) => change({ internal: event.target.checked ? "true" : null, row: null });
   return html`
-    <${Search} label="Part of the topic" name="contains" value=${contains} />
+    <${Search} label="Part of the topic" name="contains" value=${contains}>
+      <label class="check">
+        <input type="checkbox" checked=${isAll} disabled=${isAsked} onChange=${onSwitch} />
+        Internal topics ($…)
+      </label>
+    <//>
     <${Trouble} ...${topics} />
     <div class=${topics.isStale ? "stale" : null}>
       ${topics.rows && html`
         <${Table} caption="Topics in the order of their names" columns=${COLUMNS} rows=${topics.rows}
           keyOf=${(row) => `${row.topic} ${row.partition}`} current=${query.row}
-          empty=${contains ? "No topic has this in its name." : "The log has no topics yet."} />
+          empty=${contains ? "No topic has this in its name." : "No client has published yet."} />
         <${More} what="topic" ...${topics} />
       `}
     </div>
