@@ -15,7 +15,7 @@ use headwater_log::LogId;
 use headwater_mqtt::encode::{self, ConnectFields};
 use headwater_mqtt::{ReasonCode, Version};
 use parking_lot::{Condvar, Mutex};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -301,10 +301,14 @@ impl Node {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Its process keeps its connections and does nothing.
+    /// Its process keeps its connections and does nothing. Returns when the last of its threads stands still, which is
+    /// not yet so when the signal is sent.
     pub fn freeze(&self) {
         self.running().is_frozen.store(true, Ordering::Relaxed);
         self.signal(Signal::STOP);
+        let pid = Pid::from_child(&self.running().child);
+        let stopped = waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
+        assert!(stopped.is_some_and(|status| status.stopped()));
     }
 
     pub fn thaw(&self) {
