@@ -69,26 +69,38 @@ class _Overlay:
         self.table = table
         self.last = 0
         """The number of the newest row."""
-        self._rows: pa.Table | None = None
+        self._rows: pa.Buffer | None = None
+        """Compressed: an eighth, and most questions do without it."""
         self._folder: TemporaryDirectory[str] | None = None
 
     def add(self, numbers: list[int], rows: list[dict[str, Any]]) -> None:
         """Takes rows in the order of their numbers."""
         new = arrow_of(rows, self.table).append_column(_NUMBER, pa.array(numbers, pa.int64()))
-        every = new if self._rows is None else pa.concat_tables([self._rows, new])
+        every = new if self._rows is None else pa.concat_tables([_unpacked(self._rows), new])
         newest = every.group_by(list(self.table.key)).aggregate([(_NUMBER, "max")])[f"{_NUMBER}_max"]
-        self._rows = every.filter(pc.is_in(every[_NUMBER], newest)).combine_chunks()
+        self._rows = _packed(every.filter(pc.is_in(every[_NUMBER], newest)))
         self.last, self._folder = numbers[-1], None
 
     def folder(self) -> TemporaryDirectory[str] | None:
         """A Delta table with the rows, or None without any. A question that is being answered holds it."""
         if self._rows is not None and self._folder is None:
             self._folder = TemporaryDirectory(prefix="headwater-journal-")
-            write_deltalake(self._folder.name, self._rows)
+            write_deltalake(self._folder.name, _unpacked(self._rows))
         return self._folder
 
     def clear(self) -> None:
         self.last, self._rows, self._folder = 0, None, None
+
+
+def _packed(rows: pa.Table) -> pa.Buffer:
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(rows.combine_chunks())
+    return stream.getvalue()
+
+
+def _unpacked(rows: pa.Buffer) -> pa.Table:
+    return pa.ipc.open_stream(rows).read_all()
 
 
 class KeptTables:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from broker_edge.client import Client
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError
 from broker_edge.log_owners import LogEntry
 from broker_edge.server_address import is_tls, parse_server
 from broker_edge.tls import TlsReferences
+
+if TYPE_CHECKING:
+    from broker_edge.client import Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class BrokerAccess:
 
     def client(self, *, timeout_s: float = 30.0, retries: int = 4) -> Client:
         """A client of this broker. Its secrets are read for each call."""
+        from broker_edge.client import Client  # Settings that name brokers do without Flight.
+
         return Client(self.server, timeout_s=timeout_s, retries=retries, credentials=self.credentials, tls=self.tls)
 
 

@@ -23,6 +23,7 @@ from actions.fleet_desk import FleetDesk
 from actions.history import History
 from actions.kept_overlay import KeptTables
 from broker_edge.errors import HeadwaterError, TableStoreError
+from fleet_console.memory import give_back
 from fleet_console.settings import TablesSection
 from sinks.sql_text import literal
 from sinks.store import is_remote
@@ -163,6 +164,7 @@ class Tables:
             if kept is not None:
                 return kept
             found = json.dumps(self.read(make), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            give_back()
         body = found.encode(errors="replace")
         with self._lock:
             self._drop(question)

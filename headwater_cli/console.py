@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -12,12 +11,6 @@ import typer
 from broker_edge.extras import require
 from headwater_cli._output import put
 
-_ALLOCATORS = {
-    "_RJEM_MALLOC_CONF": "narenas:2,dirty_decay_ms:100,muzzy_decay_ms:0",
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-}
-"""For the allocators within deltalake and pyarrow, which read this when they are loaded: otherwise they keep some 100
-MB of what queries have freed."""
 _NEEDED = ("pyarrow", "deltalake", "pydantic", "yaml", "starlette", "uvicorn")
 
 
@@ -41,8 +34,7 @@ def console(
 ) -> None:
     """Serve a page for a fleet: its brokers, rollouts, devices and quality, until Ctrl-C."""
     require("the console of a fleet", *_NEEDED)
-    for name, value in _ALLOCATORS.items():
-        os.environ.setdefault(name, value)
+    import_module("fleet_console.memory").keep_little()
     settings = import_module("fleet_console.settings")
     chosen = settings.load_settings(config)
     changes: dict[str, object] = {} if listen is None else {"listen": listen}

@@ -14,9 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import from_url
-
 from broker_edge.errors import StoreRefusedError, TableStoreError
 from sinks.store import CONNECT_S, RETRIES, RETRY_S, StoreAccess, is_remote
 from sinks.store_errors import kind_of
@@ -35,6 +32,8 @@ def require_safe_commits(path: str, access: StoreAccess) -> None:
     folders."""
     if not is_remote(path):
         return
+    from obstore.exceptions import BaseError  # Only where a store is remote.
+
     try:
         is_safe = _second_put_fails(path, access)
     except (BaseError, OSError, ValueError) as error:
@@ -66,6 +65,9 @@ def require_writable(table: str) -> None:
 
 
 def _second_put_fails(path: str, access: StoreAccess) -> bool:
+    from obstore.exceptions import AlreadyExistsError
+    from obstore.store import from_url
+
     options = access.object_store()
     store = from_url(
         path,

@@ -17,13 +17,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-
-from broker_edge.policy import VersionOrder
+from typing import TYPE_CHECKING
 
 from .expressions import ExpressionError, ExpressionParser, tokens_with
 from .model import SECOND_US, DeviceState
 
-_ORDERS = (VersionOrder.SEMVER, VersionOrder.PEP440)
+if TYPE_CHECKING:
+    from broker_edge.policy import VersionOrder
+
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -85,7 +86,9 @@ class _Parser(ExpressionParser[Subject]):
         return None
 
     def _of_version(self, compare: Callable[[int, int], bool]) -> Test:
-        orders: tuple[VersionOrder, ...] = _ORDERS
+        from broker_edge.policy import VersionOrder  # With cryptography, which other expressions do without.
+
+        orders: tuple[VersionOrder, ...] = (VersionOrder.SEMVER, VersionOrder.PEP440)
         version = self._word("a version")
         token = self._peek()
         if version in list(VersionOrder) and token is not None and token[0] == "word":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from support.fleet_page import insert
-from support.programs import run
 
 from broker_edge.errors import NotFoundError, UnavailableError
 from fleet_console.brokers import Fleet, Seen, Watcher, status_of
@@ -208,12 +206,6 @@ def test_a_log_without_a_broker_needs_the_number_of_the_partition(root: Path) ->
         asked.answer("telemetry-0:7", "log-z")
     with pytest.raises(Turned, match="give the number instead"):
         asked.answer(f"{1 << 31}:7", "log-z")
-
-
-def test_the_console_does_not_load_pandas() -> None:
-    """It takes 40 MB, and comes with pyarrow.dataset."""
-    loaded = "import sys, fleet_console.web; print({'pandas', 'pyarrow.dataset'} & set(sys.modules))"
-    assert run(sys.executable, "-c", loaded).out.strip() == "set()"
 
 
 def test_a_log_id_is_only_text_in_sql(root: Path) -> None:
