@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::Access;
 use super::file::{FileError, lines, load, split_word};
-use super::rules::{Allowed, Deciding, Names, RuleFilter, Rules, Verdict};
+use super::rules::{Allowed, ClientId, Deciding, Names, RuleFilter, Rules, Verdict};
 use super::section::{NamePattern, Section};
 
 #[derive(Debug, Default)]
@@ -109,17 +109,48 @@ impl Acl {
         target: Target<'_>,
         names: &Names<'_>,
     ) -> (Verdict, Option<AclLine>) {
-        let line = |kind: &str, rule: Deciding<'_>| AclLine {
-            number: rule.line,
-            rule: format!("{kind} {} {}", rule.word, rule.filter),
-        };
         match target.explain(&section.rules, access, names) {
             (Verdict::Silent, _) => {
                 let (verdict, rule) = target.explain(&self.patterns, access, names);
-                (verdict, rule.map(|rule| line("pattern", rule)))
+                (verdict, rule.map(|rule| AclLine::of("pattern", rule)))
             }
-            (verdict, rule) => (verdict, rule.map(|rule| line("topic", rule))),
+            (verdict, rule) => (verdict, rule.map(|rule| AclLine::of("topic", rule))),
         }
+    }
+
+    /// The pattern that allows the access to clients with another id.
+    pub fn for_another(
+        &self,
+        access: Access,
+        target: Target<'_>,
+        names: &Names<'_>,
+    ) -> Option<AclLine> {
+        let any = Names {
+            client_id: ClientId::Any,
+            ..*names
+        };
+        let (verdict, rule) = target.explain(&self.patterns, access, &any);
+        let rule = rule.filter(|_| verdict == Verdict::Allowed);
+        rule.map(|rule| AclLine::of("pattern", rule))
+    }
+
+    /// Whether an access is allowed to every topic that the filter matches.
+    pub fn allows_all(
+        &self,
+        section: &Section,
+        access: Access,
+        filter: &str,
+        names: &Names<'_>,
+    ) -> bool {
+        let patterns = &self.patterns;
+        !section.rules.deny_some(filter, names)
+            && (section.rules.allow_all(access, filter, names)
+                || (patterns.allow_all(access, filter, names)
+                    && !patterns.deny_some(filter, names)))
+    }
+
+    pub fn has_section(&self, user: &str) -> bool {
+        self.users.contains_key(user)
     }
 
     /// Whether an access to a topic could be allowed with some client id, ignoring denials.
@@ -227,6 +258,15 @@ impl<'a> Parsed<'a> {
 pub struct AclLine {
     pub number: u32,
     pub rule: String,
+}
+
+impl AclLine {
+    fn of(kind: &str, rule: Deciding<'_>) -> Self {
+        Self {
+            number: rule.line,
+            rule: format!("{kind} {} {}", rule.word, rule.filter),
+        }
+    }
 }
 
 /// The target of a query.

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::acl::{AclLine, Target};
 use super::authority::Authority;
-use super::rights::Rights;
+use super::rights::{Advice, Rights};
 use super::rules::Verdict;
 use super::{Access, Identity};
 
@@ -74,18 +74,27 @@ impl Authority {
         };
         let decided = self.rights(Arc::new(identity)).and_then(|rights| {
             let decided = rights.explain(asked.access, target, asked.client_id)?;
-            Some((rights, decided))
+            let advice = rights.advice(asked.access, target, asked.client_id)?;
+            Some((rights, decided, advice))
         });
-        let Some((rights, (verdict, line))) = decided else {
+        let Some((rights, (verdict, line), advice)) = decided else {
             let reason = "there is no ACL file (auth.acl_file), so everybody who is let in may do everything";
             return Ok(Explanation::new(true, reason));
         };
         let mut told = Explanation::new(
             verdict == Verdict::Allowed,
-            reason_of(asked, verdict, line.as_ref()),
+            reason_of(asked, verdict, line.as_ref(), &advice),
         );
         told.line = line;
         told.notes = self.notes(asked, &rights);
+        if told.allowed && !advice.is_whole {
+            let what = match asked.access {
+                Access::Replay => "records of topics that they allow are read",
+                _ => "messages on topics that they allow are delivered",
+            };
+            let note = format!("the rights do not cover the whole filter: only {what}");
+            told.notes.push(note);
+        }
         Ok(told)
     }
 
@@ -134,35 +143,54 @@ impl Authority {
     }
 }
 
-fn reason_of(asked: &Asked<'_>, verdict: Verdict, line: Option<&AclLine>) -> String {
+fn reason_of(
+    asked: &Asked<'_>,
+    verdict: Verdict,
+    line: Option<&AclLine>,
+    advice: &Advice,
+) -> String {
     match (verdict, line) {
         (Verdict::Allowed, Some(line)) => format!("line {} allows it", line.number),
         (Verdict::Denied, Some(line)) => {
             format!("line {} denies it, whatever other lines allow", line.number)
         }
         _ => format!(
-            "no line of the ACL file allows it: {}",
-            what_to_write(asked)
+            "no line of the ACL file allows it: {}{}",
+            whom_it_allows(advice),
+            what_to_write(asked, advice)
         ),
     }
 }
 
+/// The nearest line, which allows it to others.
+fn whom_it_allows(advice: &Advice) -> String {
+    let line = advice.for_another.as_ref();
+    line.map_or_else(String::new, |AclLine { number, rule }| {
+        format!("line {number}, `{rule}`, allows only the client whose id is in the topic; ")
+    })
+}
+
 /// The line that would allow it, and where.
-fn what_to_write(asked: &Asked<'_>) -> String {
+fn what_to_write(asked: &Asked<'_>, advice: &Advice) -> String {
     let word = match asked.access {
         Access::Publish => "write",
         Access::Subscribe | Access::Receive => "read",
         Access::Replay => "replay",
     };
-    let place = match asked.user {
-        Some(user) => format!("into the section of the user `{user}`"),
-        None => "before the first line with `user`".to_owned(),
-    };
     let topic = match parse_shared(asked.topic) {
         Ok(Some(shared)) => shared.filter,
         _ => asked.topic,
     };
-    format!("write `topic {word} {topic}` {place} to allow it")
+    let line = format!("topic {word} {topic}");
+    match asked.user {
+        Some(user) if !advice.has_section => format!(
+            "add a section for the user `{user}` to allow it, the line `user {user}` and below it `{line}`"
+        ),
+        Some(user) => {
+            format!("write `{line}` into the section of the user `{user}` to allow it")
+        }
+        None => format!("write `{line}` before the first line with `user` to allow it"),
+    }
 }
 
 #[cfg(test)]
@@ -180,6 +208,7 @@ user bob
 client-id meter-1
 pattern write devices/%c/telemetry
 pattern read users/%u/#
+pattern replay history/%u/#
 ";
 
     fn ask(
@@ -190,7 +219,7 @@ pattern read users/%u/#
     ) -> Explanation {
         let dir = tempfile::tempdir().unwrap();
         let (users, acl) = (dir.path().join("users"), dir.path().join("acl"));
-        let lines = ["ann", "bob"].map(|name| generate(name).unwrap().1);
+        let lines = ["ann", "bob", "cy"].map(|name| generate(name).unwrap().1);
         std::fs::write(&users, lines.concat()).unwrap();
         std::fs::write(&acl, FILE).unwrap();
         let settings = AuthSettings {
@@ -271,6 +300,49 @@ pattern read users/%u/#
             told.reason.contains("before the first line with `user`"),
             "{told:?}"
         );
+    }
+
+    #[test]
+    fn the_pattern_that_allows_it_to_another_client_is_named() {
+        let topic = "devices/meter-2/telemetry";
+        let told = ask(Some("bob"), Some("meter-1"), Access::Publish, topic);
+        let nearest = "line 8, `pattern write devices/%c/telemetry`, allows only the client";
+        assert!(told.reason.contains(nearest), "{told:?}");
+        assert!(
+            told.reason.contains("into the section of the user `bob`"),
+            "{told:?}"
+        );
+        // It is no pattern for this.
+        let told = ask(Some("bob"), Some("meter-1"), Access::Receive, topic);
+        assert!(!told.reason.contains("line 8"), "{told:?}");
+    }
+
+    #[test]
+    fn a_user_without_a_section_is_told_to_get_one() {
+        let told = ask(Some("cy"), Some("cy"), Access::Publish, "plants/2");
+        let section = "add a section for the user `cy` to allow it, the line `user cy` and below it `topic write plants/2`";
+        assert!(told.reason.contains(section), "{told:?}");
+    }
+
+    #[test]
+    fn a_filter_that_the_rights_do_not_cover_is_told_to_be_delivered_in_part() {
+        let ann = |access, filter| ask(Some("ann"), Some("ann"), access, filter);
+        for (access, filter, is_whole) in [
+            (Access::Subscribe, "plants/#", false),
+            (Access::Subscribe, "$share/g/plants/#", false),
+            // A denial takes a part of it.
+            (Access::Subscribe, "plants/1/#", false),
+            (Access::Subscribe, "plants/1/x/#", true),
+            (Access::Subscribe, "users/ann/+", true),
+            (Access::Receive, "plants/1/x", true),
+        ] {
+            let told = ann(access, filter);
+            assert!(told.allowed, "{told:?}");
+            let has_note = told.notes.iter().any(|note| note.contains("whole filter"));
+            assert_eq!(has_note, !is_whole, "{filter}: {told:?}");
+        }
+        let told = ask(Some("cy"), None, Access::Replay, "history/#");
+        assert!(told.notes[0].contains("are read"), "{told:?}");
     }
 
     #[test]

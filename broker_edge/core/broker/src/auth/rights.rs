@@ -64,6 +64,16 @@ impl Authority {
     }
 }
 
+/// What is known besides the line that decides.
+pub(super) struct Advice {
+    /// A pattern that allows the access to clients with another id.
+    pub for_another: Option<AclLine>,
+    /// Whether the ACL file has a section for the user.
+    pub has_section: bool,
+    /// Whether the access is to all topics that the filter matches.
+    pub is_whole: bool,
+}
+
 impl Rights {
     fn new(
         authority: Arc<Authority>,
@@ -157,6 +167,29 @@ impl Rights {
         };
         let (acl, section) = (self.acl()?, self.section.as_ref()?);
         Some(acl.explain(section, access, target, &names))
+    }
+
+    /// What somebody who is not allowed something, or not all of it, wants to know besides; `None` without a file.
+    pub(super) fn advice(
+        &self,
+        access: Access,
+        target: Target<'_>,
+        client_id: Option<&str>,
+    ) -> Option<Advice> {
+        let user = self.identity.user.as_deref();
+        let names = Names {
+            user,
+            client_id: self.as_name(client_id),
+        };
+        let (acl, section) = (self.acl()?, self.section.as_ref()?);
+        Some(Advice {
+            for_another: acl.for_another(access, target, &names),
+            has_section: user.is_none_or(|user| acl.has_section(user)),
+            is_whole: match target {
+                Target::Filter(filter) => acl.allows_all(section, access, filter, &names),
+                Target::Topic(_) => true,
+            },
+        })
     }
 
     fn ask(&self, access: Access, target: Target<'_>, client_id: Option<&str>) -> bool {

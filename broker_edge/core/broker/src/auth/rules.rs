@@ -404,6 +404,19 @@ impl Rules {
         self.deciding_on_filter(access, filter, names).0
     }
 
+    /// Whether one rule allows this access to every topic that the filter matches, ignoring denials.
+    pub fn allow_all(&self, access: Access, filter: &str, names: &Names<'_>) -> bool {
+        let mut allowed = self.allowed.iter();
+        allowed.any(|(rule, allowed)| allowed.has(access) && rule.covers(filter, names))
+    }
+
+    /// Whether a denial concerns some topic that the filter matches.
+    pub fn deny_some(&self, filter: &str, names: &Names<'_>) -> bool {
+        let names = names.for_denials();
+        let is_denial = |rule: &RuleFilter| rule.overlaps(filter, &names);
+        self.denied.iter().any(is_denial)
+    }
+
     /// The verdict on a topic, with the rule on which it rests.
     #[inline]
     pub fn deciding_on_topic(
