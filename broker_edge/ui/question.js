@@ -8,8 +8,18 @@ import { hasPage } from "./session.js";
 // The broker keeps no more characters of a name in an event, so one of this length may be the beginning of another.
 const NAME_MAX = 64;
 const TOPIC_SHOWN = 120;
-// The commonest reasons in words. Others are names of limits, which docs/security.md lists.
-const REASONS = { acl: "the ACL file does not allow it", bad_credentials: "wrong user name or password", no_credentials: "no user name and password" };
+// The reasons in words. Others are names of limits, which docs/security.md lists.
+const REASONS = {
+  acl: "the ACL file does not allow it",
+  bad_credentials: "wrong user name or password",
+  bad_token: "a token that is not valid here",
+  busy: "too many passwords are being checked",
+  client_id: "the client id belongs to somebody else",
+  expired_token: "a token or a session that has ended",
+  method: "a way of signing in that the broker does not know",
+  no_credentials: "no user name and password",
+  origin: "the address of a browser's page that may not ask",
+};
 // What was refused, as the form asks for it.
 const ACCESS_OF = { publish: "publish", will: "publish", produce: "publish", subscribe: "subscribe", replay: "replay", read: "replay" };
 

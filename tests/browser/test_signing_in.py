@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from support.browser import Page, Visit, axe_violations, expect
-from support.console_http import stream
+from support.console_http import ask, stream
 from support.console_page import Console
 from support.console_users import Signed, start_signed
 from support.paho_client import PahoClient
@@ -56,6 +58,32 @@ def test_the_form_leads_back_to_the_view(signed: Signed, visit: Visit) -> None:
     fill(other, "operator", signed.passwords["operator"])
     Console(other).is_at("Clients")
     assert other.url == address
+
+
+def reasons(signed: Signed) -> list[str]:
+    """Why calls were refused so far, without those of users."""
+    secret = b64encode(f"viewer:{signed.passwords['viewer']}".encode()).decode()
+    answer = ask(signed.broker, "GET", "/api/v1/refusals", headers={"Authorization": f"Basic {secret}"})
+    users = answer.document["users"]
+    return [kind["reason"] for row in users if row["user"] is None for kind in row["refused"] if kind["act"] == "call"]
+
+
+def test_a_page_that_is_opened_is_no_refusal_but_another_caller_is(
+    start_broker: StartBroker, tmp_path: Path, visit: Visit
+) -> None:
+    signed = start_signed(start_broker, tmp_path, name="quiet")
+    page, watch = visit(signed.broker, "/#groups")
+    watch.expect("401")
+    expect(page.get_by_label("Password")).to_be_visible()
+    ended = "headwater-session=" + "A" * 43
+    for headers in ({}, {"Cookie": ended}):
+        assert ask(signed.broker, "GET", "/api/v1/groups", headers={"X-Headwater": "1", **headers}).status == 401
+    assert reasons(signed) == []
+    assert ask(signed.broker, "GET", "/api/v1/groups").status == 401
+    assert reasons(signed) == ["no_credentials"]
+    fill(page, "viewer", "wrong")
+    expect(page.get_by_role("alert")).to_contain_text("credentials are invalid")
+    assert sorted(reasons(signed)) == ["bad_credentials", "no_credentials"]
 
 
 @pytest.mark.usefixtures("device")

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tokio::sync::oneshot;
-use tonic::codegen::http::HeaderMap;
 use tonic::codegen::http::header::AUTHORIZATION;
+use tonic::codegen::http::{HeaderMap, HeaderName};
 
 use super::callers::bearer::Bearers;
 use super::callers::caller::Caller;
@@ -25,6 +25,9 @@ use crate::auth::{
 };
 use crate::clock::now_us;
 
+/// A request of the console, which asks for credentials itself.
+pub const OF_CONSOLE: HeaderName = HeaderName::from_static("x-headwater");
+
 /// Identifies the caller of a request by its headers.
 ///
 /// # Errors
@@ -34,7 +37,11 @@ pub async fn authenticate(
     headers: &HeaderMap,
     pass: &Arc<Pass>,
 ) -> Result<Caller, Refusal> {
-    authenticate_by(shared, shown_in(shared, headers, pass.kind()), pass).await
+    let shown = shown_in(shared, headers, pass.kind());
+    // A page that is opened tries at once, with the cookie of an ended session or with nothing. It claims nothing yet.
+    let claims = !matches!(shown, Ok(Shown::Nothing | Shown::Session(_)));
+    let is_noted = claims || !headers.contains_key(OF_CONSOLE);
+    examine(shared, shown, pass, is_noted).await
 }
 
 /// Identifies the caller of a request by what it shows, or refuses it because that cannot be read.
@@ -45,6 +52,16 @@ pub async fn authenticate_by(
     shared: &Shared,
     shown: Result<Shown, Denied>,
     pass: &Arc<Pass>,
+) -> Result<Caller, Refusal> {
+    examine(shared, shown, pass, true).await
+}
+
+/// `is_noted`: whether missing or invalid credentials are written to the audit. They are counted in any case.
+async fn examine(
+    shared: &Shared,
+    shown: Result<Shown, Denied>,
+    pass: &Arc<Pass>,
+    is_noted: bool,
 ) -> Result<Caller, Refusal> {
     // In this order, a reload in between is noticed by the next check.
     let epoch = shared.auth.epoch();
@@ -58,7 +75,10 @@ pub async fn authenticate_by(
             Err(denied) => Err(denied),
         };
         authenticated.map_err(|denied| {
-            shared.note_denied(denied, pass);
+            shared.metrics.auth.deny(denied);
+            if is_noted {
+                shared.refuse_call(pass, denied.label(), None);
+            }
             Refusal::unauthenticated(denied)
         })?
     };
@@ -153,12 +173,6 @@ impl Asker for WaitingCall {
 }
 
 impl Shared {
-    /// Counts and logs a call whose credentials were refused.
-    fn note_denied(&self, denied: Denied, pass: &Pass) {
-        self.metrics.auth.deny(denied);
-        self.refuse_call(pass, denied.label(), None);
-    }
-
     /// Counts and logs a refusal that does not concern the rights of a call.
     pub fn refuse_call(&self, pass: &Pass, reason: &'static str, user: Option<&str>) {
         self.metrics.audit.refuse(&Refused {

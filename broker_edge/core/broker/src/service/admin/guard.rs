@@ -6,21 +6,18 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::failure::Failure;
 use super::{console, session, whoami};
 use crate::audit::{self, Interface, Operated};
-use crate::service::authenticate::authenticate;
+use crate::service::authenticate::{OF_CONSOLE, authenticate};
 use crate::service::callers::caller::Caller;
 use crate::service::connections::pass::{Pass, PassState};
 use crate::service::error::Refusal;
 use crate::service::shared::Shared;
-
-/// A request of the console, which asks for credentials itself: a browser that sees `WWW-Authenticate` asks as well.
-const OF_CONSOLE: HeaderName = HeaderName::from_static("x-headwater");
 
 pub async fn guard(
     State(shared): State<Arc<Shared>>,
@@ -98,6 +95,7 @@ pub fn refused(refusal: &Refusal, headers: &HeaderMap) -> Response {
     let status = StatusCode::UNAUTHORIZED;
     let failure = Failure::new(status, "unauthenticated", refusal.message());
     let mut response = failure.into_response();
+    // A browser that sees this asks for a password as well.
     if !headers.contains_key(OF_CONSOLE) {
         let scheme = HeaderValue::from_static("Basic realm=\"headwater\"");
         response
