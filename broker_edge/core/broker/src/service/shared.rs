@@ -22,6 +22,9 @@ use crate::event_loop::CommandSender;
 use crate::metrics::Metrics;
 use crate::reload::Reloads;
 
+/// The most partitions that are named in a sentence.
+const NAMED_MAX: usize = 10;
+
 /// State that all calls share.
 pub struct Shared {
     pub config: Config,
@@ -64,8 +67,18 @@ impl Shared {
     pub fn named(&self, name: &str) -> Result<&Partition, Refusal> {
         let is_named =
             |partition: &&Partition| partition.name() == name || partition.id().to_string() == name;
-        let found = self.log.partitions().iter().find(is_named);
-        found.ok_or_else(|| Refusal::not_found(format!("there is no partition {name:.64}")))
+        let all = self.log.partitions();
+        all.iter().find(is_named).ok_or_else(|| {
+            let names = all.iter().map(Partition::name).take(NAMED_MAX);
+            let names = names.collect::<Vec<_>>().join(", ");
+            let more = match all.len().saturating_sub(NAMED_MAX) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            Refusal::not_found(format!(
+                "there is no partition {name:.64}; there are {names}{more}"
+            ))
+        })
     }
 
     /// Limits the number of named partitions, because repeating one would repeat its work.

@@ -358,7 +358,8 @@ fn a_record_is_traced_to_its_batch_and_to_the_sessions_that_have_passed_it() {
     for (at, code, needed) in [
         ("telemetry-0", 400, "telemetry-0:4711"),
         ("telemetry-0:x", 400, "telemetry-0:4711"),
-        ("nothing-9:1", 404, "nothing-9"),
+        ("telemetry-0:99999999999999999999", 400, "is too large"),
+        ("nothing-9:1", 404, "nothing-9; there are "),
     ] {
         let sentence = refused(admin, &format!("/api/v1/trace?at={at}"), code);
         assert!(sentence.contains(needed), "{at}: {sentence}");
