@@ -60,7 +60,11 @@ def _put_record(record: Mapping[str, Any]) -> None:
 
 
 def _passed(one: Mapping[str, Any]) -> str | None:
-    return None if one["has_passed"] is None else "passed" if one["has_passed"] else "not yet"
+    if one["has_passed"] is None:
+        return None
+    if one.get("without_match"):
+        return "passed, no match"
+    return "passed" if one["has_passed"] else "not yet"
 
 
 def register(app: typer.Typer) -> None:

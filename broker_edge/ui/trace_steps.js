@@ -158,14 +158,18 @@ function groupColumns(isGone) {
   return [
     { key: "group", title: "group", isHeader: true,
       cell: (row) => html`<${To} page="groups" query=${{ contains: row.group }}><${Name} text=${row.group} length=${80} /><//>${row.is_idle && html` <span class="note">idle</span>`}` },
-    { key: "passed", title: "its place", cell: (row) => html`<${Passed} hasPassed=${row.has_passed} lost=${isGone && "lost it, never read"} />` },
+    { key: "passed", title: "its place", cell: (row) => html`<${Passed} hasPassed=${row.has_passed} isUnmatched=${row.without_match} lost=${isGone && "lost it, never read"} />` },
     { key: "next", title: "next offset", isNumber: true, cell: (row) => count(row.next) },
   ];
 }
 
-/** `lost`: what it means not to have passed a record that is gone, false while it is not. */
-function Passed({ hasPassed, lost }) {
+/**
+ * `isUnmatched`: it has looked at the record and is not to get it. `lost`: what it means not to have passed a record that is
+ * gone, false while it is not.
+ */
+function Passed({ hasPassed, isUnmatched = false, lost }) {
   if (hasPassed === null) return "–";
+  if (isUnmatched) return html`<span class="good">✓ has passed it (its filter does not match)</span>`;
   if (hasPassed) return html`<span class="good">✓ has passed the record</span>`;
   return lost ? html`<span class="bad">✖ ${lost}</span>` : "… has not read it yet";
 }

@@ -12,7 +12,7 @@ from support.console_users import ACL, DENIED, Signed, start_signed
 from support.paho_client import PahoClient
 from support.programs import Ended, StartBroker, headwater
 
-from broker_edge import Client, Credentials, RefusedError, Row
+from broker_edge import Client, Commit, Credentials, RefusedError, Row
 from broker_edge.torture.process import BrokerProcess
 
 TOPIC = "devices/meter-7/telemetry"
@@ -68,7 +68,11 @@ def test_a_record_is_traced_to_the_session_that_has_passed_it(broker: BrokerProc
             meter.publish(TOPIC, b"20.5\x1b[2J")
         watcher.receive()
         name = headwater("topics", "--json", "--server", "grpc://{}:{}".format(*broker.flight)).documents[0]["topics"]
-        at = f"{name[0]['name']}:{name[0]['first']}"
+        first, number = name[0]["first"], name[0]["partition"]
+        at = f"{name[0]['name']}:{first}"
+        with Client("grpc://{}:{}".format(*broker.flight), timeout_s=60) as flight:
+            flight.commit("early", reader_epoch=1, initial={number: first})
+            flight.commit("narrow", reader_epoch=1, initial={number: first}, offsets={number: Commit(first, first + 1)})
         shown = headwater("trace", at, "--admin", admin)
         told = headwater("trace", at, "--admin", admin, "--json").documents[0]
     assert shown.code == 0, shown.err
@@ -78,6 +82,8 @@ def test_a_record_is_traced_to_the_session_that_has_passed_it(broker: BrokerProc
     assert f"topic\t{TOPIC}" in lines
     assert "\x1b" not in shown.out, "a terminal does not do what a payload says"
     assert any(line.startswith("watcher\t") for line in lines)
+    for group in (f"early\tnot yet\t{first}", f"narrow\tpassed, no match\t{first + 1}"):
+        assert any(line.startswith(group) for line in lines), lines
     assert told["sessions"][0]["client_id"] == "watcher"
     later = headwater("trace", f"{at}999", "--admin", admin)
     assert later.lines[1].startswith("state\tnot_yet")

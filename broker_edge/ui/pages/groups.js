@@ -27,6 +27,7 @@ export default function Groups({ query }) {
   return html`
     <${Search} label="Part of the group" name="contains" value=${contains} />
     <${Trouble} ...${groups} />
+    <p class="note">Times until a loss assume that partition and group go on as in the last minutes. A group that has been seen for less than a minute is taken to stand still.</p>
     <div class=${groups.isStale ? "stale" : null}>
       ${groups.rows && html`
         <${Table} caption="Consumer groups by partition" columns=${COLUMNS} rows=${rows} keyOf=${(row) => row.key} current=${query.row}
@@ -60,7 +61,7 @@ function rowsOf(group, trends) {
   return group.partitions.map((partition) => {
     const key = `${group.group} ${partition.name}`;
     const trend = trends.get(key) ?? null;
-    const clearS = partition.lag_records === 0 ? 0 : trend && trend.growth < 0 ? partition.lag_records / -trend.growth : null;
+    const clearS = partition.lag_records === 0 || trend?.keepsUp ? 0 : trend && trend.growth < 0 ? partition.lag_records / -trend.growth : null;
     return { ...group, ...partition, key, trend, clearS };
   });
 }
@@ -78,6 +79,7 @@ function Loss({ row }) {
 }
 
 function trendText({ trend, lag_records: lag }) {
+  if (trend?.keepsUp) return "→ keeps up";
   if (lag === 0 && !trend?.growth) return "at the end";
   if (!trend) return "–";
   if (Math.abs(trend.growth) < 0.05) return "→ steady";
@@ -85,12 +87,15 @@ function trendText({ trend, lag_records: lag }) {
 }
 
 function clearText({ lag_records: lag, trend, clearS }) {
-  if (lag === 0) return "now";
+  if (lag === 0 || trend?.keepsUp) return "now";
   if (!trend) return "–";
   return clearS === null ? "not at this rate" : duration(clearS);
 }
 
-/** The growth of each lag in records a second: what is appended less what is committed, over the last minute of answers. */
+/**
+ * Of each lag over the last minute of answers: its growth in records a second, what is appended less what is committed; and
+ * whether it is only what has come since the group's last commits.
+ */
 function useTrends({ rows, atMs }) {
   const looks = useRef([]);
   const last = looks.current.at(-1);
@@ -98,10 +103,11 @@ function useTrends({ rows, atMs }) {
     const offsets = new Map(rows.flatMap((group) => group.partitions.map((partition) => [`${group.group} ${partition.name}`, partition])));
     looks.current = [...looks.current, { atMs, offsets }].filter((look) => atMs - look.atMs <= WINDOW_MS);
   }
-  return trendsBetween(looks.current[0], looks.current.at(-1));
+  return trendsOf(looks.current);
 }
 
-function trendsBetween(first, last) {
+function trendsOf(looks) {
+  const [first, last] = [looks[0], looks.at(-1)];
   const trends = new Map();
   if (!last || last.atMs - first.atMs < TREND_AFTER_MS) return trends;
   const seconds = (last.atMs - first.atMs) / 1_000;
@@ -111,7 +117,15 @@ function trendsBetween(first, last) {
     if (!before || now.next < before.next) continue;
     const appended = (now.high_watermark - before.high_watermark) / seconds;
     const committed = (now.next - before.next) / seconds;
-    trends.set(key, { growth: appended - committed });
+    const keepsUp = appended > 0 && now.next >= endBeforeLastCommits(looks.map(({ offsets }) => offsets.get(key)));
+    trends.set(key, { growth: keepsUp ? 0 : appended - committed, keepsUp });
   }
   return trends;
+}
+
+/** The high watermark as it was before the last commit but one: what a group that keeps up has read with the last one. */
+function endBeforeLastCommits(places) {
+  const known = places.filter(Boolean);
+  const commits = known.flatMap(({ next }, look) => (look > 0 && next !== known[look - 1].next ? [look] : []));
+  return commits.length === 0 ? Infinity : known[(commits.at(-2) ?? 1) - 1].high_watermark;
 }

@@ -55,7 +55,7 @@ async fn list(
                     "owner": group.owner,
                     "touched_us": group.touched_us,
                     "is_idle": is_idle,
-                    "partitions": standing::places(shared, group, is_idle),
+                    "partitions": standing::places(shared, name, group, is_idle),
                 })
             })
             .collect();

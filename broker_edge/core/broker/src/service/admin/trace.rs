@@ -29,6 +29,8 @@ use crate::service::shared::Shared;
 
 /// Sessions that are looked at, beside those of the publisher and of the routing key.
 const SESSIONS_MAX: usize = 200;
+/// Of an offset in a sentence.
+const DIGITS_MAX: usize = 40;
 /// Of a payload.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
@@ -84,8 +86,11 @@ struct SessionPlace {
 #[derive(Debug, Serialize)]
 struct GroupPlace {
     group: String,
+    /// How far it has looked.
     next: u64,
     has_passed: bool,
+    /// It has looked at the record, which does not match its filter.
+    without_match: bool,
     is_idle: bool,
 }
 
@@ -140,14 +145,31 @@ async fn trace(
 
 /// The partition and the offset that `telemetry-0:4711` names, or `3:4711`.
 fn place_of<'s>(shared: &'s Shared, at: &str) -> Result<(&'s Partition, Offset), Failure> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let named = at.trim().rsplit_once(':');
-    let named = named.and_then(|(name, offset)| Some((name, offset.parse().ok()?)));
-    let Some((name, offset)) = named else {
+    let Some((name, offset)) = named.filter(|(_, offset)| is_number(offset)) else {
         let message =
             "at: write the name of a partition, a colon and an offset, such as telemetry-0:4711";
         return Err(Failure::invalid(message));
     };
-    Ok((shared.named(name)?, Offset(offset)))
+    let partition = shared.named(name)?;
+    let offset = offset.parse().map_err(|_| {
+        let (offset, end) = (cut(offset), partition.high_watermark());
+        Failure::invalid(format!(
+            "at: the offset {offset} is too large: {} ends at {end}, and no offset is above {}",
+            partition.name(),
+            u64::MAX
+        ))
+    })?;
+    Ok((partition, Offset(offset)))
+}
+
+/// A number that was typed, which may be of any length.
+fn cut(digits: &str) -> String {
+    match digits.get(..DIGITS_MAX) {
+        Some(first) if digits.len() > DIGITS_MAX => format!("{first}…"),
+        _ => digits.to_owned(),
+    }
 }
 
 /// What became of the record, and the record if it can be read.
@@ -204,12 +226,14 @@ fn groups(
     let page = office.groups.page(caller, &all)?;
     let place = |(group, of): (String, Group)| {
         let place = of.partitions.get(&partition.id().0)?;
-        let next = place.committed.or(place.initial)?;
+        let (next, finished) = (place.next()?, place.finished()?);
+        let has_passed = next > offset.0;
         Some(GroupPlace {
             is_idle: office.holds.is_idle(&group),
             group,
             next,
-            has_passed: next > offset.0,
+            has_passed,
+            without_match: has_passed && finished <= offset.0,
         })
     };
     Ok(page.groups.into_iter().filter_map(place).collect())

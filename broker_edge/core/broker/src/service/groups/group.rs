@@ -46,6 +46,18 @@ pub struct GroupOffsets {
     pub scanned: Option<u64>,
 }
 
+impl GroupOffsets {
+    /// What lies below it is finished.
+    pub fn finished(&self) -> Option<u64> {
+        self.committed.or(self.initial)
+    }
+
+    /// The first offset that the group has neither finished nor passed because its filter does not match.
+    pub fn next(&self) -> Option<u64> {
+        self.committed.or(self.initial).max(self.scanned)
+    }
+}
+
 impl Group {
     pub fn to_json(&self, name: &str) -> Value {
         let mut value = json!({"group": name, "reader_epoch": self.reader_epoch, "partitions": self.partitions});
@@ -171,4 +183,32 @@ pub fn fence(name: &str, group: &Group, reader_epoch: u64) -> Result<(), Refusal
         return Err(Refusal::fenced(name, group.reader_epoch, reader_epoch));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_goes_on_behind_what_it_has_finished_and_what_it_has_scanned() {
+        let place = |initial, committed, scanned| GroupOffsets {
+            initial,
+            committed,
+            scanned,
+        };
+        for (place, finished, next) in [
+            (place(None, None, None), None, None),
+            (place(Some(5), None, None), Some(5), Some(5)),
+            (place(Some(5), Some(7), None), Some(7), Some(7)),
+            (place(Some(5), Some(7), Some(90)), Some(7), Some(90)),
+            (place(Some(5), None, Some(90)), Some(5), Some(90)),
+            // What it had scanned before it went on.
+            (place(Some(5), Some(100), Some(90)), Some(100), Some(100)),
+            // A replay from before the place where it began.
+            (place(Some(5), Some(2), None), Some(2), Some(2)),
+        ] {
+            let found = (place.finished(), place.next());
+            assert_eq!(found, (finished, next), "{place:?}");
+        }
+    }
 }

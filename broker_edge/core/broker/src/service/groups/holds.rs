@@ -93,6 +93,17 @@ impl GroupHolds {
 
     /// The groups that hold `partition` below `end`.
     pub fn below(&self, partition: PartitionId, end: Offset) -> Vec<Hold> {
+        self.active(|name, group| {
+            let next = Offset(group.partitions.get(&partition.0)?.finished()?);
+            (next < end).then(|| Hold {
+                holder: name.to_owned(),
+                next,
+            })
+        })
+    }
+
+    /// What `look` sees of the groups that hold something. It is called under a lock.
+    pub fn active<T>(&self, look: impl Fn(&str, &Group) -> Option<T>) -> Vec<T> {
         let now = self.started.elapsed();
         let mut view = self.view.lock();
         view.refresh(self.state.durable(), || {
@@ -101,15 +112,12 @@ impl GroupHolds {
         let View {
             groups, activity, ..
         } = &*view;
-        let place = |(name, group): &(String, Group)| {
-            let place = group.partitions.get(&partition.0)?;
-            let next = Offset(place.committed.or(place.initial)?);
-            (next < end && !activity.is_idle(name, now)).then(|| Hold {
-                holder: name.clone(),
-                next,
-            })
-        };
-        groups.iter().filter_map(place).collect()
+        let active = groups
+            .iter()
+            .filter(|(name, _)| !activity.is_idle(name, now));
+        active
+            .filter_map(|(name, group)| look(name, group))
+            .collect()
     }
 }
 

@@ -16,7 +16,7 @@ const LOSS_NOW_S: f64 = 3_600.0;
 const SECONDS: usize = 60;
 const BUSY: f64 = 0.8;
 
-/// Looks at everything; may wait for the disk.
+/// Looks at everything, the worst first; may wait for the disk.
 pub fn find(shared: &Shared) -> Vec<Alert> {
     let mut found = Vec::new();
     for partition in shared.log.partitions() {
@@ -34,6 +34,7 @@ pub fn find(shared: &Shared) -> Vec<Alert> {
         });
     }
     found.extend(of_groups(shared));
+    found.sort_by_key(|alert| alert.severity);
     found
 }
 
@@ -105,8 +106,8 @@ fn of_disk(shared: &Shared) -> Option<Alert> {
 }
 
 fn of_loop(shared: &Shared) -> Vec<Alert> {
-    let mean = |name: &str| shared.samples.mean(name, SECONDS).unwrap_or(0.0);
-    let (busy, refused) = (mean("loop_busy"), mean("refused"));
+    let busy = shared.samples.mean("loop_busy", SECONDS).unwrap_or(0.0);
+    let (refused, _) = shared.samples.sum("refused", SECONDS).unwrap_or_default();
     let warning = |name, summary, remedy| Alert {
         name,
         severity: Severity::Warning,
@@ -126,14 +127,22 @@ fn of_loop(shared: &Shared) -> Vec<Alert> {
         ));
     }
     if refused > 0.0 {
-        let summary = format!("{refused:.1} publishes a second were refused in the last minute");
         found.push(warning(
             "refused",
-            summary,
+            refused_in_words(refused),
             "`headwater clients list` and the metric `headwater_mqtt_refusals_total` name the clients and the reasons.",
         ));
     }
     found
+}
+
+/// `refused`: the sum of a minute's rates, which are not whole.
+fn refused_in_words(refused: f64) -> String {
+    let (count, publishes) = match refused.round() as u64 {
+        0 | 1 => (1, "publish was"),
+        count => (count, "publishes were"),
+    };
+    format!("{count} {publishes} refused in the last minute")
 }
 
 fn of_groups(shared: &Shared) -> Vec<Alert> {
@@ -142,17 +151,10 @@ fn of_groups(shared: &Shared) -> Vec<Alert> {
     };
     let mut losing: Vec<(f64, Alert)> = Vec::new();
     for (name, place) in standing::behind(shared, &office) {
-        let has_lost = place.lost_records > 0;
-        let loss_s = if has_lost { Some(0.0) } else { place.loss_s };
-        let Some(loss_s) = loss_s.filter(|loss_s| *loss_s < LOSS_SOON_S) else {
+        let Some((loss_s, severity)) = danger_of(&place) else {
             continue;
         };
         let summary = summary_of(&name, &place);
-        let severity = if loss_s < LOSS_NOW_S {
-            Severity::Critical
-        } else {
-            Severity::Warning
-        };
         let alert = Alert {
             name: "group",
             severity,
@@ -167,6 +169,22 @@ fn of_groups(shared: &Shared) -> Vec<Alert> {
         .take(GROUPS_MAX)
         .map(|(_, alert)| alert)
         .collect()
+}
+
+/// In how many seconds a group loses records, and how bad that is. A loss that is only expected is critical only where
+/// the speed of the group is known: in the first minute after a start, each group is taken to stand still.
+fn danger_of(place: &Standing) -> Option<(f64, Severity)> {
+    if place.lost_records > 0 {
+        return Some((0.0, Severity::Critical));
+    }
+    let loss_s = place.loss_s.filter(|loss_s| *loss_s < LOSS_SOON_S)?;
+    let is_critical = loss_s < LOSS_NOW_S && place.has_pace;
+    let severity = if is_critical {
+        Severity::Critical
+    } else {
+        Severity::Warning
+    };
+    Some((loss_s, severity))
 }
 
 fn summary_of(group: &str, place: &Standing) -> String {
@@ -215,9 +233,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_group_that_has_lost_records_is_told_of_the_next_loss_too() {
-        let place = |lost_records, loss_s| Standing {
+    fn place(lost_records: u64, loss_s: Option<f64>) -> Standing {
+        Standing {
             partition: 0,
             name: "telemetry-0".to_owned(),
             next: 0,
@@ -227,7 +244,42 @@ mod tests {
             lag_s: None,
             loss_s,
             lost_records,
+            has_pace: true,
+        }
+    }
+
+    #[test]
+    fn a_loss_is_critical_where_it_is_near_and_the_speed_of_the_group_is_known() {
+        let hour = 3_600.0;
+        let of = |lost_records, loss_s, has_pace| {
+            let place = Standing {
+                has_pace,
+                ..place(lost_records, loss_s)
+            };
+            danger_of(&place).map(|(_, severity)| severity)
         };
+        assert_eq!(of(0, Some(hour / 2.0), true), Some(Severity::Critical));
+        assert_eq!(of(0, Some(hour / 2.0), false), Some(Severity::Warning));
+        assert_eq!(of(0, Some(2.0 * hour), true), Some(Severity::Warning));
+        assert_eq!(of(0, Some(25.0 * hour), true), None);
+        assert_eq!(of(0, None, true), None);
+        assert_eq!(of(1, None, false), Some(Severity::Critical), "has lost");
+    }
+
+    #[test]
+    fn refused_publishes_are_counted() {
+        for (refused, words) in [
+            (0.3, "1 publish was refused in the last minute"),
+            (0.998, "1 publish was refused in the last minute"),
+            (2.997, "3 publishes were refused in the last minute"),
+        ] {
+            assert_eq!(refused_in_words(refused), words);
+        }
+        assert!(Severity::Critical < Severity::Warning, "it is sorted by");
+    }
+
+    #[test]
+    fn a_group_that_has_lost_records_is_told_of_the_next_loss_too() {
         let cases = [
             (
                 0,

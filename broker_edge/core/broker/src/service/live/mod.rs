@@ -44,6 +44,7 @@ pub async fn sample(shared: Arc<Shared>, stopping: watch::Receiver<bool>) {
         samples.push(now.since(&before, at.elapsed()));
         (before, at) = (now, Instant::now());
         samples.note_growth(shared.log.partitions());
+        samples.note_places(|| standing::all_places(&shared));
         // Not awaited: where the disk hangs, the page is to show that the rest goes on.
         let is_over = search.as_ref().is_none_or(JoinHandle::is_finished);
         if samples.is_watched() && samples.needs_alerts() && is_over {

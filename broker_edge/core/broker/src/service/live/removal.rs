@@ -20,7 +20,7 @@ pub struct Removal {
     pub next: u64,
     /// The names of the log's causes, or `leader` at a follower. None where no rule would remove it.
     pub rule: Option<&'static str>,
-    /// None where a rule waits for the partition to grow and it does not.
+    /// None where a rule waits for the partition to grow and it does not, or its growth is not known yet.
     pub in_s: Option<f64>,
     /// Groups that have not finished it and keep it from all rules but `hard_bytes`, the furthest behind first.
     pub held_by: Vec<String>,
@@ -58,7 +58,8 @@ pub fn next_of(shared: &Shared, partition: &Partition) -> Option<Removal> {
 /// A partition as retention sees it.
 struct Now {
     bytes: u64,
-    bytes_per_s: f64,
+    /// None while it is not known.
+    bytes_per_s: Option<f64>,
     time_us: i64,
     /// The disk budget has telemetry removed.
     is_trimmed: bool,
@@ -72,7 +73,8 @@ impl Now {
         if left < 0.0 {
             return Some(0.0);
         }
-        (self.bytes_per_s > 0.0).then(|| left / self.bytes_per_s)
+        let growth = self.bytes_per_s.filter(|growth| *growth > 0.0)?;
+        Some(left / growth)
     }
 }
 
@@ -131,7 +133,7 @@ mod tests {
 
     const NOW: Now = Now {
         bytes: 900,
-        bytes_per_s: 10.0,
+        bytes_per_s: Some(10.0),
         time_us: 1_000_000_000,
         is_trimmed: false,
         is_following: false,
@@ -180,11 +182,10 @@ mod tests {
             (Some("age"), Some(5.0))
         );
         // A segment without a time is as old as the next one.
-        let still = Now {
-            bytes_per_s: 0.0,
-            ..NOW
-        };
-        assert_eq!(rule(&class(), &still, None), (Some("age"), Some(400.0)));
+        for bytes_per_s in [Some(0.0), None] {
+            let still = Now { bytes_per_s, ..NOW };
+            assert_eq!(rule(&class(), &still, None), (Some("age"), Some(400.0)));
+        }
         let over = Now {
             bytes: 5_001,
             ..NOW

@@ -10,9 +10,10 @@ pub struct Alert {
     pub remedy: &'static str,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// The worst comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    Warning,
     Critical,
+    Warning,
 }

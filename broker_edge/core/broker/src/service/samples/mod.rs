@@ -3,6 +3,8 @@
 
 pub mod alert;
 pub mod growth;
+mod marks;
+pub mod pace;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::clock::now_us;
 use alert::Alert;
 use growth::Growth;
+use pace::{Paces, Place, Places};
 
 /// How often a sample is taken.
 pub const EVERY: Duration = Duration::from_secs(1);
@@ -50,6 +53,7 @@ pub struct Samples {
     started: Instant,
     ring: Mutex<Ring>,
     growth: Mutex<Growth>,
+    paces: Mutex<Paces>,
     alerts: Mutex<Option<(Instant, Arc<[Alert]>)>>,
     /// Counts the samples.
     seconds: watch::Sender<u64>,
@@ -73,6 +77,7 @@ impl Samples {
             started: Instant::now(),
             ring: Mutex::default(),
             growth: Mutex::default(),
+            paces: Mutex::default(),
             alerts: Mutex::default(),
             seconds: watch::Sender::new(0),
             event: Mutex::default(),
@@ -111,12 +116,17 @@ impl Samples {
 
     /// The mean of a number over the last samples, at most `count` of them; None before the first.
     pub fn mean(&self, name: &str, count: usize) -> Option<f64> {
+        let (sum, count) = self.sum(name, count)?;
+        (count > 0).then(|| sum / count as f64)
+    }
+
+    /// The sum of a number over the last samples, and how many there are, at most `count`.
+    pub fn sum(&self, name: &str, count: usize) -> Option<(f64, usize)> {
         let place = NAMES.iter().position(|one| *one == name)?;
         let ring = self.ring.lock();
         let last = ring.samples.iter().rev().take(count);
         let count = last.len();
-        let sum: f64 = last.map(|sample| f64::from(sample[place])).sum();
-        (count > 0).then(|| sum / count as f64)
+        Some((last.map(|sample| f64::from(sample[place])).sum(), count))
     }
 
     /// The answer of `/api/v1/live/history`.
@@ -136,8 +146,20 @@ impl Samples {
         self.growth.lock().note(now, partitions);
     }
 
-    /// How fast a partition has grown in the last minutes, in bytes a second.
-    pub fn bytes_per_s(&self, partition: &Partition) -> f64 {
+    /// Notes where the groups are, now and then.
+    pub fn note_places(&self, places: impl FnOnce() -> Vec<(String, Places)>) {
+        let now = self.started.elapsed();
+        self.paces.lock().note(now, places);
+    }
+
+    /// How fast a group goes on in a partition, as [`Paces::of`].
+    pub fn pace(&self, group: &str, number: u32, place: Place) -> Option<f64> {
+        let now = self.started.elapsed();
+        self.paces.lock().of(now, group, number, place)
+    }
+
+    /// How fast a partition has grown in the last minutes, in bytes a second; None in the first minute.
+    pub fn bytes_per_s(&self, partition: &Partition) -> Option<f64> {
         let now = self.started.elapsed();
         self.growth.lock().bytes_per_s(now, partition)
     }
