@@ -8,6 +8,7 @@ import { More } from "../list.js";
 import { Name } from "../name.js";
 import { usePoll } from "../poll.js";
 import { change, link } from "../router.js";
+import { hasPage } from "../session.js";
 import { Trouble, Waiting } from "../state.js";
 import { Table } from "../table.js";
 
@@ -16,6 +17,8 @@ const EVERY_MS = 10_000;
 const GAPS_SHOWN = 100;
 const MORE_GAPS = 400;
 const WORST_FIRST = "reason";
+// The most in one answer of the broker.
+const GROUPS_MAX = 1_000;
 
 // In the order of how bad they are.
 const REASONS = {
@@ -33,12 +36,14 @@ const CAUSES = {
 
 export default function Damage({ query }) {
   const status = usePoll("status", EVERY_MS, (signal) => ask("api/v1/status", { signal }));
+  const groups = usePoll(hasPage("groups") ? "groups" : null, EVERY_MS, (signal) => ask("api/v1/groups", { query: { limit: GROUPS_MAX }, signal }));
   const partitions = status.value?.partitions.map(withLosses);
   return html`
     <${Trouble} ...${status} />
     ${partitions && html`
       <div class=${`parts ${status.isStale ? "stale" : ""}`}>
         <${Verdict} partitions=${partitions} />
+        ${groups.value && html`<${Unread} answer=${groups.value} />`}
         <${Gaps} partitions=${partitions} query=${query} />
         <section aria-labelledby="losses-title">
           <h2 id="losses-title">By partition</h2>
@@ -87,6 +92,18 @@ function Verdict({ partitions }) {
     ${stopped.map(({ name, reason }) => html`
       <p key=${name} class="problem"><span aria-hidden="true">✖ </span>${name} has stopped${reason && html`: <${Name} text=${reason} length=${400} />`}</p>
     `)}
+  `;
+}
+
+/** What retention removed before a group had read it is no damage, but a loss for that group. */
+function Unread({ answer }) {
+  const losers = answer.groups.filter(({ partitions }) => partitions.some(({ lost_records: lost }) => lost > 0)).length;
+  if (losers === 0) return null;
+  const more = answer.next === null ? "" : ", and perhaps others,";
+  return html`
+    <p class="problem"><span aria-hidden="true">⚠ </span>
+      ${counted(losers, "group")}${more} had not read some of the records that retention removed. <a href=${link("groups", { sort: "-lost" })}>Which groups</a>
+    </p>
   `;
 }
 

@@ -5,6 +5,7 @@ import { html } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
 import { adminOption, Command } from "../command.js";
 import { bytes, bytesPerSecond, count, counted, duration } from "../format.js";
+import { HeldBy } from "../held.js";
 import { More } from "../list.js";
 import { Name } from "../name.js";
 import { usePages, usePoll } from "../poll.js";
@@ -43,7 +44,7 @@ export default function Log({ query }) {
       <div class=${`parts ${overview.isStale ? "stale" : ""}`}>
         <section aria-labelledby="partitions-title">
           <h2 id="partitions-title">Partitions</h2>
-          <p class="note">Retention removes whole segments, the oldest first. Times assume that a partition goes on to grow as in the last minutes.</p>
+          <p class="note">Retention removes whole segments, the oldest first. Times assume that a partition goes on to grow as in the last minutes; in the first minute after a start that is not known.</p>
           <${Table} caption="Partitions, and what retention removes next" columns=${PARTITION_COLUMNS} rows=${partitions} keyOf=${(row) => row.name}
             current=${query.row} sort=${query.partitions} onSort=${(sort) => change({ partitions: sort })} empty="No partitions." />
         </section>
@@ -67,7 +68,7 @@ const PARTITION_COLUMNS = [
   { key: "bytes", title: "size", isNumber: true, value: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
   { key: "growth", title: "growth", isNumber: true, value: (row) => row.bytes_per_s, cell: (row) => bytesPerSecond(row.bytes_per_s) },
   { key: "goes", title: "goes next", value: goesOrder, cell: (row) => html`<${GoesNext} row=${row} />` },
-  { key: "held", title: "held by", cell: (row) => html`<${HeldBy} groups=${row.goes_next?.held_by ?? []} />` },
+  { key: "held", title: "held by", word: "heldNext", cell: (row) => html`<${HeldBy} groups=${row.goes_next?.held_by ?? []} />` },
   { key: "kept", title: "kept", cell: limitsText },
   { key: "end", title: "high watermark", word: "highWatermark", isNumber: true, value: (row) => row.high_watermark, cell: (row) => count(row.high_watermark) },
 ];
@@ -86,25 +87,19 @@ function GoesNext({ row }) {
   const next = row.goes_next;
   if (!next) return html`<span class="unknown">nothing yet</span>`;
   if (next.rule === null) return html`<span class="unknown">nothing${next.held_by.length ? " while groups hold it" : ": it is kept for good"}</span>`;
-  return html`${offsets(next)} ${Object.hasOwn(RULES, next.rule) ? RULES[next.rule] : next.rule}${whenText(next)}`;
+  return html`${offsets(next)} ${Object.hasOwn(RULES, next.rule) ? RULES[next.rule] : next.rule}${whenText(row, next)}`;
 }
 
-function whenText({ rule, in_s: inS }) {
+function whenText({ bytes_per_s: growth }, { rule, in_s: inS }) {
   if (inS === 0) return ", now";
   if (inS !== null) return ` in ${duration(inS)}`;
-  return rule === "bytes" || rule === "hard_bytes" ? ", but it does not grow" : "";
+  if (rule !== "bytes" && rule !== "hard_bytes") return "";
+  return growth === null ? ", when is not known yet" : ", but it does not grow";
 }
 
 /** What goes soonest comes first. */
 function goesOrder({ goes_next: next }) {
   return next === null || next.rule === null ? null : next.in_s ?? NEVER_S;
-}
-
-function HeldBy({ groups }) {
-  if (groups.length === 0) return "–";
-  return groups.map((group, place) => html`${place > 0 && ", "}${hasPage("groups")
-    ? html`<a href=${link("groups", { contains: group })}><${Name} text=${group} length=${40} /></a>`
-    : html`<${Name} text=${group} length=${40} />`}`);
 }
 
 function offsets({ base, next }) {

@@ -6,6 +6,7 @@ import { ask } from "../api.js";
 import { Card, Charts } from "../cards.js";
 import { adminOption, Command } from "../command.js";
 import * as format from "../format.js";
+import { HeldBy } from "../held.js";
 import { samples } from "../live.js";
 import { Losses, lossOrder, lostRanges } from "../losses.js";
 import { Name } from "../name.js";
@@ -113,7 +114,7 @@ function Partitions({ status, now, query }) {
     { key: "oldest", title: "oldest record", value: (row) => row.oldest_us, cell: (row) => html`<${Time} ms=${row.oldest_us && row.oldest_us / 1_000} />` },
     { key: "damage", title: "damage", value: (row) => lossOrder(row.ranges, row.damaged_bytes),
       cell: (row) => html`<${Losses} ranges=${row.ranges} damagedBytes=${row.damaged_bytes} href=${hasPage("damage") ? link("damage") : null} />` },
-    { key: "held", title: "held by", cell: (row) => html`<${HeldBy} groups=${row.held_by} />` },
+    { key: "held", title: "held by", word: "heldBy", cell: (row) => html`<${HeldBy} groups=${row.held_by.map(({ group }) => group)} />` },
   ];
   return html`
     <${Table} caption="Partitions of the log" columns=${columns} rows=${rows} keyOf=${(row) => row.name} current=${query.row}
@@ -124,11 +125,6 @@ function Partitions({ status, now, query }) {
 function PartitionState({ row }) {
   const isGood = row.state === "running" || row.state === "following";
   return html`<span class=${isGood ? "good" : "bad"}>${isGood ? "" : "✖ "}${row.state}${row.reason ? `: ${row.reason}` : ""}</span>`;
-}
-
-function HeldBy({ groups }) {
-  if (groups.length === 0) return "–";
-  return html`<${Name} text=${groups[0].group} length=${60} />${groups.length > 1 && html` and ${groups.length - 1} more`}`;
 }
 
 /** Not there on a broker without a cluster, which answers with 404. */
