@@ -46,6 +46,13 @@ pub struct GroupOffsets {
     pub scanned: Option<u64>,
 }
 
+impl GroupOffsets {
+    /// The first offset that the group has neither finished nor passed because its filter does not match.
+    pub fn next(&self) -> Option<u64> {
+        self.committed.or(self.initial).max(self.scanned)
+    }
+}
+
 impl Group {
     pub fn to_json(&self, name: &str) -> Value {
         let mut value = json!({"group": name, "reader_epoch": self.reader_epoch, "partitions": self.partitions});

@@ -103,7 +103,7 @@ impl GroupHolds {
         } = &*view;
         let place = |(name, group): &(String, Group)| {
             let place = group.partitions.get(&partition.0)?;
-            let next = Offset(place.committed.or(place.initial)?);
+            let next = Offset(place.next()?);
             (next < end && !activity.is_idle(name, now)).then(|| Hold {
                 holder: name.clone(),
                 next,
