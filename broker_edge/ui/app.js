@@ -63,7 +63,7 @@ function Header({ info, onHelp }) {
   `;
 }
 
-const PHASES = { opening: "… opening", live: "● live", quiet: "⚠ no answer", polling: "◐ every 5 s", refused: "⚠ not allowed" };
+const PHASES = { opening: "… opening", live: "●\u00a0live", quiet: "⚠\u00a0no answer", polling: "◐\u00a0every 5 s", refused: "⚠\u00a0not allowed" };
 
 function Frame({ info, isStale }) {
   const { page } = useStore(view);

@@ -76,7 +76,7 @@ export function Legend() {
 export function State({ state }) {
   const part = partOf(state);
   const look = { succeeded: "good", errors: "bad" }[part?.key] ?? null;
-  return html`<span class=${look}><span aria-hidden="true">${part?.symbol ?? "?"} </span>${words(state)}</span>`;
+  return html`<span class=${look}><span aria-hidden="true">${part?.symbol ?? "?"}\u00a0</span>${words(state)}</span>`;
 }
 
 /** One row for each wave: the bar, and the numbers behind it. */
@@ -89,7 +89,7 @@ export const WAVE_COLUMNS = [
 ];
 
 function Amount({ part, value }) {
-  return part === "errors" && value > 0 ? html`<span class="bad">✖ ${count(value)}</span>` : count(value);
+  return part === "errors" && value > 0 ? html`<span class="bad">✖\u00a0${count(value)}</span>` : count(value);
 }
 
 function shareOver({ sums: numbers }) {

@@ -16,12 +16,12 @@ const ASKED = 200;
 const ROWS_SHOWN = 20;
 
 const WHATS = {
-  connected: { text: "● connected", look: "good" },
-  disconnected: { text: "○ disconnected", look: null },
-  taken_over: { text: "⇄ taken over", look: null },
-  refused: { text: "✖ refused", look: "bad" },
-  session_ended: { text: "∅ session ended", look: null },
-  kicked: { text: "⏏ disconnected by an operator", look: null },
+  connected: { text: "●\u00a0connected", look: "good" },
+  disconnected: { text: "○\u00a0disconnected", look: null },
+  taken_over: { text: "⇄\u00a0taken over", look: null },
+  refused: { text: "✖\u00a0refused", look: "bad" },
+  session_ended: { text: "∅\u00a0session ended", look: null },
+  kicked: { text: "⏏\u00a0disconnected by an operator", look: null },
 };
 
 /** Of all clients without `clientId`. */

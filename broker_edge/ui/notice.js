@@ -28,7 +28,7 @@ export function Notice() {
   const text = useStore(said);
   return html`
     <div role="status" class="notice">
-      ${trouble && html`<p class=${`lasting ${state.phase}`}><span aria-hidden="true">⚠ </span>${trouble}</p>`}
+      ${trouble && html`<p class=${`lasting ${state.phase}`}><span aria-hidden="true">⚠\u00a0</span>${trouble}</p>`}
       ${text && html`<p class="passing"><bdi>${text}</bdi></p>`}
     </div>
   `;

@@ -86,7 +86,7 @@ export function RecordDetail({ record: line }) {
         <${Fact} key=${index} name=${html`<${Name} text=${name} length=${80} />`}><${Name} text=${headerText(value)} length=${HEADER_MAX} /><//>
       `)}
     </dl>
-    ${decoded.reason && html`<p class="note"><span aria-hidden="true">⚠ </span><bdi>${decoded.reason}</bdi></p>`}
+    ${decoded.reason && html`<p class="note"><span aria-hidden="true">⚠\u00a0</span><bdi>${decoded.reason}</bdi></p>`}
     ${!isAlwaysHex && html`
       <p><button type="button" class="quiet" aria-pressed=${isHex} onClick=${() => setIsHex(!isHex)}>${isHex ? "Show decoded" : "Show as hex"}</button></p>
     `}

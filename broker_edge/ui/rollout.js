@@ -91,8 +91,8 @@ function Facts({ rollout, asked }) {
   ];
   return html`
     <p class="verdict"><strong><${Phase} rollout=${rollout} /></strong>${message && html`: <${Name} text=${message} length=${600} />`}<${Pending} rows=${asked} /></p>
-    ${stopped && html`<p class="problem"><span aria-hidden="true">✖ </span>Nothing more is sent: <${Name} text=${stopped} length=${600} /></p>`}
-    ${held && html`<p class="problem"><span aria-hidden="true">⚠ </span>Held: <${Name} text=${held} length=${600} /></p>`}
+    ${stopped && html`<p class="problem"><span aria-hidden="true">✖\u00a0</span>Nothing more is sent: <${Name} text=${stopped} length=${600} /></p>`}
+    ${held && html`<p class="problem"><span aria-hidden="true">⚠\u00a0</span>Held: <${Name} text=${held} length=${600} /></p>`}
     ${isKnown && html`<div class="whole-bar"><${Bar} counts=${counts} /><p>${overText(rollout)}${targets > 0 && `, ${percent((targets - open) / targets)}`}</p></div>`}
     <dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
   `;

@@ -43,7 +43,7 @@ export function Form({ at, problem, onShow, children }) {
           autocapitalize="off" autocomplete="off" spellcheck=${false} aria-describedby=${problem && "trace-problem"} />
       </label>
       <button type="submit" class="strong">Show</button>
-      ${problem && html`<p class="problem whole" role="alert" id="trace-problem"><span aria-hidden="true">⚠ </span><bdi>${problem}</bdi></p>`}
+      ${problem && html`<p class="problem whole" role="alert" id="trace-problem"><span aria-hidden="true">⚠\u00a0</span><bdi>${problem}</bdi></p>`}
     </form>
   `;
 }
@@ -105,7 +105,7 @@ function Stored({ trace }) {
   const { symbol, title, look } = Object.hasOwn(STATES, state) ? STATES[state] : { symbol: "?", title: state, look: null };
   const end = state === "removed" ? trace.log_start : state === "not_yet" ? trace.high_watermark : offset;
   return html`
-    <h2 class=${look}><span aria-hidden="true">${symbol} </span>${title}</h2>
+    <h2 class=${look}><span aria-hidden="true">${symbol}\u00a0</span>${title}</h2>
     <p>${storedText(trace)}</p>
     ${reason && html`<p><${Name} text=${reason} length=${1_000} /></p>`}
     <p>
@@ -131,7 +131,7 @@ function Sessions({ rows, isMore, isGone, current }) {
     <p class="note">The place of a session is the offset that it goes on from. Whether the record was delivered is not recorded.</p>
     <${Table} caption="Sessions with a filter that matches the record" columns=${sessionColumns(isGone)} rows=${rows}
       keyOf=${(row) => `session ${row.client_id} ${row.filter}`} current=${current} empty="No session has a filter that matches." />
-    ${isMore && html`<p class="note">⚠ There are more sessions than were looked at: the first 200, and those of the publisher and of the routing key.</p>`}
+    ${isMore && html`<p class="note">⚠\u00a0There are more sessions than were looked at: the first 200, and those of the publisher and of the routing key.</p>`}
   `;
 }
 
@@ -141,7 +141,7 @@ function sessionColumns(isGone) {
       cell: (row) => html`<${To} page="clients" query=${{ client: row.client_id }}><${Name} text=${row.client_id} length=${80} /><//>` },
     { key: "passed", title: "its place", cell: (row) => html`<${Passed} hasPassed=${row.has_passed} lost=${isGone && "can no longer get it"} />` },
     { key: "next", title: "next offset", isNumber: true, cell: (row) => count(row.next) },
-    { key: "state", title: "state", cell: (row) => html`<span class=${row.connected ? "good" : "unknown"}>${row.connected ? "● connected" : "○ away"}</span>` },
+    { key: "state", title: "state", cell: (row) => html`<span class=${row.connected ? "good" : "unknown"}>${row.connected ? "●\u00a0connected" : "○\u00a0away"}</span>` },
     { key: "filter", title: "filter", cell: (row) => html`<${Name} text=${row.filter} length=${80} />` },
   ];
 }
@@ -166,8 +166,8 @@ function groupColumns(isGone) {
 /** `lost`: what it means not to have passed a record that is gone, false while it is not. */
 function Passed({ hasPassed, lost }) {
   if (hasPassed === null) return "–";
-  if (hasPassed) return html`<span class="good">✓ has passed the record</span>`;
-  return lost ? html`<span class="bad">✖ ${lost}</span>` : "… has not read it yet";
+  if (hasPassed) return html`<span class="good">✓\u00a0has passed the record</span>`;
+  return lost ? html`<span class="bad">✖\u00a0${lost}</span>` : "… has not read it yet";
 }
 
 /** A record never changes, so it is decoded once and not with every answer. */

@@ -120,7 +120,7 @@ function rank({ state }) {
 function State({ row: { state, trouble } }) {
   const { symbol, title, look } = Object.hasOwn(STATES, state) ? STATES[state] : { symbol: "?", title: String(state), look: null };
   return html`
-    <span class=${look}><span aria-hidden="true">${symbol} </span>${title}</span>
+    <span class=${look}><span aria-hidden="true">${symbol}\u00a0</span>${title}</span>
     ${trouble && html`<div class="note trouble"><${Name} text=${trouble} length=${100} /></div>`}
   `;
 }
@@ -145,7 +145,7 @@ function AlertsNumber({ alerts }) {
   if (alerts === null) return "–";
   if (alerts.length === 0) return "0";
   const isCritical = alerts.some(({ severity }) => severity === "critical");
-  return html`<span class=${isCritical ? "bad" : "warned"}><span aria-hidden="true">${isCritical ? "✖" : "⚠"} </span>${format.count(alerts.length)}</span>`;
+  return html`<span class=${isCritical ? "bad" : "warned"}><span aria-hidden="true">${isCritical ? "✖" : "⚠"}\u00a0</span>${format.count(alerts.length)}</span>`;
 }
 
 /** Which nodes are in sync, only the leader knows. */
@@ -155,6 +155,6 @@ function Cluster({ cluster }) {
   const isShort = Array.isArray(inSync) && Array.isArray(replicas) && inSync.length < replicas.length;
   return html`
     <${Name} text=${node} length=${40} /> ${role}
-    ${Array.isArray(inSync) && role === "leader" && html`, <span class=${isShort ? "warned" : null}>${isShort && "⚠ "}${format.counted(inSync.length, "node")} in sync</span>`}
+    ${Array.isArray(inSync) && role === "leader" && html`, <span class=${isShort ? "warned" : null}>${isShort && "⚠\u00a0"}${format.counted(inSync.length, "node")} in sync</span>`}
   `;
 }

@@ -77,7 +77,7 @@ const COLUMNS = [
 ];
 
 function State({ connected }) {
-  return html`<span class=${connected ? "good" : "unknown"}>${connected ? "● connected" : "○ away"}</span>`;
+  return html`<span class=${connected ? "good" : "unknown"}>${connected ? "●\u00a0connected" : "○\u00a0away"}</span>`;
 }
 
 function Detail({ id, row, onClose }) {

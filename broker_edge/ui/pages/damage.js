@@ -19,9 +19,9 @@ const WORST_FIRST = "reason";
 
 // In the order of how bad they are.
 const REASONS = {
-  damage: { text: "✖ lost by damage", look: "bad" },
-  purge: { text: "∅ purged on request", look: null },
-  retention: { text: "↧ removed by retention", look: null },
+  damage: { text: "✖\u00a0lost by damage", look: "bad" },
+  purge: { text: "∅\u00a0purged on request", look: null },
+  retention: { text: "↧\u00a0removed by retention", look: null },
 };
 const CAUSES = {
   age: "removed by age",
@@ -69,23 +69,23 @@ function Verdict({ partitions }) {
   const isDamaged = lost > 0 || damaged > 0;
   return html`
     ${isDamaged && html`
-      <p class="problem"><span aria-hidden="true">✖ </span>
+      <p class="problem"><span aria-hidden="true">✖\u00a0</span>
         Damage: ${counted(lost, "offset")} lost in ${counted(ranges, "range")}, ${bytes(damaged)} damaged.
       </p>
     `}
     ${leftOut > 0 && html`
-      <p class="problem"><span aria-hidden="true">⚠ </span>
+      <p class="problem"><span aria-hidden="true">⚠\u00a0</span>
         Not listed here: ${counted(leftOut, "older gap")}. The broker lists the newest 1,000 of each partition, and the commands below list all.
       </p>
     `}
     ${!isDamaged && leftOut === 0 && html`
       <div>
-        <p class="fine"><span aria-hidden="true">✓ </span>No damage: no offset is lost, and no byte is known to be damaged.</p>
+        <p class="fine"><span aria-hidden="true">✓\u00a0</span>No damage: no offset is lost, and no byte is known to be damaged.</p>
         <p class="note">Damage in an old segment is known only once somebody has read it. The commands below read all of them.</p>
       </div>
     `}
     ${stopped.map(({ name, reason }) => html`
-      <p key=${name} class="problem"><span aria-hidden="true">✖ </span>${name} has stopped${reason && html`: <${Name} text=${reason} length=${400} />`}</p>
+      <p key=${name} class="problem"><span aria-hidden="true">✖\u00a0</span>${name} has stopped${reason && html`: <${Name} text=${reason} length=${400} />`}</p>
     `)}
   `;
 }
@@ -141,7 +141,7 @@ function Reason({ reason }) {
 }
 
 function Bad({ value, write }) {
-  return value > 0 ? html`<span class="bad">✖ ${write(value)}</span>` : write(value);
+  return value > 0 ? html`<span class="bad">✖\u00a0${write(value)}</span>` : write(value);
 }
 
 function WhatToRun() {

@@ -62,5 +62,5 @@ const COLUMNS = [
 
 function Errors({ counts }) {
   const { errors } = sums(counts);
-  return errors > 0 ? html`<span class="bad">✖ ${count(errors)}</span>` : "0";
+  return errors > 0 ? html`<span class="bad">✖\u00a0${count(errors)}</span>` : "0";
 }
