@@ -2,7 +2,7 @@
 
 import { html } from "./vendor/htm-preact.js";
 import { serverName } from "./api.js";
-import { cut } from "./format.js";
+import { count, cut } from "./format.js";
 import { liveState } from "./live.js";
 import { Name } from "./name.js";
 import { keyOf } from "./notice.js";
@@ -55,6 +55,12 @@ function Alert({ alert: { broker, name, severity, summary, remedy } }) {
       <p><${Remedy} text=${remedy} />${more && html` <a href=${link(more.page)}>${more.title}</a>`}</p>
     </li>
   `;
+}
+
+/** How many there are, in the look of the worst. */
+export function AlertsNumber({ alerts }) {
+  const isCritical = alerts.some(({ severity }) => severity === "critical");
+  return html`<span class=${isCritical ? "bad" : "warned"}><span aria-hidden="true">${isCritical ? "✖" : "⚠"}\u00a0</span>${count(alerts.length)}</span>`;
 }
 
 /** What stands between backticks is code. */

@@ -1,10 +1,11 @@
 // The frame of the console: header, navigation, the page that the address names, and signing in.
 
 import { html, render, useCallback, useEffect, useErrorBoundary, useRef, useState } from "./vendor/htm-preact.js";
+import { AlertsNumber } from "./alerts.js";
 import { isSignedOut, serverName } from "./api.js";
 import { Help } from "./dialog.js";
 import { useKey } from "./keys.js";
-import { liveState, startLive } from "./live.js";
+import { liveState, samples, startLive } from "./live.js";
 import { Name } from "./name.js";
 import { Notice } from "./notice.js";
 import { pagesOf } from "./pages.js";
@@ -72,9 +73,9 @@ function Frame({ info, isStale }) {
   return html`
     <div class="frame">
       <nav aria-label="Pages">
-        ${pages.map(({ name, title, keys }) => html`
+        ${pages.map(({ name, title, keys }, place) => html`
           <a key=${name} href=${link(name)} aria-current=${name === shown?.name ? "page" : null}>
-            <span>${title}</span><kbd aria-hidden="true">${keys}</kbd>
+            <span>${title}${place === 0 && html`<${AlertsMark} />`}</span><kbd aria-hidden="true">${keys}</kbd>
           </a>
           <${PageKey} key=${`key-${name}`} name=${name} keys=${keys} />
         `)}
@@ -85,6 +86,12 @@ function Frame({ info, isStale }) {
       </main>
     </div>
   `;
+}
+
+/** At the page that lists the alerts, so that every page says that there are some. */
+function AlertsMark() {
+  const { alerts } = useStore(samples);
+  return alerts?.length > 0 && html` <${AlertsNumber} alerts=${alerts} /><span class="hidden"> alert${alerts.length === 1 ? "" : "s"}</span>`;
 }
 
 function PageKey({ name, keys }) {

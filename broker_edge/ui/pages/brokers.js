@@ -1,7 +1,7 @@
 // The brokers of the fleet: what they do together, what is wrong at each, and a way to the console of each.
 
 import { html } from "../vendor/htm-preact.js";
-import { Alerts } from "../alerts.js";
+import { Alerts, AlertsNumber } from "../alerts.js";
 import { ask } from "../api.js";
 import { Card, Charts } from "../cards.js";
 import { Command } from "../command.js";
@@ -84,7 +84,7 @@ const COLUMNS = [
   ...[["in", "in /s", "publishes_in", format.rate], ["out", "out /s", "publishes_out", format.rate],
     ["connections", "connections", "connections", format.count], ["disk", "disk", "disk_used_bytes", format.bytes]].map(
     ([key, title, field, write]) => ({ key, title, isNumber: true, value: (row) => row.sample?.[field] ?? null, cell: (row) => write(row.sample?.[field]) })),
-  { key: "alerts", title: "alerts", isNumber: true, value: (row) => alertsOf(row)?.length ?? null, cell: (row) => html`<${AlertsNumber} alerts=${alertsOf(row)} />` },
+  { key: "alerts", title: "alerts", isNumber: true, value: (row) => alertsOf(row)?.length ?? null, cell: (row) => alertsCell(alertsOf(row)) },
   { key: "damage", title: "damage", value: (row) => lossOrder(row.lost_ranges, row.damaged_bytes),
     cell: (row) => html`<${Losses} ranges=${row.lost_ranges} damagedBytes=${row.damaged_bytes} />` },
   { key: "cluster", title: "cluster", value: (row) => row.cluster?.node ?? null, cell: (row) => html`<${Cluster} cluster=${row.cluster} />` },
@@ -141,11 +141,8 @@ function alertsOf({ state, alerts }) {
   return UNKNOWN.includes(state) ? null : (alerts ?? []);
 }
 
-function AlertsNumber({ alerts }) {
-  if (alerts === null) return "–";
-  if (alerts.length === 0) return "0";
-  const isCritical = alerts.some(({ severity }) => severity === "critical");
-  return html`<span class=${isCritical ? "bad" : "warned"}><span aria-hidden="true">${isCritical ? "✖" : "⚠"}\u00a0</span>${format.count(alerts.length)}</span>`;
+function alertsCell(alerts) {
+  return alerts?.length ? html`<${AlertsNumber} alerts=${alerts} />` : format.count(alerts?.length);
 }
 
 /** Which nodes are in sync, only the leader knows. */
