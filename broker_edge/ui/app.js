@@ -6,7 +6,7 @@ import { isSignedOut, serverName } from "./api.js";
 import { Help } from "./dialog.js";
 import { useKey } from "./keys.js";
 import { liveState, samples, startLive } from "./live.js";
-import { Name } from "./name.js";
+import { LOG_ID_SHOWN, Name } from "./name.js";
 import { Notice } from "./notice.js";
 import { pagesOf } from "./pages.js";
 import { scheme, setScheme, showScheme } from "./preferences.js";
@@ -44,7 +44,7 @@ function Header({ info, onHelp }) {
     <header class="top">
       <a class="brand" href=${link(first)}><img src="ui/favicon.svg" alt="" width="22" height="22" />headwater</a>
       ${info && html`
-        <span class="identity">${info.version}${info.log_id && html` · log <code><${Name} text=${info.log_id} /></code>`}</span>
+        <span class="identity">${location.host}${info.tenant && html` · <${Name} text=${info.tenant} length=${40} />`} · ${info.version}${info.log_id && html` · log <code><${Name} text=${info.log_id} length=${LOG_ID_SHOWN} /></code>`}</span>
         <span class=${`phase ${phase}`}>${PHASES[phase]}</span>
         ${outdated && html`<button type="button" class="strong" onClick=${() => location.reload()}>New version: reload</button>`}
       `}
@@ -105,7 +105,7 @@ function Title({ title }) {
   const element = useRef(null);
   const before = useRef(null);
   useEffect(() => {
-    document.title = `${title} – headwater`;
+    document.title = `${title} – ${location.host} – headwater`;
     if (before.current) element.current.focus();
     before.current = title;
   }, [title]);
