@@ -97,6 +97,9 @@ const STATES = {
   purged: { symbol: "∅", title: "Purged on request", look: null },
 };
 
+/** States of which the page says all that the broker gives as a reason. */
+const TOLD = ["here", "not_yet", "removed"];
+
 /** States in which nobody can read the record any more. */
 const GONE = ["removed", "lost", "purged"];
 
@@ -107,7 +110,7 @@ function Stored({ trace }) {
   return html`
     <h2 class=${look}><span aria-hidden="true">${symbol}\u00a0</span>${title}</h2>
     <p>${storedText(trace)}</p>
-    ${reason && html`<p><${Name} text=${reason} length=${1_000} /></p>`}
+    ${reason && !TOLD.includes(state) && html`<p><${Name} text=${reason} length=${1_000} /></p>`}
     <p>
       ${state !== "not_yet" && hasPage("tail") && html`<a href=${link("tail", { from: "offset", at: end, partition: name })}>Records of ${name} from ${count(end)} on</a>`}
       ${state !== "not_yet" && state !== "here" && hasPage("damage") && html` · <a href=${link("damage")}>All gaps</a>`}

@@ -2,7 +2,7 @@
 
 import { html, useCallback, useEffect, useRef } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
-import { State, words } from "../bars.js";
+import { State } from "../bars.js";
 import { Command, rootOption } from "../command.js";
 import { count, counted } from "../format.js";
 import { useKey } from "../keys.js";
@@ -87,7 +87,7 @@ function Seen({ us }) {
 
 function LastAction({ row: { last_action_id: id, last_status: status } }) {
   if (id === null) return "–";
-  return html`<a href=${link("rollouts", { id })}><${Name} text=${id} length=${60} /></a>${status && html` ${words(status)}`}`;
+  return html`<a href=${link("rollouts", { id })}><${Name} text=${id} length=${60} /></a>${status && html`<${State} state=${status} />`}`;
 }
 
 function Labels({ labels, isWhole }) {
