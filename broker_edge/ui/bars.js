@@ -13,6 +13,8 @@ export const PARTS = [
   { key: "pending", title: "waiting", symbol: "…", states: ["PENDING"] },
 ];
 export const STATES = PARTS.flatMap(({ states }) => states);
+/** From what somebody must look at to what is done. */
+export const WORST_FIRST = ["errors", "working", "pending", "withdrawn", "succeeded"].flatMap((part) => PARTS.find(({ key }) => key === part).states);
 const OVER = ["succeeded", "errors", "withdrawn"];
 // A single failure among thousands must be seen.
 const WIDTH_MIN = 0.6;
