@@ -15,6 +15,7 @@ const EVERY_MS = 2_000;
 // Groups commit in steps of some seconds; a shorter window would show each step as a trend.
 const WINDOW_MS = 60_000;
 const TREND_AFTER_MS = 8_000;
+const YEAR_S = 365 * 86_400;
 // Longer than any time until a loss.
 const NEVER_S = 1e12;
 const SOONEST_LOSS = "loss";
@@ -44,7 +45,7 @@ const COLUMNS = [
   { key: "group", title: "group", isHeader: true, value: (row) => row.group,
     cell: (row) => html`<${Name} text=${row.group} />${row.is_idle && html` <span class="note">idle</span>`}` },
   { key: "partition", title: "partition", value: (row) => row.name, cell: (row) => html`<span class="nowrap">${row.name}</span>` },
-  { key: SOONEST_LOSS, title: "retention", value: lossOrder, cell: (row) => html`<${Loss} row=${row} />` },
+  { key: SOONEST_LOSS, title: "data loss", value: lossOrder, cell: (row) => html`<${Loss} row=${row} />` },
   { key: "lost", title: "lost records", isNumber: true, value: (row) => row.lost_records,
     cell: (row) => (row.lost_records > 0 ? html`<span class="bad">✖\u00a0${count(row.lost_records)}</span>` : "0") },
   { key: "lag", title: "lag (records)", word: "lag", isNumber: true, value: (row) => row.lag_records, cell: (row) => count(row.lag_records) },
@@ -72,7 +73,7 @@ function lossOrder({ loss_s: lossS, lost_records: lost, lag_s: lagS }) {
 }
 
 function Loss({ row }) {
-  if (row.loss_s === null) return html`<span class="good">loses nothing</span>`;
+  if (row.loss_s === null || row.loss_s > YEAR_S) return html`<span class="good">loses nothing${row.loss_s !== null && " for over a year"}</span>`;
   const isSoon = row.loss_s < 86_400;
   return html`<span class=${isSoon ? "bad" : null}>${isSoon ? "⚠\u00a0" : ""}loses data in ${duration(row.loss_s)}</span>`;
 }

@@ -68,7 +68,7 @@ const PARTITION_COLUMNS = [
   { key: "growth", title: "growth", isNumber: true, value: (row) => row.bytes_per_s, cell: (row) => bytesPerSecond(row.bytes_per_s) },
   { key: "goes", title: "goes next", value: goesOrder, cell: (row) => html`<${GoesNext} row=${row} />` },
   { key: "held", title: "held by", cell: (row) => html`<${HeldBy} groups=${row.goes_next?.held_by ?? []} />` },
-  { key: "kept", title: "kept", cell: limitsText },
+  { key: "kept", title: "retention", cell: limitsText },
   { key: "end", title: "high watermark", word: "highWatermark", isNumber: true, value: (row) => row.high_watermark, cell: (row) => count(row.high_watermark) },
 ];
 
