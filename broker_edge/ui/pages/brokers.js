@@ -65,9 +65,10 @@ function commandParts(brokers) {
 function Cards({ now, brokers }) {
   const last = (name) => now.series[name]?.at(-1) ?? null;
   const sum = (name) => brokers?.reduce((total, row) => total + (row[name] ?? 0), 0);
+  const [live, all] = [last("brokers_live"), last("brokers")];
   return html`
     <dl class="cards">
-      <${Card} name="Brokers that answer" value=${`${format.count(last("brokers_live"))} of ${format.count(last("brokers"))}`} />
+      <${Card} name="Brokers that answer" value=${`${format.count(live)} of ${format.count(all)}`} look=${live < all ? "bad" : ""} />
       <${Card} name="Messages in" value=${format.rate(last("publishes_in"))} unit="/s" note=${`refused ${format.rate(last("refused"))} /s`} />
       <${Card} name="Messages out" value=${format.rate(last("publishes_out"))} unit="/s" note=${`dropped ${format.rate(last("dropped"))} /s`} />
       <${Card} name="Connections" value=${format.count(last("connections"))} note=${`sessions ${format.count(last("sessions"))}`} />
