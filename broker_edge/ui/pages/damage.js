@@ -2,6 +2,7 @@
 
 import { html, useState } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
+import { copy } from "../clipboard.js";
 import { Command } from "../command.js";
 import { bytes, count, counted } from "../format.js";
 import { More } from "../list.js";
@@ -144,15 +145,25 @@ function Bad({ value, write }) {
   return value > 0 ? html`<span class="bad">✖\u00a0${write(value)}</span>` : write(value);
 }
 
+const RUNS = [
+  { command: "headwater log verify --online DATA_DIR", what: "Reads every byte of all but the newest segments while the broker runs, and changes nothing." },
+  { command: "headwater log verify DATA_DIR", what: "With the broker stopped: reads all of them, and lists each gap with file and byte." },
+  { command: "headwater log repair --dry-run DATA_DIR",
+    what: html`With the broker stopped: says what a repair would rebuild and set aside. Without <code>--dry-run</code> it does so, and deletes nothing.` },
+];
+
 function WhatToRun() {
   return html`
     <section aria-labelledby="run-title">
       <h2 id="run-title">What to run</h2>
       <p class="note">On the broker's machine. <code>DATA_DIR</code> is its setting <code>data_dir</code>.</p>
       <dl class="runs">
-        <div><dt><code>headwater log verify --online DATA_DIR</code></dt><dd>reads every byte of all but the newest segments while the broker runs, and changes nothing.</dd></div>
-        <div><dt><code>headwater log verify DATA_DIR</code></dt><dd>with the broker stopped: reads all of them, and lists each gap with file and byte.</dd></div>
-        <div><dt><code>headwater log repair --dry-run DATA_DIR</code></dt><dd>with the broker stopped: says what a repair would rebuild and set aside. Without <code>--dry-run</code> it does so, and deletes nothing.</dd></div>
+        ${RUNS.map(({ command, what }) => html`
+          <div key=${command}>
+            <dt class="command"><code>${command}</code><button type="button" class="quiet" onClick=${() => copy(command, "Command")}>Copy<span class="hidden"> ${command}</span></button></dt>
+            <dd>${what}</dd>
+          </div>
+        `)}
       </dl>
     </section>
   `;
