@@ -15,7 +15,7 @@ export const PARTS = [
 export const STATES = PARTS.flatMap(({ states }) => states);
 /** From what somebody must look at to what is done. */
 export const WORST_FIRST = ["errors", "working", "pending", "withdrawn", "succeeded"].flatMap((part) => PARTS.find(({ key }) => key === part).states);
-const OVER = ["succeeded", "errors", "withdrawn"];
+const FINISHED = ["succeeded", "errors", "withdrawn"];
 // A single failure among thousands must be seen.
 const WIDTH_MIN = 0.6;
 
@@ -53,17 +53,21 @@ export function Bar({ counts }) {
   `;
 }
 
-/** "8 of 20 done", or with failures "8 of 20 over, 2 without success": who reads "done" believes that all went well. */
-export function overText({ counts, targets, open }) {
+/** "8 of 20 finished", and how many of them without success. */
+export function finishedText({ counts, targets, open }) {
   const { errors, withdrawn } = sums(counts);
-  const share = `${count(targets - open)} of ${count(targets)}`;
-  return errors + withdrawn === 0 ? `${share} done` : `${share} over, ${count(errors + withdrawn)} without success`;
+  return `${shareText({ targets, open })}${errors + withdrawn > 0 ? `, ${count(errors + withdrawn)} without success` : ""}`;
 }
 
-/** The same with the bar. */
-export function Done({ counts, targets, open }) {
+function shareText({ targets, open }) {
+  return `${count(targets - open)} of ${count(targets)} finished`;
+}
+
+/** The share with its bar, for a list that has the errors in a column of their own. */
+export function Finished({ counts, targets, open }) {
   if (!targets) return "–";
-  return html`<div class="done"><${Bar} counts=${counts} /><span>${overText({ counts, targets, open })}</span></div>`;
+  const { withdrawn } = sums(counts);
+  return html`<div class="finished"><${Bar} counts=${counts} /><span>${shareText({ targets, open })}${withdrawn > 0 && `, ${count(withdrawn)} withdrawn`}</span></div>`;
 }
 
 /** What the colours of the bars mean. */
@@ -86,7 +90,7 @@ export const WAVE_COLUMNS = [
   { key: "wave", title: "wave", isHeader: true,
     cell: (row) => html`${count(row.wave + 1)}${row.isOpen && html` <span class="note">open now</span>`}` },
   { key: "bar", title: "devices", cell: (row) => html`<${Bar} counts=${row.counts} />` },
-  { key: "over", title: "over", isNumber: true, cell: (row) => shareOver(row) },
+  { key: "finished", title: "finished", isNumber: true, cell: (row) => shareFinished(row) },
   ...PARTS.map(({ key, title }) => ({ key, title, isNumber: true, cell: (row) => html`<${Amount} part=${key} value=${row.sums[key]} />` })),
 ];
 
@@ -94,8 +98,8 @@ function Amount({ part, value }) {
   return part === "errors" && value > 0 ? html`<span class="bad">✖\u00a0${count(value)}</span>` : count(value);
 }
 
-function shareOver({ sums: numbers }) {
+function shareFinished({ sums: numbers }) {
   const total = Object.values(numbers).reduce((sum, number) => sum + number, 0);
-  const over = OVER.reduce((sum, key) => sum + numbers[key], 0);
-  return total === 0 ? "–" : `${count(over)} of ${count(total)}, ${percent(over / total)}`;
+  const finished = FINISHED.reduce((sum, key) => sum + numbers[key], 0);
+  return total === 0 ? "–" : `${count(finished)} of ${count(total)}, ${percent(finished / total)}`;
 }

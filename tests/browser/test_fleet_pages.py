@@ -106,7 +106,7 @@ def test_a_rollout_shows_its_waves_failures_and_order(fleet: FleetConsole, visit
     waves = page.get_by_role("table", name="Targets of each wave")
     expect(waves.get_by_role("row")).to_have_count(3)
     expect(waves.get_by_role("row").nth(1)).to_contain_text("8 of 10")
-    expect(page.locator(".whole-bar")).to_contain_text("8 of 20 over, 2 without success, 40 %")
+    expect(page.locator(".whole-bar")).to_contain_text("8 of 20 finished, 2 without success, 40 %")
     failures = page.get_by_role("table", name="ended without success")
     expect(failures).to_contain_text(NO_SPACE)
     expect(page.get_by_role("table", name="Time since the command")).to_contain_text("30 s")
