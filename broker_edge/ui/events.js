@@ -1,4 +1,4 @@
-// What happened to clients of late, or to one of them: connects, ends, refusals, and what operators did.
+// What happened recently to clients, or to one of them: connects, ends, refusals, and what operators did.
 
 import { html, useState } from "./vendor/htm-preact.js";
 import { ask } from "./api.js";
@@ -37,7 +37,7 @@ export function Events({ title, clientId = null, current }) {
       <${Trouble} ...${events} />
       ${value && html`
         <p class="note">
-          In the memory of the broker, complete since <${Time} ms=${value.since_us / 1_000} />. Equal events that follow each other are one row, with the topic of the last.
+          Kept in the broker's memory, complete since <${Time} ms=${value.since_us / 1_000} />. Equal events that follow each other are one row, with the topic of the last.
         </p>
         <${Table} caption=${`${title}, the newest first`} columns=${columns} rows=${value.events} limit=${limit} keyOf=${keyOf}
           current=${current} empty="Nothing is known." />

@@ -16,7 +16,7 @@ const PREVIEW_MAX = 240;
 // Hundreds of lines a second may be compressed.
 const LINE_UNPACKED_MAX = 16 * 1024;
 const HEADER_MAX = 2_000;
-export const COLUMNS = ["time", "topic", "payload", "client", "offset", "actions"];
+export const COLUMNS = ["time", "topic", "payload", "client id", "offset", "actions"];
 
 /** The record with what its line shows. The payload stays as it came, and is decoded again when it is opened. */
 export async function received(record) {
@@ -79,7 +79,7 @@ export function RecordDetail({ record: line }) {
   return html`
     <dl class="facts">
       <${Fact} name="Topic"><${Name} text=${record.topic} length=${2_000} /><//>
-      <${Fact} name="Client"><${Name} text=${record.client_id} length=${2_000} /><//>
+      <${Fact} name="Client id"><${Name} text=${record.client_id} length=${2_000} /><//>
       <${Fact} name="Payload">${decoded.kind}, ${sizeOf(record.size)}<//>
       <${Fact} name="QoS">${record.qos}${record.retain ? ", retained" : ""}<//>
       ${record.headers.map(([name, value], index) => html`

@@ -50,7 +50,7 @@ export function Targets({ rollout, query, onAsked }) {
       ${targets.rows && html`
         <${Table} caption="Devices of the action" columns=${columnsOf(operator && can.includes("cancel") ? setDevice : null)} rows=${byId(targets)}
           sort=${targets.isComplete ? query.sort ?? "state" : null} onSort=${targets.isComplete ? (sort) => change({ sort }) : null}
-          keyOf=${(row) => row.device_id} current=${query.row} empty=${contains || state || wave || reason ? "No device is like this." : "It has no devices yet."} />
+          keyOf=${(row) => row.device_id} current=${query.row} empty=${contains || state || wave || reason ? "No device matches." : "It has no devices yet."} />
         <${More} what="device" ...${targets} />
       `}
       ${!targets.rows && !targets.error && html`<${Waiting} what="the devices" />`}

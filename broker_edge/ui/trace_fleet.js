@@ -135,7 +135,7 @@ const SILVER_COLUMNS = [
 const AT = { key: "at", title: "time", cell: (row) => html`<${Time} ms=${row.at_us && row.at_us / 1_000} />` };
 
 const QUARANTINE_COLUMNS = [
-  { key: "pipeline", title: "by the job", isHeader: true, cell: (row) => html`<${Name} text=${row.pipeline} length=${80} />` },
+  { key: "pipeline", title: "job", isHeader: true, cell: (row) => html`<${Name} text=${row.pipeline} length=${80} />` },
   { key: "reason", title: "reason", cell: (row) => html`<${Name} text=${row.reason} length=${400} />` },
   AT,
 ];

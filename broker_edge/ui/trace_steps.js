@@ -73,7 +73,7 @@ function Appended({ record, batch }) {
   return html`
     <dl class="facts">
       <div><dt>Time</dt><dd><${Time} ms=${record.time_us / 1_000} /></dd></div>
-      <div><dt>Client</dt><dd><${Name} text=${record.client_id} length=${400} /></dd></div>
+      <div><dt>Client id</dt><dd><${Name} text=${record.client_id} length=${400} /></dd></div>
       <div><dt>Topic</dt><dd><${To} page="tail" query=${{ filter: record.topic }}><${Name} text=${record.topic} length=${400} /><//></dd></div>
       ${batch && html`
         <div><dt>Batch</dt><dd>offsets ${count(batch.first)} to ${count(batch.next - 1)}, ${counted(batch.next - batch.first, "record")}</dd></div>
@@ -131,7 +131,7 @@ function storedText({ state, record, log_start: start, high_watermark: end }) {
 function Sessions({ rows, isMore, isGone, current }) {
   return html`
     <h2>Sessions with a filter that matches</h2>
-    <p class="note">The place of a session is the offset that it goes on from. Whether the record was delivered is not recorded.</p>
+    <p class="note">The position of a session is the offset that it goes on from. Whether the record was delivered is not recorded.</p>
     <${Table} caption="Sessions with a filter that matches the record" columns=${sessionColumns(isGone)} rows=${rows}
       keyOf=${(row) => `session ${row.client_id} ${row.filter}`} current=${current} empty="No session has a filter that matches." />
     ${isMore && html`<p class="note">⚠\u00a0There are more sessions than were looked at: the first 200, and those of the publisher and of the routing key.</p>`}
@@ -142,7 +142,7 @@ function sessionColumns(isGone) {
   return [
     { key: "client", title: "client id", isHeader: true,
       cell: (row) => html`<${To} page="clients" query=${{ client: row.client_id }}><${Name} text=${row.client_id} length=${80} /><//>` },
-    { key: "passed", title: "its place", cell: (row) => html`<${Passed} hasPassed=${row.has_passed} lost=${isGone && "can no longer get it"} />` },
+    { key: "passed", title: "position", cell: (row) => html`<${Passed} hasPassed=${row.has_passed} lost=${isGone && "can no longer get it"} />` },
     { key: "next", title: "next offset", isNumber: true, cell: (row) => count(row.next) },
     { key: "state", title: "state", cell: (row) => html`<span class=${row.connected ? "good" : "unknown"}>${row.connected ? "●\u00a0connected" : "○\u00a0away"}</span>` },
     { key: "filter", title: "filter", cell: (row) => html`<${Name} text=${row.filter} length=${80} />` },
@@ -161,7 +161,7 @@ function groupColumns(isGone) {
   return [
     { key: "group", title: "group", isHeader: true,
       cell: (row) => html`<${To} page="groups" query=${{ contains: row.group }}><${Name} text=${row.group} length=${80} /><//>${row.is_idle && html` <span class="note">idle</span>`}` },
-    { key: "passed", title: "its place", cell: (row) => html`<${Passed} hasPassed=${row.has_passed} lost=${isGone && "lost it, never read"} />` },
+    { key: "passed", title: "position", cell: (row) => html`<${Passed} hasPassed=${row.has_passed} lost=${isGone && "lost it, never read"} />` },
     { key: "next", title: "next offset", isNumber: true, cell: (row) => count(row.next) },
   ];
 }

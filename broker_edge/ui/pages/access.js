@@ -1,4 +1,4 @@
-// May this user do this on this topic, and which line of the ACL file decides; and who was refused something of late.
+// May this user do this on this topic, and which line of the ACL file decides; and who was refused something recently.
 
 import { html, useEffect, useState } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
@@ -65,7 +65,7 @@ function Form({ question, problem, onAsk }) {
     <form class="bar" aria-label="Question" onSubmit=${onSubmit}>
       <label><span>User (empty: without credentials)</span><input type="text" ...${field("user")} /></label>
       <label><span>Client id (empty: none)</span><input type="text" ...${field("client_id")} /></label>
-      <label><span>What</span>
+      <label><span>Action</span>
         <select onChange=${(event) => setTyped({ ...typed, access: event.target.value })}>
           ${Object.keys(WHATS).map((name) => html`<option key=${name} value=${name} selected=${name === typed.access}>${name}</option>`)}
         </select>

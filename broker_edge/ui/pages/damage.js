@@ -43,7 +43,7 @@ export default function Damage({ query }) {
         <${Gaps} partitions=${partitions} query=${query} />
         <section aria-labelledby="losses-title">
           <h2 id="losses-title">By partition</h2>
-          <p class="note">Removed segments are counted since the broker has started.</p>
+          <p class="note">Removed segments are counted since the broker started.</p>
           <${Table} caption="Damage and removed segments by partition" columns=${PARTITION_COLUMNS} rows=${partitions}
             keyOf=${(row) => row.name} current=${query.row} sort=${query.partitions}
             onSort=${(sort) => change({ partitions: sort })} empty="No partitions." />

@@ -44,7 +44,7 @@ export default function Devices({ query }) {
       ${devices.rows && html`
         <${Table} caption="Devices in the order of their ids" columns=${COLUMNS} rows=${devices.rows} keyOf=${(row) => row.device_id}
           current=${query.row} sort=${devices.isComplete ? query.sort ?? "id" : null} onSort=${devices.isComplete ? (sort) => change({ sort }) : null}
-          empty=${contains || version || untold ? "No device is like this." : "There are no devices yet."} />
+          empty=${contains || version || untold ? "No device matches." : "There are no devices yet."} />
         <${More} what="device" ...${devices} />
       `}
     </div>

@@ -62,8 +62,8 @@ function Cards({ now, disk }) {
       <${Card} name="Bytes out" value=${format.bytesPerSecond(last("bytes_out"))} note=${`Flight ${format.rate(last("flight_records"))} records/s`} />
       <${Card} name="Ack p99" word="ack" value=${format.latency(last("ack_p99_s"))} note="of the last second" />
       <${Card} name="Sync p99" word="sync" value=${format.latency(last("sync_p99_s"))} note="of the last second" />
-      <${Card} name="Connections" value=${format.count(last("connections"))} note=${`subscriptions ${format.count(last("subscriptions"))}`} />
-      <${Card} name="Sessions" value=${format.count(last("sessions"))} />
+      <${Card} name="Connections" value=${format.count(last("connections"))} />
+      <${Card} name="Sessions" value=${format.count(last("sessions"))} note=${`subscriptions ${format.count(last("subscriptions"))}`} />
       <${Card} name="Loop busy" word="loop" value=${format.percent(last("loop_busy"))} note="100 % is one loop" />
       <${Card} name="Disk" value=${format.bytes(last("disk_used_bytes"))} note=${diskNote(now, disk)} />
     </dl>

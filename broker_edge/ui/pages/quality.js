@@ -94,7 +94,7 @@ function Result({ row: { success, on_fail: onFail } }) {
 const QUARANTINE_COLUMNS = [
   { key: "reason", title: "reason", isHeader: true, value: (row) => row.reason, cell: (row) => html`<${Name} text=${row.reason} length=${300} />` },
   { key: "number", title: "records", isNumber: true, value: (row) => row.number, cell: (row) => count(row.number) },
-  { key: "pipeline", title: "written by", value: (row) => row.pipeline, cell: (row) => html`<${Name} text=${row.pipeline} length=${60} />` },
+  { key: "pipeline", title: "job", value: (row) => row.pipeline, cell: (row) => html`<${Name} text=${row.pipeline} length=${60} />` },
   { key: "newest", title: "newest", value: (row) => row.newest_us, cell: (row) => html`<${Time} ms=${row.newest_us && row.newest_us / 1_000} />` },
 ];
 

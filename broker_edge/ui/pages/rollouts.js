@@ -37,7 +37,7 @@ function List({ query }) {
     <div class=${rollouts.isStale ? "stale" : null}>
       ${rollouts.rows && html`
         <${Table} caption="Rollouts, the newest first" columns=${COLUMNS} rows=${rollouts.rows} keyOf=${(row) => row.action_id} current=${query.row}
-          empty=${contains || phase ? "No rollout is like this." : "There are no rollouts yet."} />
+          empty=${contains || phase ? "No rollout matches." : "There are no rollouts yet."} />
         <${Legend} />
         <${More} what="rollout" ...${rollouts} />
       `}
