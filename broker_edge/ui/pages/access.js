@@ -63,8 +63,8 @@ function Form({ question, problem, onAsk }) {
   });
   return html`
     <form class="bar" aria-label="Question" onSubmit=${onSubmit}>
-      <label><span>User (empty: without credentials)</span><input type="text" ...${field("user")} /></label>
-      <label><span>Client id (empty: none)</span><input type="text" ...${field("client_id")} /></label>
+      <label><span>User</span><input type="text" placeholder="empty: without credentials" ...${field("user")} /></label>
+      <label><span>Client id</span><input type="text" placeholder="empty: none" ...${field("client_id")} /></label>
       <label><span>Action</span>
         <select onChange=${(event) => setTyped({ ...typed, access: event.target.value })}>
           ${Object.keys(WHATS).map((name) => html`<option key=${name} value=${name} selected=${name === typed.access}>${name}</option>`)}
