@@ -122,7 +122,7 @@ function State({ row: { state, trouble } }) {
   const { symbol, title, look } = Object.hasOwn(STATES, state) ? STATES[state] : { symbol: "?", title: String(state), look: null };
   return html`
     <span class=${look}><span aria-hidden="true">${symbol}\u00a0</span>${title}</span>
-    ${trouble && html`<div class="note trouble"><${Name} text=${trouble} length=${100} /></div>`}
+    ${trouble && html`<div class="note trouble"><${Name} text=${trouble} length=${80} /></div>`}
   `;
 }
 

@@ -87,7 +87,7 @@ function Seen({ us }) {
 
 function LastAction({ row: { last_action_id: id, last_status: status } }) {
   if (id === null) return "–";
-  return html`<a href=${link("rollouts", { id })}><${Name} text=${id} length=${60} /></a>${status && html`<${State} state=${status} />`}`;
+  return html`<a href=${link("rollouts", { id })}><${Name} text=${id} length=${60} /></a>${status && html` <${State} state=${status} />`}`;
 }
 
 function Labels({ labels, isWhole }) {
