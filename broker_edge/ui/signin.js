@@ -33,7 +33,7 @@ export function SignIn() {
           <${Field} key="user" name="user" label="Name" type="text" complete="username" />
           <${Field} key="password" name="password" label="Password" type="password" complete="current-password" />
         `}
-        ${problem && html`<p class="problem" role="alert" id="sign-in-problem"><span aria-hidden="true">⚠ </span>${problem}</p>`}
+        ${problem && html`<p class="problem" role="alert" id="sign-in-problem"><span aria-hidden="true">⚠\u00a0</span>${problem}</p>`}
         <p class="actions">
           <button type="button" class="quiet" onClick=${() => setIsToken(!isToken)}>
             ${isToken ? "Use a name and password" : "Use a token"}
