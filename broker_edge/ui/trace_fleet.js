@@ -28,7 +28,7 @@ export function FleetTrace({ query }) {
       <${Logs} brokers=${brokers.value?.brokers ?? []} log=${log || (found?.log_id ?? "")} />
     <//>
     ${!isRefused && html`<${Trouble} ...${answer} />`}
-    ${found && html`<${Found} key=${`${at} ${log}`} found=${found} isStale=${answer.isStale} query=${query} />`}
+    ${found && html`<div key=${`${at} ${log}`}><${Found} found=${found} isStale=${answer.isStale} query=${query} /></div>`}
     ${at === "" && html`<p class="waiting">Which record, of which broker? The tail of a broker names the place of each.</p>`}
     ${isPlace && !answer.value && !answer.error && html`<${Waiting} what="the record" />`}
     ${isPlace && html`<${Command} parts=${curlParts(PATH, { at, log_id: log }, consoleInfo.get().user)} />`}

@@ -230,6 +230,24 @@ def test_a_record_that_only_its_broker_has_yet_is_shown(
     expect(page.locator("#trace-problem")).to_be_visible()
 
 
+def test_a_trace_stays_where_it_is_when_its_broker_goes(
+    fleet: FleetConsole, broker: BrokerProcess, visit: Visit
+) -> None:
+    with PahoClient(broker.mqtt[1], version="5", client_id="traced") as client:
+        client.publish("devices/traced/telemetry", b"7", qos=1)
+    page, _ = visit(fleet, f"/#trace?at={placed(broker)}")
+    steps = page.get_by_role("list", name=re.compile("Steps of telemetry-"))
+    expect(steps).to_contain_text("On disk and acknowledged")
+    broker.kill()
+    try:
+        expect(steps).to_contain_text("Its broker does not say where it is")
+        form, command = page.locator("main form"), page.locator("main .command")
+        places = [one.bounding_box() for one in (form, steps, command)]
+        assert [box["y"] for box in places if box] == sorted(box["y"] for box in places if box)
+    finally:
+        broker.start()
+
+
 def placed(broker: BrokerProcess) -> str:
     """NAME:OFFSET of the newest telemetry of the broker."""
     found = ask(broker, "GET", "/api/v1/topics?contains=devices/traced/telemetry").document["topics"][0]
