@@ -300,7 +300,8 @@ class Admin:
             advice = "is this its admin address? If the port speaks TLS, write https://"
         elif isinstance(error, (ssl.SSLError, ConnectionResetError)):
             advice = "does this port speak TLS?"
-        return f"cannot connect to {self.address}: {advice} ({error})"
+        cause = getattr(error, "strerror", None) or error
+        return f"cannot connect to {self.address}: {cause}; {advice}"
 
     def _read(self, status: int, body: bytes) -> Mapping[str, Any]:
         try:

@@ -34,7 +34,7 @@ SUMMED = (
 """The names of a broker's sample of which the sum over a fleet means something."""
 _NAMES_MAX, _ALERTS_MAX, _TEXT_MAX, _PARTITIONS_MAX = 100, 100, 1_000, 1_000
 """What is taken from one broker: whoever answers in its place must not fill the page of all."""
-_AWAY = "Look whether the broker runs, and whether this machine reaches its admin address."
+_AWAY = "Check whether the broker runs, and whether this machine reaches its admin address."
 _TROUBLES = {
     "away": ("BrokerAway", "The broker does not answer.", _AWAY),
     "stale": ("BrokerAway", "The broker sends nothing any more.", _AWAY),

@@ -27,6 +27,9 @@ def console(
             "--root", envvar="HEADWATER_TABLES", metavar="FOLDER", help="Folder or object store of the action tables."
         ),
     ] = None,
+    bronze: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="Folder or address of bronze (default: data/bronze/telemetry).")
+    ] = None,
     admin: Annotated[
         list[str] | None,
         typer.Option("--admin", metavar="ADDRESS", help="A broker, in place of those in the settings; repeatable."),
@@ -40,8 +43,9 @@ def console(
     changes: dict[str, object] = {} if listen is None else {"listen": listen}
     if admin:
         changes["brokers"] = [{"admin": one} for one in admin]
-    if root is not None:
-        changes["tables"] = {**chosen.tables.model_dump(), "root": root}
+    places = {name: value for name, value in (("root", root), ("bronze", bronze)) if value is not None}
+    if places:
+        changes["tables"] = {**chosen.tables.model_dump(), **places}
     if changes:
         chosen = settings.checked(chosen, changes)
     import_module("fleet_console.serve").serve(chosen, lambda address: put(f"ready {address}"))

@@ -14,8 +14,9 @@ write empty batches.
 `owners` says to which broker of the settings, by its name or otherwise its address, each log belongs
 (`broker_edge.log_owners`). Version 1 has no owners.
 
-After a loss that the query may skip (`failOnDataLoss=false`) a position has a third number: the offset at which the
-batch that ends here starts, in place of the end of the previous batch. A replay of that batch starts there too.
+After a loss that the query may skip (`failOnDataLoss=false`), and after records that are gone and matched nothing, a
+position has a third number: the offset at which the batch that ends here starts, in place of the end of the previous
+batch. A replay of that batch starts there too.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 import { html } from "./vendor/htm-preact.js";
 import { serverName } from "./api.js";
-import { cut } from "./format.js";
+import { count, cut } from "./format.js";
 import { liveState } from "./live.js";
 import { Name } from "./name.js";
 import { keyOf } from "./notice.js";
@@ -26,7 +26,7 @@ export function Alerts({ alerts }) {
     <section aria-labelledby="alerts-title">
       <h2 id="alerts-title">What is wrong now</h2>
       ${alerts === null && html`<p class="waiting">${phase === "polling" ? "Not known without a live stream." : `Asking the ${server}…`}</p>`}
-      ${alerts?.length === 0 && html`<p class="fine"><span aria-hidden="true">✓ </span>Nothing that the ${server} knows of.</p>`}
+      ${alerts?.length === 0 && html`<p class="fine"><span aria-hidden="true">✓\u00a0</span>Nothing that the ${server} knows of.</p>`}
       ${alerts?.length > 0 && html`<ul class="alerts">${inOrder(alerts).map(({ key, alert }) => html`<${Alert} key=${key} alert=${alert} />`)}</ul>`}
     </section>
   `;
@@ -50,11 +50,17 @@ function Alert({ alert: { broker, name, severity, summary, remedy } }) {
   return html`
     <li class=${isCritical ? "critical" : "warning"}>
       <p><strong>
-        <span aria-hidden="true">${isCritical ? "✖" : "⚠"} </span>${isCritical ? "Critical" : "Warning"}${broker && html` at <${Name} text=${broker} length=${80} />`}: <${Name} text=${summary} length=${600} />
+        <span aria-hidden="true">${isCritical ? "✖" : "⚠"}\u00a0</span>${isCritical ? "Critical" : "Warning"}${broker && html` at <${Name} text=${broker} length=${80} />`}: <${Name} text=${summary} length=${600} />
       </strong></p>
       <p><${Remedy} text=${remedy} />${more && html` <a href=${link(more.page)}>${more.title}</a>`}</p>
     </li>
   `;
+}
+
+/** How many there are, in the look of the worst. */
+export function AlertsNumber({ alerts }) {
+  const isCritical = alerts.some(({ severity }) => severity === "critical");
+  return html`<span class=${isCritical ? "bad" : "warned"}><span aria-hidden="true">${isCritical ? "✖" : "⚠"}\u00a0</span>${count(alerts.length)}</span>`;
 }
 
 /** What stands between backticks is code. */

@@ -1,11 +1,12 @@
 // The frame of the console: header, navigation, the page that the address names, and signing in.
 
 import { html, render, useCallback, useEffect, useErrorBoundary, useRef, useState } from "./vendor/htm-preact.js";
+import { AlertsNumber } from "./alerts.js";
 import { isSignedOut, serverName } from "./api.js";
 import { Help } from "./dialog.js";
 import { useKey } from "./keys.js";
-import { liveState, startLive } from "./live.js";
-import { Name } from "./name.js";
+import { liveState, samples, startLive } from "./live.js";
+import { LOG_ID_SHOWN, Name } from "./name.js";
 import { Notice } from "./notice.js";
 import { pagesOf } from "./pages.js";
 import { scheme, setScheme, showScheme } from "./preferences.js";
@@ -43,7 +44,7 @@ function Header({ info, onHelp }) {
     <header class="top">
       <a class="brand" href=${link(first)}><img src="ui/favicon.svg" alt="" width="22" height="22" />headwater</a>
       ${info && html`
-        <span class="identity">${info.version}${info.log_id && html` · log <code><${Name} text=${info.log_id} /></code>`}</span>
+        <span class="identity">${location.host}${info.tenant && html` · <${Name} text=${info.tenant} length=${40} />`} · ${info.version}${info.log_id && html` · log <code><${Name} text=${info.log_id} length=${LOG_ID_SHOWN} /></code>`}</span>
         <span class=${`phase ${phase}`}>${PHASES[phase]}</span>
         ${outdated && html`<button type="button" class="strong" onClick=${() => location.reload()}>New version: reload</button>`}
       `}
@@ -63,7 +64,7 @@ function Header({ info, onHelp }) {
   `;
 }
 
-const PHASES = { opening: "… opening", live: "● live", quiet: "⚠ no answer", polling: "◐ every 5 s", refused: "⚠ not allowed" };
+const PHASES = { opening: "… opening", live: "●\u00a0live", quiet: "⚠\u00a0no answer", polling: "◐\u00a0every 5 s", refused: "⚠\u00a0not allowed" };
 
 function Frame({ info, isStale }) {
   const { page } = useStore(view);
@@ -72,9 +73,9 @@ function Frame({ info, isStale }) {
   return html`
     <div class="frame">
       <nav aria-label="Pages">
-        ${pages.map(({ name, title, keys }) => html`
+        ${pages.map(({ name, title, keys }, place) => html`
           <a key=${name} href=${link(name)} aria-current=${name === shown?.name ? "page" : null}>
-            <span>${title}</span><kbd aria-hidden="true">${keys}</kbd>
+            <span>${title}${place === 0 && html`<${AlertsMark} />`}</span><kbd aria-hidden="true">${keys}</kbd>
           </a>
           <${PageKey} key=${`key-${name}`} name=${name} keys=${keys} />
         `)}
@@ -85,6 +86,12 @@ function Frame({ info, isStale }) {
       </main>
     </div>
   `;
+}
+
+/** At the page that lists the alerts, so that every page says that there are some. */
+function AlertsMark() {
+  const { alerts } = useStore(samples);
+  return alerts?.length > 0 && html` <${AlertsNumber} alerts=${alerts} /><span class="hidden"> alert${alerts.length === 1 ? "" : "s"}</span>`;
 }
 
 function PageKey({ name, keys }) {
@@ -98,7 +105,7 @@ function Title({ title }) {
   const element = useRef(null);
   const before = useRef(null);
   useEffect(() => {
-    document.title = `${title} – headwater`;
+    document.title = `${title} – ${location.host} – headwater`;
     if (before.current) element.current.focus();
     before.current = title;
   }, [title]);

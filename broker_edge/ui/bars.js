@@ -13,7 +13,9 @@ export const PARTS = [
   { key: "pending", title: "waiting", symbol: "…", states: ["PENDING"] },
 ];
 export const STATES = PARTS.flatMap(({ states }) => states);
-const OVER = ["succeeded", "errors", "withdrawn"];
+/** From what somebody must look at to what is done. */
+export const WORST_FIRST = ["errors", "working", "pending", "withdrawn", "succeeded"].flatMap((part) => PARTS.find(({ key }) => key === part).states);
+const FINISHED = ["succeeded", "errors", "withdrawn"];
 // A single failure among thousands must be seen.
 const WIDTH_MIN = 0.6;
 
@@ -51,17 +53,21 @@ export function Bar({ counts }) {
   `;
 }
 
-/** "8 of 20 done", or with failures "8 of 20 over, 2 without success": who reads "done" believes that all went well. */
-export function overText({ counts, targets, open }) {
+/** "8 of 20 finished", and how many of them without success. */
+export function finishedText({ counts, targets, open }) {
   const { errors, withdrawn } = sums(counts);
-  const share = `${count(targets - open)} of ${count(targets)}`;
-  return errors + withdrawn === 0 ? `${share} done` : `${share} over, ${count(errors + withdrawn)} without success`;
+  return `${shareText({ targets, open })}${errors + withdrawn > 0 ? `, ${count(errors + withdrawn)} without success` : ""}`;
 }
 
-/** The same with the bar. */
-export function Done({ counts, targets, open }) {
+function shareText({ targets, open }) {
+  return `${count(targets - open)} of ${count(targets)} finished`;
+}
+
+/** The share with its bar, for a list that has the errors in a column of their own. */
+export function Finished({ counts, targets, open }) {
   if (!targets) return "–";
-  return html`<div class="done"><${Bar} counts=${counts} /><span>${overText({ counts, targets, open })}</span></div>`;
+  const { withdrawn } = sums(counts);
+  return html`<div class="finished"><${Bar} counts=${counts} /><span>${shareText({ targets, open })}${withdrawn > 0 && `, ${count(withdrawn)} withdrawn`}</span></div>`;
 }
 
 /** What the colours of the bars mean. */
@@ -76,7 +82,7 @@ export function Legend() {
 export function State({ state }) {
   const part = partOf(state);
   const look = { succeeded: "good", errors: "bad" }[part?.key] ?? null;
-  return html`<span class=${look}><span aria-hidden="true">${part?.symbol ?? "?"} </span>${words(state)}</span>`;
+  return html`<span class=${look}><span aria-hidden="true">${part?.symbol ?? "?"}\u00a0</span>${words(state)}</span>`;
 }
 
 /** One row for each wave: the bar, and the numbers behind it. */
@@ -84,16 +90,16 @@ export const WAVE_COLUMNS = [
   { key: "wave", title: "wave", isHeader: true,
     cell: (row) => html`${count(row.wave + 1)}${row.isOpen && html` <span class="note">open now</span>`}` },
   { key: "bar", title: "devices", cell: (row) => html`<${Bar} counts=${row.counts} />` },
-  { key: "over", title: "over", isNumber: true, cell: (row) => shareOver(row) },
+  { key: "finished", title: "finished", isNumber: true, cell: (row) => shareFinished(row) },
   ...PARTS.map(({ key, title }) => ({ key, title, isNumber: true, cell: (row) => html`<${Amount} part=${key} value=${row.sums[key]} />` })),
 ];
 
 function Amount({ part, value }) {
-  return part === "errors" && value > 0 ? html`<span class="bad">✖ ${count(value)}</span>` : count(value);
+  return part === "errors" && value > 0 ? html`<span class="bad">✖\u00a0${count(value)}</span>` : count(value);
 }
 
-function shareOver({ sums: numbers }) {
+function shareFinished({ sums: numbers }) {
   const total = Object.values(numbers).reduce((sum, number) => sum + number, 0);
-  const over = OVER.reduce((sum, key) => sum + numbers[key], 0);
-  return total === 0 ? "–" : `${count(over)} of ${count(total)}, ${percent(over / total)}`;
+  const finished = FINISHED.reduce((sum, key) => sum + numbers[key], 0);
+  return total === 0 ? "–" : `${count(finished)} of ${count(total)}, ${percent(finished / total)}`;
 }

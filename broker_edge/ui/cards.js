@@ -4,12 +4,12 @@ import { html } from "./vendor/htm-preact.js";
 import { Chart } from "./chart.js";
 import { Word } from "./words.js";
 
-/** `word`: the one of WORDS that the name needs. */
-export function Card({ name, word, value, unit, note }) {
+/** `word`: the one of WORDS that the name needs. `look`: a class of the value. */
+export function Card({ name, word, value, unit, note, look = "" }) {
   return html`
     <div class="card">
       <dt>${word ? html`<${Word} of=${word}>${name}<//>` : name}</dt>
-      <dd><span class="figure">${value}</span>${unit && html` <span class="unit">${unit}</span>`}</dd>
+      <dd><span class=${`figure ${look}`}>${value}</span>${unit && html` <span class="unit">${unit}</span>`}</dd>
       ${note && html`<dd class="note">${note}</dd>`}
     </div>
   `;

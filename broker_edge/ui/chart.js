@@ -19,9 +19,12 @@ const STEPS = { binary: POWERS_OF_TWO, whole: WHOLE };
 const vendor = new URL("./vendor/", import.meta.url);
 let library = null;
 
-/** The places of values that have none beside them, which a line would not show. */
-function alone(plot, series) {
-  return plot.data[series].flatMap((value, place, all) => (value != null && all[place - 1] == null && all[place + 1] == null ? [place] : []));
+/** The places of dots: the newest value, and values that have none beside them, which a line would not show. */
+function dots(plot, series) {
+  const values = plot.data[series];
+  const newest = values.findLastIndex((value) => value != null);
+  const isAlone = (place) => values[place] != null && values[place - 1] == null && values[place + 1] == null;
+  return [...values.keys()].filter((place) => place === newest || isAlone(place));
 }
 
 /**
@@ -171,13 +174,13 @@ function options(box, { lines, format, steps, least, onPoint }) {
     scales: { x: { time: true, range: (_, __, last) => [last - SAMPLES_MAX, last] }, y: { range: (_, __, most) => [0, Math.max(most, least) * 1.1] } },
     axes: [
       { ...axis, size: 26 * scale, space: 70 * scale, incrs: MINUTES_S, values: (_, ticks) => ticks.map((tick) => clockTime(tick * 1_000)) },
-      { ...axis, size: 66 * scale, space: 30 * scale, values: (_, ticks) => ticks.map(format), ...(steps && { incrs: STEPS[steps] }) },
+      { ...axis, size: 66 * scale, space: 30 * scale, values: (_, ticks) => ticks.map((tick) => (tick === 0 ? "0" : format(tick))), ...(steps && { incrs: STEPS[steps] }) },
     ],
     series: [
       {},
       ...lines.map(({ label }, line) => {
         const ink = getComputedStyle(inks[line]);
-        return { label, stroke: ink.color, width: 1.5, dash: line === 1 ? [5, 3] : [], points: { show: true, size: 4, filter: alone } };
+        return { label, stroke: ink.color, width: 1.5, dash: line === 1 ? [5, 3] : [], points: { show: true, size: 4, filter: dots } };
       }),
     ],
     hooks: {

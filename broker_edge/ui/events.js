@@ -1,4 +1,4 @@
-// What happened to clients of late, or to one of them: connects, ends, refusals, and what operators did.
+// What happened recently to clients, or to one of them: connects, ends, refusals, and what operators did.
 
 import { html, useState } from "./vendor/htm-preact.js";
 import { ask } from "./api.js";
@@ -16,12 +16,12 @@ const ASKED = 200;
 const ROWS_SHOWN = 20;
 
 const WHATS = {
-  connected: { text: "● connected", look: "good" },
-  disconnected: { text: "○ disconnected", look: null },
-  taken_over: { text: "⇄ taken over", look: null },
-  refused: { text: "✖ refused", look: "bad" },
-  session_ended: { text: "∅ session ended", look: null },
-  kicked: { text: "⏏ disconnected by an operator", look: null },
+  connected: { text: "●\u00a0connected", look: "good" },
+  disconnected: { text: "○\u00a0disconnected", look: null },
+  taken_over: { text: "⇄\u00a0taken over", look: null },
+  refused: { text: "✖\u00a0refused", look: "bad" },
+  session_ended: { text: "∅\u00a0session ended", look: null },
+  kicked: { text: "⏏\u00a0disconnected by an operator", look: null },
 };
 
 /** Of all clients without `clientId`. */
@@ -37,7 +37,7 @@ export function Events({ title, clientId = null, current }) {
       <${Trouble} ...${events} />
       ${value && html`
         <p class="note">
-          In the memory of the broker, complete since <${Time} ms=${value.since_us / 1_000} />. Equal events that follow each other are one row, with the topic of the last.
+          Kept in the broker's memory, complete since <${Time} ms=${value.since_us / 1_000} />. Equal events that follow each other are one row, with the topic of the last.
         </p>
         <${Table} caption=${`${title}, the newest first`} columns=${columns} rows=${value.events} limit=${limit} keyOf=${keyOf}
           current=${current} empty="Nothing is known." />

@@ -26,7 +26,7 @@ export function bytes(value) {
 }
 
 export function bytesPerSecond(value) {
-  return isKnown(value) ? `${scaled(value, 1000, ["B", "KB", "MB", "GB"])}/s` : UNKNOWN;
+  return isKnown(value) ? `${scaled(value, 1000, ["B", "kB", "MB", "GB"])}/s` : UNKNOWN;
 }
 
 export function percent(share) {

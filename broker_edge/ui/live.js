@@ -194,4 +194,9 @@ function pause(milliseconds, signal) {
 
 setInterval(watchAge, 250);
 document.addEventListener("visibilitychange", onVisibility);
-isSignedOut.watch((signedOut) => (signedOut ? stopLive() : startLive()));
+isSignedOut.watch((signedOut) => {
+  if (!signedOut) return startLive();
+  stopLive();
+  // Who signs in again is told of an outage only if there is one.
+  liveState.set({ phase: "opening" });
+});

@@ -20,6 +20,6 @@ export function Losses({ ranges, damagedBytes, href = null }) {
   if (ranges === null || ranges === undefined) return "–";
   const parts = [ranges > 0 && `${counted(ranges, "range")} lost`, damagedBytes > 0 && `${bytes(damagedBytes)} damaged`].filter(Boolean);
   if (parts.length === 0) return "none";
-  const text = html`<span class="bad"><span aria-hidden="true">✖ </span>${parts.join(", ")}</span>`;
+  const text = html`<span class="bad"><span aria-hidden="true">✖\u00a0</span>${parts.join(", ")}</span>`;
   return href ? html`<a href=${href}>${text}</a>` : text;
 }

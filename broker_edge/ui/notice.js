@@ -5,6 +5,7 @@ import { html } from "./vendor/htm-preact.js";
 import { serverName } from "./api.js";
 import { liveState, samples } from "./live.js";
 import { cut, time } from "./format.js";
+import { firstPage, view } from "./router.js";
 import { createStore, useStore } from "./store.js";
 
 const SAID_FOR_MS = 4_000;
@@ -15,8 +16,9 @@ const NUMBER = /(?<=^|[\s(])\d[\d.,:]*(?=$|[\s),;:])( (minutes?|hours?|days?)\b)
 const said = createStore(null);
 let timer = null;
 
-export function say(text) {
-  said.set(text);
+/** `look`: "hidden" is for those alone who hear the page. */
+export function say(text, look = "passing") {
+  said.set({ text, look });
   clearTimeout(timer);
   timer = setTimeout(() => said.set(null), SAID_FOR_MS);
 }
@@ -25,25 +27,27 @@ export function Notice() {
   const state = useStore(liveState);
   const server = useStore(serverName);
   const trouble = troubleOf(state, server);
-  const text = useStore(said);
+  const last = useStore(said);
   return html`
     <div role="status" class="notice">
-      ${trouble && html`<p class=${`lasting ${state.phase}`}><span aria-hidden="true">⚠ </span>${trouble}</p>`}
-      ${text && html`<p class="passing"><bdi>${text}</bdi></p>`}
+      ${trouble && html`<p class=${`lasting ${state.phase}`}><span aria-hidden="true">⚠\u00a0</span>${trouble}</p>`}
+      ${last && html`<p class=${last.look}><bdi>${last.text}</bdi></p>`}
     </div>
   `;
 }
 
 /** Each alert once, when it comes; not faster than somebody can listen. */
-let announced = new Set();
+let announced = null;
 let announcedMs = 0;
 samples.watch(({ alerts }) => {
   if (!alerts || Date.now() - announcedMs < ALERTS_EVERY_MS) return;
-  const fresh = alerts.filter((alert) => !announced.has(keyOf(alert)));
+  const fresh = alerts.filter((alert) => !announced?.has(keyOf(alert)));
+  // No news for those who see them: the first page lists them, and the navigation has had their number from the start.
+  const isSeen = announced === null || view.get().page === firstPage.get();
   announced = new Set(alerts.map(keyOf));
   if (fresh.length === 0) return;
   announcedMs = Date.now();
-  say(`Alert: ${cut(fresh.map(({ broker, summary }) => (broker ? `${broker}: ${summary}` : summary)).join("; "), ALERT_MAX)}`);
+  say(`Alert: ${cut(fresh.map(({ broker, summary }) => (broker ? `${broker}: ${summary}` : summary)).join("; "), ALERT_MAX)}`, isSeen ? "hidden" : "passing alert");
 });
 
 /** What an alert is about: the same while only numbers in it change. A digit within a name is no number. */

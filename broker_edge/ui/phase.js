@@ -13,9 +13,9 @@ export const PHASES = {
 };
 
 export function Phase({ rollout: { phase, stopped } }) {
-  if (phase === "ENDED" && stopped) return html`<span class="bad"><span aria-hidden="true">✖ </span>stopped</span>`;
+  if (phase === "ENDED" && stopped) return html`<span class="bad"><span aria-hidden="true">✖\u00a0</span>stopped</span>`;
   const { symbol, title, look } = Object.hasOwn(PHASES, phase) ? PHASES[phase] : { symbol: "?", title: String(phase), look: null };
-  return html`<span class=${look}><span aria-hidden="true">${symbol} </span>${title}</span>`;
+  return html`<span class=${look}><span aria-hidden="true">${symbol}\u00a0</span>${title}</span>`;
 }
 
 /** What the action does: "ota firmware 2.1.0" or "command echo". */

@@ -16,7 +16,7 @@ const PREVIEW_MAX = 240;
 // Hundreds of lines a second may be compressed.
 const LINE_UNPACKED_MAX = 16 * 1024;
 const HEADER_MAX = 2_000;
-export const COLUMNS = ["time", "topic", "payload", "client", "offset", "actions"];
+export const COLUMNS = ["time", "topic", "payload", "client id", "offset", "actions"];
 
 /** The record with what its line shows. The payload stays as it came, and is decoded again when it is opened. */
 export async function received(record) {
@@ -79,14 +79,14 @@ export function RecordDetail({ record: line }) {
   return html`
     <dl class="facts">
       <${Fact} name="Topic"><${Name} text=${record.topic} length=${2_000} /><//>
-      <${Fact} name="Client"><${Name} text=${record.client_id} length=${2_000} /><//>
+      <${Fact} name="Client id"><${Name} text=${record.client_id} length=${2_000} /><//>
       <${Fact} name="Payload">${decoded.kind}, ${sizeOf(record.size)}<//>
       <${Fact} name="QoS">${record.qos}${record.retain ? ", retained" : ""}<//>
       ${record.headers.map(([name, value], index) => html`
         <${Fact} key=${index} name=${html`<${Name} text=${name} length=${80} />`}><${Name} text=${headerText(value)} length=${HEADER_MAX} /><//>
       `)}
     </dl>
-    ${decoded.reason && html`<p class="note"><span aria-hidden="true">⚠ </span><bdi>${decoded.reason}</bdi></p>`}
+    ${decoded.reason && html`<p class="note"><span aria-hidden="true">⚠\u00a0</span><bdi>${decoded.reason}</bdi></p>`}
     ${!isAlwaysHex && html`
       <p><button type="button" class="quiet" aria-pressed=${isHex} onClick=${() => setIsHex(!isHex)}>${isHex ? "Show decoded" : "Show as hex"}</button></p>
     `}

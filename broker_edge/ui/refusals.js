@@ -1,4 +1,4 @@
-// Who was refused something of late, with a way to the question why.
+// Who was refused something recently, with a way to the question why.
 
 import { html, useState } from "./vendor/htm-preact.js";
 import { ask } from "./api.js";
@@ -23,10 +23,10 @@ export function Refusals({ current }) {
   const rows = refusals.value?.users;
   return html`
     <section aria-labelledby="refusals-title" class=${refusals.isStale ? "stale" : null}>
-      <h2 id="refusals-title">Refusals of late</h2>
+      <h2 id="refusals-title">Recent refusals</h2>
       <${Trouble} ...${refusals} />
       ${rows && html`
-        <p class="note">Since the broker was started, by user. Client id and address are those of the last refusal, and a topic is the last one that was refused in this way.</p>
+        <p class="note">Since the broker started, by user. Client id and address are those of the last refusal, and a topic is the last one that was refused in this way.</p>
         <${Table} caption="Refusals by user, the latest first" columns=${COLUMNS} rows=${rows} limit=${limit} keyOf=${keyOf}
           current=${current} empty="Nothing has been refused." />
         ${rows.length > 0 && html`

@@ -103,7 +103,7 @@ export function Asked({ rows }) {
   return html`
     <section aria-labelledby="asked-title">
       <h2 id="asked-title">Not yet answered</h2>
-      <p class="note">Requests that no engine has answered yet. Without an answer after a minute, look whether the job <code>actions</code> runs.</p>
+      <p class="note">Requests that no engine has answered yet. Without an answer after a minute, check whether the job <code>actions</code> runs.</p>
       <${Table} caption="Requests without an answer" columns=${ASKED_COLUMNS} rows=${rows} keyOf=${(row) => `request ${row.request_id}`} empty="None." />
     </section>
   `;

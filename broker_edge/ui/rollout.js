@@ -2,7 +2,7 @@
 
 import { html, useCallback, useEffect, useRef } from "./vendor/htm-preact.js";
 import { ask } from "./api.js";
-import { Bar, Legend, overText, State, sums, WAVE_COLUMNS, words } from "./bars.js";
+import { Bar, finishedText, Legend, State, sums, WAVE_COLUMNS, words } from "./bars.js";
 import { Command, rootOption } from "./command.js";
 import { count, duration, latency, percent } from "./format.js";
 import { useKey } from "./keys.js";
@@ -17,7 +17,7 @@ import { showTargets, Targets } from "./targets.js";
 
 const EVERY_MS = 10_000;
 const TABLES = ["actions", "action_state", "action_targets", "action_journal", "action_events", "action_requests"];
-const STEPS = { delivered: "until it was delivered", started: "until the device began", finished: "until it was over" };
+const STEPS = { delivered: "until it was delivered", started: "until the device began", finished: "until it finished" };
 const SECOND_US = 1_000_000;
 
 export function Rollout({ id, query }) {
@@ -91,9 +91,9 @@ function Facts({ rollout, asked }) {
   ];
   return html`
     <p class="verdict"><strong><${Phase} rollout=${rollout} /></strong>${message && html`: <${Name} text=${message} length=${600} />`}<${Pending} rows=${asked} /></p>
-    ${stopped && html`<p class="problem"><span aria-hidden="true">✖ </span>Nothing more is sent: <${Name} text=${stopped} length=${600} /></p>`}
-    ${held && html`<p class="problem"><span aria-hidden="true">⚠ </span>Held: <${Name} text=${held} length=${600} /></p>`}
-    ${isKnown && html`<div class="whole-bar"><${Bar} counts=${counts} /><p>${overText(rollout)}${targets > 0 && `, ${percent((targets - open) / targets)}`}</p></div>`}
+    ${stopped && html`<p class="problem"><span aria-hidden="true">✖\u00a0</span>Nothing more is sent: <${Name} text=${stopped} length=${600} /></p>`}
+    ${held && html`<p class="problem"><span aria-hidden="true">⚠\u00a0</span>Held: <${Name} text=${held} length=${600} /></p>`}
+    ${isKnown && html`<div class="whole-bar"><${Bar} counts=${counts} /><p>${finishedText(rollout)}${targets > 0 && `, ${percent((targets - open) / targets)}`}</p></div>`}
     <dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
   `;
 }

@@ -39,6 +39,7 @@ export async function leave() {
   } catch {
     // The session may have ended already; the next request shows whether it has.
   }
+  consoleInfo.set(null);
   loadConsole();
 }
 

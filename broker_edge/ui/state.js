@@ -9,7 +9,7 @@ export function Trouble({ error, atMs }) {
   const what = error.status === 403 ? `You may not see this: ${error.message}` : error.message;
   return html`
     <p class="problem">
-      <span aria-hidden="true">⚠ </span>${what}
+      <span aria-hidden="true">⚠\u00a0</span>${what}
       ${atMs && html` What you see is from <${Time} ms=${atMs} />.`}
     </p>
   `;

@@ -28,7 +28,7 @@ export function FleetTrace({ query }) {
       <${Logs} brokers=${brokers.value?.brokers ?? []} log=${log || (found?.log_id ?? "")} />
     <//>
     ${!isRefused && html`<${Trouble} ...${answer} />`}
-    ${found && html`<${Found} key=${`${at} ${log}`} found=${found} isStale=${answer.isStale} query=${query} />`}
+    ${found && html`<div key=${`${at} ${log}`}><${Found} found=${found} isStale=${answer.isStale} query=${query} /></div>`}
     ${at === "" && html`<p class="waiting">Which record, of which broker? The tail of a broker names the place of each.</p>`}
     ${isPlace && !answer.value && !answer.error && html`<${Waiting} what="the record" />`}
     ${isPlace && html`<${Command} parts=${curlParts(PATH, { at, log_id: log }, consoleInfo.get().user)} />`}
@@ -57,7 +57,7 @@ function Found({ found, isStale, query }) {
   return html`
     <ol class=${`steps ${isStale ? "stale" : ""}`} aria-label=${`Steps of ${found.name}:${found.offset}`}>
       <li>
-        <h2 class="bad"><span aria-hidden="true">? </span>Its broker does not say where it is</h2>
+        <h2 class="bad"><span aria-hidden="true">?\u00a0</span>Its broker does not say where it is</h2>
         <p><${Name} text=${broker.trouble} length=${1_000} /></p>
       </li>
       ${rows}
@@ -77,13 +77,13 @@ function TableSteps({ tables, current }) {
     </li>
     ${quarantine?.length > 0 && html`
       <li>
-        <h2 class="bad"><span aria-hidden="true">✖ </span>In the quarantine</h2>
+        <h2 class="bad"><span aria-hidden="true">✖\u00a0</span>In the quarantine</h2>
         <${Table} caption="Why it could not be used" columns=${QUARANTINE_COLUMNS} rows=${quarantine} keyOf=${(row) => `quarantine ${row.pipeline} ${row.at_us}`} current=${current} />
       </li>
     `}
     ${lost?.length > 0 && html`
       <li>
-        <h2 class="bad"><span aria-hidden="true">✖ </span>Reported as lost</h2>
+        <h2 class="bad"><span aria-hidden="true">✖\u00a0</span>Reported as lost</h2>
         <${Table} caption="Ranges with this offset that readers could not get" columns=${LOST_COLUMNS} rows=${lost} keyOf=${(row) => `lost ${row.start} ${row.at_us}`} current=${current} />
       </li>
     `}
@@ -108,7 +108,7 @@ function Bronze({ bronze }) {
   if (!row) return html`<h2>Bronze</h2><p>Not in bronze, whose newest version is ${count(bronze.version)}: the job telemetry has not committed it, or reads other topics.</p>`;
   const { commit } = bronze;
   return html`
-    <h2 class="good"><span aria-hidden="true">✓ </span>In bronze</h2>
+    <h2 class="good"><span aria-hidden="true">✓\u00a0</span>In bronze</h2>
     <dl class="facts">
       <div><dt>Commit</dt><dd>${commit ? html`version ${count(commit.version)}, <${Name} text=${commit.operation} length=${40} />` : "older than the log of the table"}</dd></div>
       ${commit && html`<div><dt>Committed</dt><dd><${Time} ms=${commit.at_us / 1_000} /></dd></div>`}
@@ -116,7 +116,7 @@ function Bronze({ bronze }) {
       <div><dt>Appended</dt><dd><${Time} ms=${row.appended_us / 1_000} /></dd></div>
       <div><dt>Epoch</dt><dd>${count(row.epoch)}</dd></div>
     </dl>
-    ${bronze.rows.length > 1 && html`<p class="note">⚠ Bronze has ${count(bronze.rows.length)} rows of this place, of different epochs or topics.</p>`}
+    ${bronze.rows.length > 1 && html`<p class="note">⚠\u00a0Bronze has ${count(bronze.rows.length)} rows of this place, of different epochs or topics.</p>`}
   `;
 }
 
@@ -135,7 +135,7 @@ const SILVER_COLUMNS = [
 const AT = { key: "at", title: "time", cell: (row) => html`<${Time} ms=${row.at_us && row.at_us / 1_000} />` };
 
 const QUARANTINE_COLUMNS = [
-  { key: "pipeline", title: "by the job", isHeader: true, cell: (row) => html`<${Name} text=${row.pipeline} length=${80} />` },
+  { key: "pipeline", title: "job", isHeader: true, cell: (row) => html`<${Name} text=${row.pipeline} length=${80} />` },
   { key: "reason", title: "reason", cell: (row) => html`<${Name} text=${row.reason} length=${400} />` },
   AT,
 ];

@@ -43,7 +43,7 @@ export function Form({ at, problem, onShow, children }) {
           autocapitalize="off" autocomplete="off" spellcheck=${false} aria-describedby=${problem && "trace-problem"} />
       </label>
       <button type="submit" class="strong">Show</button>
-      ${problem && html`<p class="problem whole" role="alert" id="trace-problem"><span aria-hidden="true">⚠ </span><bdi>${problem}</bdi></p>`}
+      ${problem && html`<p class="problem whole" role="alert" id="trace-problem"><span aria-hidden="true">⚠\u00a0</span><bdi>${problem}</bdi></p>`}
     </form>
   `;
 }
@@ -73,7 +73,7 @@ function Appended({ record, batch }) {
   return html`
     <dl class="facts">
       <div><dt>Time</dt><dd><${Time} ms=${record.time_us / 1_000} /></dd></div>
-      <div><dt>Client</dt><dd><${Name} text=${record.client_id} length=${400} /></dd></div>
+      <div><dt>Client id</dt><dd><${Name} text=${record.client_id} length=${400} /></dd></div>
       <div><dt>Topic</dt><dd><${To} page="tail" query=${{ filter: record.topic }}><${Name} text=${record.topic} length=${400} /><//></dd></div>
       ${batch && html`
         <div><dt>Batch</dt><dd>offsets ${count(batch.first)} to ${count(batch.next - 1)}, ${counted(batch.next - batch.first, "record")}</dd></div>
@@ -97,6 +97,9 @@ const STATES = {
   purged: { symbol: "∅", title: "Purged on request", look: null },
 };
 
+/** States of which the page says all that the broker gives as a reason. */
+const TOLD = ["here", "not_yet", "removed"];
+
 /** States in which nobody can read the record any more. */
 const GONE = ["removed", "lost", "purged"];
 
@@ -105,9 +108,9 @@ function Stored({ trace }) {
   const { symbol, title, look } = Object.hasOwn(STATES, state) ? STATES[state] : { symbol: "?", title: state, look: null };
   const end = state === "removed" ? trace.log_start : state === "not_yet" ? trace.high_watermark : offset;
   return html`
-    <h2 class=${look}><span aria-hidden="true">${symbol} </span>${title}</h2>
+    <h2 class=${look}><span aria-hidden="true">${symbol}\u00a0</span>${title}</h2>
     <p>${storedText(trace)}</p>
-    ${reason && html`<p><${Name} text=${reason} length=${1_000} /></p>`}
+    ${reason && !TOLD.includes(state) && html`<p><${Name} text=${reason} length=${1_000} /></p>`}
     <p>
       ${state !== "not_yet" && hasPage("tail") && html`<a href=${link("tail", { from: "offset", at: end, partition: name })}>Records of ${name} from ${count(end)} on</a>`}
       ${state !== "not_yet" && state !== "here" && hasPage("damage") && html` · <a href=${link("damage")}>All gaps</a>`}
@@ -128,10 +131,10 @@ function storedText({ state, record, log_start: start, high_watermark: end }) {
 function Sessions({ rows, isMore, isGone, current }) {
   return html`
     <h2>Sessions with a filter that matches</h2>
-    <p class="note">The place of a session is the offset that it goes on from. Whether the record was delivered is not recorded.</p>
+    <p class="note">The position of a session is the offset that it goes on from. Whether the record was delivered is not recorded.</p>
     <${Table} caption="Sessions with a filter that matches the record" columns=${sessionColumns(isGone)} rows=${rows}
       keyOf=${(row) => `session ${row.client_id} ${row.filter}`} current=${current} empty="No session has a filter that matches." />
-    ${isMore && html`<p class="note">⚠ There are more sessions than were looked at: the first 200, and those of the publisher and of the routing key.</p>`}
+    ${isMore && html`<p class="note">⚠\u00a0There are more sessions than were looked at: the first 200, and those of the publisher and of the routing key.</p>`}
   `;
 }
 
@@ -139,9 +142,9 @@ function sessionColumns(isGone) {
   return [
     { key: "client", title: "client id", isHeader: true,
       cell: (row) => html`<${To} page="clients" query=${{ client: row.client_id }}><${Name} text=${row.client_id} length=${80} /><//>` },
-    { key: "passed", title: "its place", cell: (row) => html`<${Passed} hasPassed=${row.has_passed} lost=${isGone && "can no longer get it"} />` },
+    { key: "passed", title: "position", cell: (row) => html`<${Passed} hasPassed=${row.has_passed} lost=${isGone && "can no longer get it"} />` },
     { key: "next", title: "next offset", isNumber: true, cell: (row) => count(row.next) },
-    { key: "state", title: "state", cell: (row) => html`<span class=${row.connected ? "good" : "unknown"}>${row.connected ? "● connected" : "○ away"}</span>` },
+    { key: "state", title: "state", cell: (row) => html`<span class=${row.connected ? "good" : "unknown"}>${row.connected ? "●\u00a0connected" : "○\u00a0away"}</span>` },
     { key: "filter", title: "filter", cell: (row) => html`<${Name} text=${row.filter} length=${80} />` },
   ];
 }
@@ -158,7 +161,7 @@ function groupColumns(isGone) {
   return [
     { key: "group", title: "group", isHeader: true,
       cell: (row) => html`<${To} page="groups" query=${{ contains: row.group }}><${Name} text=${row.group} length=${80} /><//>${row.is_idle && html` <span class="note">idle</span>`}` },
-    { key: "passed", title: "its place", cell: (row) => html`<${Passed} hasPassed=${row.has_passed} isUnmatched=${row.without_match} lost=${isGone && "lost it, never read"} />` },
+    { key: "passed", title: "position", cell: (row) => html`<${Passed} hasPassed=${row.has_passed} isUnmatched=${row.without_match} lost=${isGone && "lost it, never read"} />` },
     { key: "next", title: "next offset", isNumber: true, cell: (row) => count(row.next) },
   ];
 }
@@ -169,9 +172,9 @@ function groupColumns(isGone) {
  */
 function Passed({ hasPassed, isUnmatched = false, lost }) {
   if (hasPassed === null) return "–";
-  if (isUnmatched) return html`<span class="good">✓ has passed it (its filter does not match)</span>`;
-  if (hasPassed) return html`<span class="good">✓ has passed the record</span>`;
-  return lost ? html`<span class="bad">✖ ${lost}</span>` : "… has not read it yet";
+  if (isUnmatched) return html`<span class="good">✓\u00a0has passed it (its filter does not match)</span>`;
+  if (hasPassed) return html`<span class="good">✓\u00a0has passed the record</span>`;
+  return lost ? html`<span class="bad">✖\u00a0${lost}</span>` : "… has not read it yet";
 }
 
 /** A record never changes, so it is decoded once and not with every answer. */

@@ -13,7 +13,7 @@ export const WORDS = {
   trust: "Whether the copy of this node is whole: unproven after a crash, suspect when bytes are missing.",
   lag: "How many records are still to be read.",
   heldBy: "Groups that still have records of the partition to read, the furthest behind first.",
-  heldNext: "Groups that still have to read what goes next, the furthest behind first.",
+  heldNext: "Groups that still have to read what is removed next, the furthest behind first.",
   index: "Finds the records of a topic in a segment without reading all of it.",
 };
 

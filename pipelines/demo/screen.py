@@ -140,6 +140,12 @@ def next_steps(addresses: Addresses, layout: Layout) -> list[str]:
         "pa.table(dict(action_id=['hello-1'], name=['echo'], device_ids=[['device-0001']])), mode='append', "
         "schema_mode='merge')"
     )
+    # That of a secured demo would need settings: its broker's authority and the user of the console.
+    console = [
+        "  # see both in a browser: what the broker says, and what is in the tables",
+        f"  {headwater} console --root {shlex.quote(str(root))} --bronze {shlex.quote(str(layout.bronze))} "
+        f"--admin http://{addresses.admin}",
+    ]
     return [
         f"The demo is running: MQTT {addresses.mqtt}, Flight {addresses.server}, "
         f"metrics {'https' if addresses.options else 'http'}://{addresses.admin}/metrics,",
@@ -152,6 +158,7 @@ def next_steps(addresses: Addresses, layout: Layout) -> list[str]:
         f"{addresses.options}",
         "  # query the table",
         f"  {_python(query)}",
+        *(console if not addresses.options else []),
         "  # insert a row into `actions` for the devices on a roof, and wait for the result",
         f"  {headwater} actions create echo --label site=roof --wait 60 --root {shlex.quote(str(root))}",
         "  # the same by hand, for one device (each row needs its own action_id)",

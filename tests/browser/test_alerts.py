@@ -28,12 +28,14 @@ def alert(name: str, summary: str, *, severity: str = "warning", remedy: str = "
     return {"name": name, "severity": severity, "summary": summary, "remedy": remedy}
 
 
-def tell(page: Page, alerts: Sequence[Mapping[str, str]]) -> None:
-    """From now on the stream of the server has one event, with these alerts."""
+def tell(page: Page, alerts: Sequence[Mapping[str, str]], *, again: bool = True) -> None:
+    """From now on the stream of the server has one event, with these alerts; a page that is loaded again begins with
+    them."""
     stats = {"at_ms": 1, "sample": {}, "offsets": [], "alerts": alerts}
     body = f"event: stats\ndata: {json.dumps(stats)}\n\n"
     page.route("**/api/v1/live", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
-    page.reload()
+    if again:
+        page.reload()
 
 
 @pytest.mark.parametrize("name", LINKS)
@@ -56,6 +58,29 @@ def test_critical_alerts_come_first_and_one_without_a_page_has_no_link(broker: B
     expect(alerts.nth(0)).to_contain_text("Critical: stopped")
     expect(alerts.nth(1)).to_contain_text("Warning: it fills")
     expect(alerts.locator("a")).to_have_count(0)
+
+
+def test_alerts_are_marked_in_the_navigation_of_every_page(broker: BrokerProcess, visit: Visit) -> None:
+    page, _ = visit(broker, "/#topics")
+    tell(page, [alert("disk", "it fills"), alert("stopped", "it stopped", severity="critical")])
+    # What was there before the reader is no news: it is said, but covers nothing.
+    expect(page.locator(".notice .hidden")).to_have_text("Alert: it fills; it stopped")
+    expect(page.locator(".notice .passing")).to_have_count(0)
+    first = page.get_by_role("navigation").get_by_role("link", name="Overview")
+    for view in ("Topics", "Groups", "Overview"):
+        Console(page).go(view)
+        expect(first).to_contain_text("✖ 2 alerts")
+
+
+def test_an_alert_that_comes_while_another_page_is_open_is_shown(broker: BrokerProcess, visit: Visit) -> None:
+    page, _ = visit(broker, "/#topics")
+    tell(page, [])
+    first = page.get_by_role("navigation").get_by_role("link", name="Overview")
+    expect(page.locator(".phase.live")).to_be_visible()
+    expect(first).not_to_contain_text("alert")
+    tell(page, [alert("disk", "it fills")], again=False)
+    expect(page.locator(".notice .passing")).to_have_text("Alert: it fills")
+    expect(first).to_contain_text("⚠ 1 alert")
 
 
 @pytest.mark.parametrize("width", SIZES)

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from support.browser import Page, Visit, Watch, axe_violations, expect, overflow, scrolled_tables
+from support.browser import Page, Visit, Watch, axe_violations, expect, overflow, scrolled_tables, tall_rows
 from support.console_http import ask
 from support.console_page import Console
 from support.fleet_console import FleetConsole, fleet_settings
@@ -30,11 +30,11 @@ SHOWS = {
     "Rollouts": ROLLOUT,
     "Devices": "press-0",
     "Quality": "in_range",
-    "trace": "silver_presses",
+    "record": "silver_presses",
 }
 """A row of each page."""
 TRACE = "/#trace?at=2:7&log=log-a"
-DETAILS = {"rollout": f"/#rollouts?id={ROLLOUT}", "device": "/#devices?device=press-0", "trace": TRACE}
+DETAILS = {"rollout": f"/#rollouts?id={ROLLOUT}", "device": "/#devices?device=press-0", "record": TRACE}
 IMAGE = "<img src=x onerror=alert(7)>"
 TURNED = "a\u202etxt.exe"
 LONG = "long-" + "w" * 65_531
@@ -75,9 +75,12 @@ def test_a_page_opens_fits_and_is_accessible(
         expect(page.get_by_role("searchbox")).to_be_visible()
     else:
         expect(Console(page).row(SHOWS.get(view, "press-0"))).to_be_visible()
+    if view == "device":
+        expect(page.get_by_role("table", name="Actions of the device")).to_be_visible()
     keep(page, f"fleet-{view.lower()}-{width}-{scheme}")
     assert overflow(page) == 0
     assert width == 360 or scrolled_tables(page) == []
+    assert width > 360 or tall_rows(page) == []
     assert axe_violations(page) == []
 
 
@@ -106,7 +109,7 @@ def test_a_rollout_shows_its_waves_failures_and_order(fleet: FleetConsole, visit
     waves = page.get_by_role("table", name="Targets of each wave")
     expect(waves.get_by_role("row")).to_have_count(3)
     expect(waves.get_by_role("row").nth(1)).to_contain_text("8 of 10")
-    expect(page.locator(".whole-bar")).to_contain_text("8 of 20 over, 2 without success, 40 %")
+    expect(page.locator(".whole-bar")).to_contain_text("8 of 20 finished, 2 without success, 40 %")
     failures = page.get_by_role("table", name="ended without success")
     expect(failures).to_contain_text(NO_SPACE)
     expect(page.get_by_role("table", name="Time since the command")).to_contain_text("30 s")
@@ -116,6 +119,26 @@ def test_a_rollout_shows_its_waves_failures_and_order(fleet: FleetConsole, visit
     assert "state=FAILED" in page.url
     page.get_by_text("The order, as it stands").click()
     expect(page.get_by_label("The order as JSON")).to_contain_text('"artifact_name": "firmware"')
+
+
+def test_the_devices_of_a_rollout_begin_with_failures_and_can_be_sorted(fleet: FleetConsole, visit: Visit) -> None:
+    page, _ = visit(fleet, f"/#rollouts?id={ROLLOUT}")
+    devices = page.get_by_role("table", name="Devices of the action")
+    names = devices.locator("tr[data-row] th")
+    # Failed, at work, waiting, succeeded.
+    expect(names).to_have_text([f"press-{number}" for number in (6, 7, 8, 9, *range(10, 20), *range(6))])
+    devices.get_by_role("button", name="device").click()
+    expect(names).to_have_text([f"press-{number}" for number in range(20)])
+    devices.get_by_role("button", name="device").click()
+    expect(names.first).to_have_text("press-19")
+
+
+def test_the_place_of_a_command_leads_to_its_trace(fleet: FleetConsole, visit: Visit) -> None:
+    page, _ = visit(fleet, f"/#rollouts?id={ROLLOUT}")
+    devices = page.get_by_role("table", name="Devices of the action")
+    devices.get_by_role("row", name="press-3").get_by_role("link", name="5:3").click()
+    Console(page).is_at("Trace")
+    expect(page.get_by_role("table", name="The targets that it was sent to")).to_contain_text("press-3")
 
 
 def test_devices_are_in_the_order_of_their_numbers(fleet: FleetConsole, visit: Visit) -> None:
@@ -205,6 +228,24 @@ def test_a_record_that_only_its_broker_has_yet_is_shown(
     page.get_by_role("searchbox").fill("nowhere-1:1")
     page.keyboard.press("Enter")
     expect(page.locator("#trace-problem")).to_be_visible()
+
+
+def test_a_trace_stays_where_it_is_when_its_broker_goes(
+    fleet: FleetConsole, broker: BrokerProcess, visit: Visit
+) -> None:
+    with PahoClient(broker.mqtt[1], version="5", client_id="traced") as client:
+        client.publish("devices/traced/telemetry", b"7", qos=1)
+    page, _ = visit(fleet, f"/#trace?at={placed(broker)}")
+    steps = page.get_by_role("list", name=re.compile("Steps of telemetry-"))
+    expect(steps).to_contain_text("On disk and acknowledged")
+    broker.kill()
+    try:
+        expect(steps).to_contain_text("Its broker does not say where it is")
+        form, command = page.locator("main form"), page.locator("main .command")
+        places = [one.bounding_box() for one in (form, steps, command)]
+        assert [box["y"] for box in places if box] == sorted(box["y"] for box in places if box)
+    finally:
+        broker.start()
 
 
 def placed(broker: BrokerProcess) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.browser import Page, Visit, axe_violations, expect, overflow, scrolled_tables
+from support.browser import Page, Visit, axe_violations, expect, overflow, scrolled_tables, tall_rows
 from support.console_page import LIVE, VIEWS, Console, place, some_life
 from support.paho_client import PahoClient
 
@@ -51,6 +51,7 @@ def test_a_page_opens_fits_and_is_accessible(
     keep(page, f"{view.lower()}-{width}-{scheme}")
     assert overflow(page) == 0
     assert width == 360 or scrolled_tables(page) == []
+    assert width > 360 or tall_rows(page) == []
     assert axe_violations(page) == []
 
 
@@ -66,6 +67,30 @@ def keep(page: Page, name: str) -> None:
     folder = os.environ.get("HEADWATER_SCREENSHOTS")
     if folder:
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_a_finger_touches_is_large_enough(
+    broker: BrokerProcess, client: PahoClient, visit: Visit, view: str
+) -> None:
+    size = {"width": 360, "height": SIZES[360]}
+    page, _ = visit(broker, address(broker, view), viewport=size, has_touch=True, is_mobile=True)
+    Console(page).is_at("Groups" if view == "Tail" else view)
+    if view in SHOWS and view != "Tail":
+        expect(Console(page).row(SHOWS[view])).to_be_visible()
+    assert overflow(page) == 0
+    small = page.evaluate(
+        _SMALL, {"nav a, main .bar button, main input[type=search], main select": 36, "td a, th a": 30}
+    )
+    assert small == []
+
+
+_SMALL = """
+sizes => Object.entries(sizes).flatMap(([what, least]) => [...document.querySelectorAll(what)]
+  .filter(element => element.offsetHeight < least)
+  .map(element => `${what}: ${element.textContent} is ${element.offsetHeight} px high`))
+"""
+"""What is lower than the least height of its kind, in pixels."""
 
 
 def test_words_of_the_field_are_explained(broker: BrokerProcess, visit: Visit) -> None:

@@ -95,7 +95,7 @@ def test_a_hostile_topic_of_a_refusal_is_text_and_is_asked_about_as_it_is(
     row.get_by_role("link", name="Ask why about this publish").click()
     expect(verdict(page, "Not allowed")).to_be_visible()
     expect(page.get_by_role("textbox", name="Topic")).to_have_value(topic)
-    expect(page.get_by_role("combobox", name="What")).to_have_value("publish")
+    expect(page.get_by_role("combobox", name="Action")).to_have_value("publish")
     expect(page.locator("main img")).to_have_count(0)
 
 

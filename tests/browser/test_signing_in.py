@@ -60,6 +60,29 @@ def test_the_form_leads_back_to_the_view(signed: Signed, visit: Visit) -> None:
     assert other.url == address
 
 
+def test_who_is_signed_out_by_a_restart_of_the_broker_reads_why(
+    start_broker: StartBroker, tmp_path: Path, visit: Visit
+) -> None:
+    signed = start_signed(start_broker, tmp_path, name="restarted")
+    page, watch = visit(signed.broker, "/#groups")
+    watch.expect(r"401|ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET")
+    why = page.get_by_text("Your session has ended")
+    outage = page.get_by_role("status").filter(has_text="has not answered since")
+    fill(page, "viewer", signed.passwords["viewer"])
+    expect(page.get_by_text("● live")).to_be_visible()
+    signed.broker.kill()
+    expect(outage).to_be_visible()
+    signed.broker.start()
+    expect(why).to_be_visible()
+    expect(outage).to_have_count(0)
+    assert axe_violations(page) == []
+    fill(page, "viewer", signed.passwords["viewer"])
+    Console(page).is_at("Groups")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Password")).to_be_visible()
+    expect(why).to_have_count(0)
+
+
 def reasons(signed: Signed) -> list[str]:
     """Why calls were refused so far, without those of users."""
     secret = b64encode(f"viewer:{signed.passwords['viewer']}".encode()).decode()

@@ -9,10 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from support.console_http import ask
 from support.demo_process import COMMAND_S, DEMO, END_S, START_S, RunningDemo, environment
+from support.fleet_console import FleetConsole
 from support.programs import headwater
 from support.secured import files_with
 
@@ -79,7 +82,15 @@ def test_ctrl_c_ends_with_the_same_account_and_the_printed_commands_work(running
     running.wait_for("its own action_id", START_S)
     running.wait_for("write_deltalake", COMMAND_S)
     commands = [line.strip() for line in running.said if line.startswith("  ") and not line.startswith("  #")]
-    assert len(commands) == 5
+    assert len(commands) == 6
+    (console,) = (words for words in map(shlex.split, commands) if words[1] == "console")
+    commands.remove(shlex.join(console))
+    row = DeltaTable(kept / "tables" / "bronze_telemetry").to_pyarrow_table(columns=["log_id", "partition", "offset"])
+    (first,) = row.slice(0, 1).to_pylist()
+    with FleetConsole(kept, {}, console[2:]) as fleet:
+        where = urlencode({"at": f"{first['partition']}:{first['offset']}", "log_id": first["log_id"]})
+        found = ask(fleet, "GET", f"/api/v1/trace?{where}").document
+    assert len(found["tables"]["bronze"]["rows"]) == 1, found
     for command in commands:
         words = shlex.split(command)
         if words[0] == "headwater":

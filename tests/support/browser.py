@@ -35,7 +35,7 @@ except ModuleNotFoundError as error:
 
 __all__ = [
     "Browser", "BrowserContext", "Page", "Visit", "Watch", "axe_violations", "chromium", "expect", "overflow",
-    "scrolled_tables", "watched",
+    "scrolled_tables", "tall_rows", "watched",
 ]  # fmt: skip
 
 Visit = Callable[..., tuple[Page, "Watch"]]
@@ -43,6 +43,7 @@ Visit = Callable[..., tuple[Page, "Watch"]]
 WAIT_S = 30.0
 """The deadline of everything that a page is to show."""
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
+ROW_PX_MAX = 100
 _INLINE = ("about", "blob", "data")
 
 expect.set_options(timeout=WAIT_S * 1_000)
@@ -110,7 +111,10 @@ def watched(browser: Browser, origin: str, **options: Any) -> Iterator[tuple[Pag
     try:
         context.set_default_timeout(WAIT_S * 1_000)
         watch.follow(context)
-        yield context.new_page(), watch
+        page = context.new_page()
+        yield page, watch
+        # A request that a test answers itself may be on its way: its failure would be one of the next test.
+        page.unroute_all(behavior="ignoreErrors")
     finally:
         context.close()
     if problems := watch.problems():
@@ -133,6 +137,19 @@ _SCROLLED = """
 () => [...document.querySelectorAll(".scroll")]
   .filter(({scrollWidth, clientWidth}) => scrollWidth > clientWidth)
   .map(element => element.getAttribute("aria-label"))
+"""
+
+
+def tall_rows(page: Page) -> list[str]:
+    """The rows of tables that are higher than five lines, by their names and heights."""
+    found: list[str] = page.evaluate(_TALL, ROW_PX_MAX)
+    return found
+
+
+_TALL = """
+most => [...document.querySelectorAll("main tr[data-row]")]
+  .filter(row => row.offsetHeight > most)
+  .map(row => `${row.dataset.row}: ${row.offsetHeight} px`)
 """
 
 

@@ -23,20 +23,21 @@ def fleet_settings(root: Path, brokers: Sequence[Mapping[str, Any]], **more: Any
 
 
 class FleetConsole:
-    """Runs while it is entered. `admin` is its host and port, as at a broker; `log` is what it writes to stderr."""
+    """Runs while it is entered. `admin` is its host and port, as at a broker; `log` is what it writes to stderr.
+    `options` are those of its command line beside `--config`."""
 
     admin: tuple[str, int]
     address: str
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, settings: Mapping[str, Any], options: Sequence[str] = ()) -> None:
+        self._folder, self._options = folder, options
         self.config, self.log = folder / "console.yaml", folder / "console.err"
         self.config.write_text(yaml.safe_dump({"listen": "127.0.0.1:0", **settings}))
 
     def __enter__(self) -> FleetConsole:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*COMMAND, "console", "--config", str(self.config)],
+                [*COMMAND, "console", "--config", str(self.config), *self._options],
                 cwd=self._folder,
                 env=os.environ | {"PYTHONPATH": python_path()},
                 stdin=subprocess.DEVNULL,

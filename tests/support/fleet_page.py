@@ -33,7 +33,8 @@ def some_life(root: Path) -> None:
     rollout(root, ROLLOUT, [(f"press-{number}", state) for number, state in enumerate(states)], waves=2)
     rollout(root, WAITING, [(f"mixer-{number}", "PENDING") for number in range(4)], waves=2, phase="WAITING_APPROVAL")
     for number in range(20):
-        device(root, f"press-{number}", version="2.1.0" if number < 6 else "2.0.9")
+        status = "FAILED" if states[number] == "FAILED" else "SUCCEEDED"
+        device(root, f"press-{number}", version="2.1.0" if number < 6 else "2.0.9", status=status)
     now = now_us()
     checked = {"message": "telemetry", "source": "batch", "column": "temperature", "on_fail": "quarantine", "at": now}
     insert(root, tables.DQ_RESULTS, {**checked, "rule": "in_range", "success": False, "checked": 900, "failed": 3})
@@ -79,12 +80,12 @@ def rollout(
     insert(root, tables.ACTION_TARGETS, *rows)
 
 
-def device(root: Path, device_id: str, *, version: str, label: str = "roof") -> None:
+def device(root: Path, device_id: str, *, version: str, label: str = "roof", status: str = "SUCCEEDED") -> None:
     now = now_us()
     described = {"device_id": device_id, "labels": {"site": label}, "groups": ["presses"], "created_at": now}
     insert(root, tables.DEVICES, described)
     reported = {"version": version, "product": "press", "hardware": "rev-b", "last_seen_at": now, "log_id": "log-a"}
-    last = {"last_action_id": ROLLOUT, "last_status": "SUCCEEDED", "partition": 1, "offset": 1, "updated_at": now}
+    last = {"last_action_id": ROLLOUT, "last_status": status, "partition": 1, "offset": 1, "updated_at": now}
     insert(root, tables.DEVICE_STATE, {"device_id": device_id, **reported, **last})
 
 

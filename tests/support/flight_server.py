@@ -192,6 +192,8 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         for number, offset in (body.get("initial") or {}).items():
             group.initial.setdefault(int(number), offset)
         for number, place in (body.get("offsets") or {}).items():
+            if place["committed"] < group.committed.get(int(number), 0):
+                group.scanned.pop(int(number), None)
             group.committed[int(number)] = place["committed"]
             if place.get("scanned") is not None:
                 group.scanned[int(number)] = place["scanned"]

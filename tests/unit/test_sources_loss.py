@@ -21,11 +21,20 @@ PARTITION = 3
 @pytest.fixture(autouse=True)
 def without_idle_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sources.stream.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("sources.group.SHOWN_EVERY_S", 0.0)
 
 
 def fill(server: FlightServer, count: int) -> None:
     for number in range(count):
         server.log.append("devices/d1/telemetry", b"%d" % number, partition=PARTITION)
+
+
+def pass_others(server: FlightServer, query: Query, count: int) -> None:
+    """The query looks at records of another topic, and its group, if it has one, says so."""
+    for number in range(count):
+        server.log.append("devices/d1/status", b"%d" % number, partition=PARTITION)
+    for _ in range(2):
+        assert query.batch() == []
 
 
 def gaps(server: FlightServer) -> list[tuple[int, int]]:
@@ -59,6 +68,42 @@ def test_what_retention_removed_is_passed_with_the_gap_reported(flight_server: F
     query.drain()
     assert offsets_of(query.rows) == [*range(20), *range(50, 100)]
     assert gaps(flight_server) == [(20, 50)]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_no_filter_of_the_query_matches_is_not_lost(flight_server: FlightServer, restarts: bool) -> None:
+    fill(flight_server, 10)
+    query = Query(flight_server, consumerGroup="g")
+    query.drain()
+    pass_others(flight_server, query, 500)
+    if restarts:
+        query.restart()
+    flight_server.log.expire(PARTITION, 400)
+    assert query.batch() == []
+    fill(flight_server, 3)
+    assert offsets_of(query.batch()) == [510, 511, 512]
+    assert gaps(flight_server) == []
+    query.restart()
+    assert offsets_of(read_rows(query.reader, query.ends[-2], query.ends[-1])) == [510, 511, 512], "as a replay"
+
+
+@pytest.mark.parametrize("told", [{}, {"scanned": 300}, {"scanned": 510, "committed": 11}, {"scanned": None}])
+def test_what_nobody_has_looked_at_is_lost(flight_server: FlightServer, told: Json) -> None:
+    """Without a group; retention went on; the checkpoint is an old one; the group was reset."""
+    fill(flight_server, 10)
+    query = Query(flight_server, **({"consumerGroup": "g"} if told else {}))
+    query.drain()
+    pass_others(flight_server, query, 500)
+    query.restart()
+    if told:
+        group = flight_server.log.groups["g"]
+        group.committed[PARTITION] = told.get("committed", 10)
+        group.scanned.pop(PARTITION)
+        if told["scanned"] is not None:
+            group.scanned[PARTITION] = told["scanned"]
+    flight_server.log.expire(PARTITION, 400)
+    with pytest.raises(DataLossError, match="offset 10 of partition 3"):
+        query.batch()
 
 
 @pytest.mark.parametrize("fails", [True, False])

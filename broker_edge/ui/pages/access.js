@@ -1,4 +1,4 @@
-// May this user do this on this topic, and which line of the ACL file decides; and who was refused something of late.
+// May this user do this on this topic, and which line of the ACL file decides; and who was refused something recently.
 
 import { html, useEffect, useState } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
@@ -63,9 +63,9 @@ function Form({ question, problem, onAsk }) {
   });
   return html`
     <form class="bar" aria-label="Question" onSubmit=${onSubmit}>
-      <label><span>User (empty: without credentials)</span><input type="text" ...${field("user")} /></label>
-      <label><span>Client id (empty: none)</span><input type="text" ...${field("client_id")} /></label>
-      <label><span>What</span>
+      <label><span>User</span><input type="text" placeholder="empty: without credentials" ...${field("user")} /></label>
+      <label><span>Client id</span><input type="text" placeholder="empty: none" ...${field("client_id")} /></label>
+      <label><span>Action</span>
         <select onChange=${(event) => setTyped({ ...typed, access: event.target.value })}>
           ${Object.keys(WHATS).map((name) => html`<option key=${name} value=${name} selected=${name === typed.access}>${name}</option>`)}
         </select>
@@ -74,7 +74,7 @@ function Form({ question, problem, onAsk }) {
         <input type="text" data-search required ...${field("topic")} />
       </label>
       <button type="submit" class="strong">Ask</button>
-      ${problem && html`<p class="problem whole" role="alert" id="access-problem"><span aria-hidden="true">⚠ </span><bdi>${problem}</bdi></p>`}
+      ${problem && html`<p class="problem whole" role="alert" id="access-problem"><span aria-hidden="true">⚠\u00a0</span><bdi>${problem}</bdi></p>`}
     </form>
   `;
 }
@@ -83,7 +83,7 @@ function Answer({ question, answer }) {
   const { allowed: isAllowed, reason, line, notes } = answer;
   return html`
     <section class=${`panel answer ${isAllowed ? "yes" : "no"}`} aria-labelledby="answer-title">
-      <h2 id="answer-title"><span aria-hidden="true">${isAllowed ? "✓" : "✖"} </span>${isAllowed ? "Allowed" : "Not allowed"}</h2>
+      <h2 id="answer-title"><span aria-hidden="true">${isAllowed ? "✓" : "✖"}\u00a0</span>${isAllowed ? "Allowed" : "Not allowed"}</h2>
       <p><${Who} ...${question} /> ${isAllowed ? "may" : "may not"} ${WHATS[question.access]} <code><${Name} text=${question.topic} length=${1_000} /></code>.</p>
       ${line
         ? html`<p>Line ${line.number} of the ACL file ${isAllowed ? "allows it" : "denies it, whatever other lines allow"}: <code><${Name} text=${line.rule} length=${1_000} /></code></p>`

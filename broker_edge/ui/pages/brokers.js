@@ -1,7 +1,7 @@
 // The brokers of the fleet: what they do together, what is wrong at each, and a way to the console of each.
 
 import { html } from "../vendor/htm-preact.js";
-import { Alerts } from "../alerts.js";
+import { Alerts, AlertsNumber } from "../alerts.js";
 import { ask } from "../api.js";
 import { Card, Charts } from "../cards.js";
 import { Command } from "../command.js";
@@ -65,9 +65,10 @@ function commandParts(brokers) {
 function Cards({ now, brokers }) {
   const last = (name) => now.series[name]?.at(-1) ?? null;
   const sum = (name) => brokers?.reduce((total, row) => total + (row[name] ?? 0), 0);
+  const [live, all] = [last("brokers_live"), last("brokers")];
   return html`
     <dl class="cards">
-      <${Card} name="Brokers that answer" value=${`${format.count(last("brokers_live"))} of ${format.count(last("brokers"))}`} />
+      <${Card} name="Brokers that answer" value=${`${format.count(live)} of ${format.count(all)}`} look=${live < all ? "bad" : ""} />
       <${Card} name="Messages in" value=${format.rate(last("publishes_in"))} unit="/s" note=${`refused ${format.rate(last("refused"))} /s`} />
       <${Card} name="Messages out" value=${format.rate(last("publishes_out"))} unit="/s" note=${`dropped ${format.rate(last("dropped"))} /s`} />
       <${Card} name="Connections" value=${format.count(last("connections"))} note=${`sessions ${format.count(last("sessions"))}`} />
@@ -84,7 +85,7 @@ const COLUMNS = [
   ...[["in", "in /s", "publishes_in", format.rate], ["out", "out /s", "publishes_out", format.rate],
     ["connections", "connections", "connections", format.count], ["disk", "disk", "disk_used_bytes", format.bytes]].map(
     ([key, title, field, write]) => ({ key, title, isNumber: true, value: (row) => row.sample?.[field] ?? null, cell: (row) => write(row.sample?.[field]) })),
-  { key: "alerts", title: "alerts", isNumber: true, value: (row) => alertsOf(row)?.length ?? null, cell: (row) => html`<${AlertsNumber} alerts=${alertsOf(row)} />` },
+  { key: "alerts", title: "alerts", isNumber: true, value: (row) => alertsOf(row)?.length ?? null, cell: (row) => alertsCell(alertsOf(row)) },
   { key: "damage", title: "damage", value: (row) => lossOrder(row.lost_ranges, row.damaged_bytes),
     cell: (row) => html`<${Losses} ranges=${row.lost_ranges} damagedBytes=${row.damaged_bytes} />` },
   { key: "cluster", title: "cluster", value: (row) => row.cluster?.node ?? null, cell: (row) => html`<${Cluster} cluster=${row.cluster} />` },
@@ -120,8 +121,8 @@ function rank({ state }) {
 function State({ row: { state, trouble } }) {
   const { symbol, title, look } = Object.hasOwn(STATES, state) ? STATES[state] : { symbol: "?", title: String(state), look: null };
   return html`
-    <span class=${look}><span aria-hidden="true">${symbol} </span>${title}</span>
-    ${trouble && html`<div class="note trouble"><${Name} text=${trouble} length=${100} /></div>`}
+    <span class=${look}><span aria-hidden="true">${symbol}\u00a0</span>${title}</span>
+    ${trouble && html`<div class="note trouble"><${Name} text=${trouble} length=${80} /></div>`}
   `;
 }
 
@@ -141,11 +142,8 @@ function alertsOf({ state, alerts }) {
   return UNKNOWN.includes(state) ? null : (alerts ?? []);
 }
 
-function AlertsNumber({ alerts }) {
-  if (alerts === null) return "–";
-  if (alerts.length === 0) return "0";
-  const isCritical = alerts.some(({ severity }) => severity === "critical");
-  return html`<span class=${isCritical ? "bad" : "warned"}><span aria-hidden="true">${isCritical ? "✖" : "⚠"} </span>${format.count(alerts.length)}</span>`;
+function alertsCell(alerts) {
+  return alerts?.length ? html`<${AlertsNumber} alerts=${alerts} />` : format.count(alerts?.length);
 }
 
 /** Which nodes are in sync, only the leader knows. */
@@ -155,6 +153,6 @@ function Cluster({ cluster }) {
   const isShort = Array.isArray(inSync) && Array.isArray(replicas) && inSync.length < replicas.length;
   return html`
     <${Name} text=${node} length=${40} /> ${role}
-    ${Array.isArray(inSync) && role === "leader" && html`, <span class=${isShort ? "warned" : null}>${isShort && "⚠ "}${format.counted(inSync.length, "node")} in sync</span>`}
+    ${Array.isArray(inSync) && role === "leader" && html`, <span class=${isShort ? "warned" : null}>${isShort && "⚠\u00a0"}${format.counted(inSync.length, "node")} in sync</span>`}
   `;
 }

@@ -41,12 +41,12 @@ export default function Clients({ query }) {
       ${clients.rows && html`
         <${Table} caption="Clients in the order of their ids" columns=${COLUMNS} rows=${clients.rows} keyOf=${(row) => row.client_id}
           current=${query.row} sort=${clients.isComplete ? query.sort : null}
-          onSort=${clients.isComplete ? (sort) => change({ sort }) : null} empty="No client is like this." />
+          onSort=${clients.isComplete ? (sort) => change({ sort }) : null} empty="No client matches." />
         <${More} what="client" ...${clients} />
       `}
     </div>
     ${!clients.rows && !clients.error && html`<${Waiting} what="the clients" />`}
-    ${query.client === undefined && filter === "" && html`<${Events} title="What happened of late" current=${query.row} />`}
+    ${query.client === undefined && filter === "" && html`<${Events} title="Recent events" current=${query.row} />`}
     <${Command} parts=${commandParts(query.client, filter, connected)} />
   `;
 }
@@ -55,6 +55,11 @@ function commandParts(client, filter, connected) {
   if (client !== undefined) return ["headwater clients show", adminOption(), "--", { text: client }];
   const state = { true: "--connected", false: "--away" }[connected] ?? null;
   return ["headwater clients list", state, adminOption(), filter ? "--" : null, filter ? { text: filter } : null];
+}
+
+/** The version, and over what if not over plain TCP. */
+function protocolText({ version, transport }) {
+  return `${version ?? "–"}${transport && transport !== "mqtt" ? ` ${transport}` : ""}`;
 }
 
 const COLUMNS = [
@@ -67,9 +72,9 @@ const COLUMNS = [
   { key: "state", title: "state", value: (row) => String(row.connected), cell: (row) => html`<${State} connected=${row.connected} />` },
   { key: "user", title: "user", value: (row) => row.user, cell: (row) => html`<${Name} text=${row.user} length=${40} />` },
   { key: "address", title: "address", cell: (row) => html`<span class="nowrap"><${Name} text=${row.address} /></span>` },
-  { key: "version", title: "MQTT", value: (row) => row.version, cell: (row) => `${row.version ?? "–"}${row.transport ? ` ${row.transport}` : ""}` },
+  { key: "version", title: "MQTT", value: (row) => row.version, cell: protocolText },
   { key: "since", title: "since", value: (row) => row.since_us, cell: (row) => html`<${Time} ms=${row.since_us && row.since_us / 1_000} />` },
-  { key: "subscriptions", title: "filters", isNumber: true, value: (row) => row.subscriptions, cell: (row) => format.count(row.subscriptions) },
+  { key: "subscriptions", title: "subscriptions", isNumber: true, value: (row) => row.subscriptions, cell: (row) => format.count(row.subscriptions) },
   { key: "in", title: "in /s", isNumber: true, value: (row) => row.per_second?.received_messages, cell: (row) => format.rate(row.per_second?.received_messages) },
   { key: "out", title: "out /s", isNumber: true, value: (row) => row.per_second?.sent_messages, cell: (row) => format.rate(row.per_second?.sent_messages) },
   { key: "inflight", title: "in flight", isNumber: true, value: (row) => row.inflight_out, cell: (row) => format.count(row.inflight_out) },
@@ -77,7 +82,7 @@ const COLUMNS = [
 ];
 
 function State({ connected }) {
-  return html`<span class=${connected ? "good" : "unknown"}>${connected ? "● connected" : "○ away"}</span>`;
+  return html`<span class=${connected ? "good" : "unknown"}>${connected ? "●\u00a0connected" : "○\u00a0away"}</span>`;
 }
 
 function Detail({ id, row, onClose }) {
@@ -134,7 +139,7 @@ function Facts({ client }) {
     ["State", html`<${State} connected=${client.connected} /> since <${Time} ms=${client.since_us && client.since_us / 1_000} />`],
     ["User", html`<${Name} text=${client.user} />`],
     ["Address", html`<${Name} text=${client.address} />`],
-    ["MQTT", `${client.version ?? "–"} ${client.transport ?? ""}`],
+    ["MQTT", protocolText(client)],
     ["Keep alive", format.duration(client.keep_alive_s)],
     ["Session", client.session_expiry_s === null ? "never ends" : `ends ${format.duration(client.session_expiry_s)} after the connection`],
     ["In flight", `${format.count(client.inflight_out)} of ${format.count(client.window_max)} out, ${format.count(client.inflight_in)} in`],
@@ -165,7 +170,7 @@ const FILTER_COLUMNS = [
 
 const CURSOR_COLUMNS = [
   { key: "partition", title: "partition", isHeader: true, cell: (row) => row.name },
-  { key: "next", title: "next", isNumber: true, cell: (row) => format.count(row.next) },
+  { key: "next", title: "next offset", isNumber: true, cell: (row) => format.count(row.next) },
   { key: "end", title: "high watermark", isNumber: true, cell: (row) => format.count(row.high_watermark) },
   { key: "lag", title: "lag (records)", isNumber: true, cell: (row) => format.count(row.high_watermark - row.next) },
   { key: "live", title: "live", cell: (row) => (row.live ? "yes" : "no") },

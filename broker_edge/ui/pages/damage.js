@@ -2,6 +2,7 @@
 
 import { html, useState } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
+import { copy } from "../clipboard.js";
 import { Command } from "../command.js";
 import { bytes, count, counted } from "../format.js";
 import { More } from "../list.js";
@@ -22,9 +23,9 @@ const GROUPS_MAX = 1_000;
 
 // In the order of how bad they are.
 const REASONS = {
-  damage: { text: "✖ lost by damage", look: "bad" },
-  purge: { text: "∅ purged on request", look: null },
-  retention: { text: "↧ removed by retention", look: null },
+  damage: { text: "✖\u00a0lost by damage", look: "bad" },
+  purge: { text: "∅\u00a0purged on request", look: null },
+  retention: { text: "↧\u00a0removed by retention", look: null },
 };
 const CAUSES = {
   age: "removed by age",
@@ -47,7 +48,7 @@ export default function Damage({ query }) {
         <${Gaps} partitions=${partitions} query=${query} />
         <section aria-labelledby="losses-title">
           <h2 id="losses-title">By partition</h2>
-          <p class="note">Removed segments are counted since the broker has started.</p>
+          <p class="note">Removed segments are counted since the broker started.</p>
           <${Table} caption="Damage and removed segments by partition" columns=${PARTITION_COLUMNS} rows=${partitions}
             keyOf=${(row) => row.name} current=${query.row} sort=${query.partitions}
             onSort=${(sort) => change({ partitions: sort })} empty="No partitions." />
@@ -74,23 +75,23 @@ function Verdict({ partitions }) {
   const isDamaged = lost > 0 || damaged > 0;
   return html`
     ${isDamaged && html`
-      <p class="problem"><span aria-hidden="true">✖ </span>
+      <p class="problem"><span aria-hidden="true">✖\u00a0</span>
         Damage: ${counted(lost, "offset")} lost in ${counted(ranges, "range")}, ${bytes(damaged)} damaged.
       </p>
     `}
     ${leftOut > 0 && html`
-      <p class="problem"><span aria-hidden="true">⚠ </span>
+      <p class="problem"><span aria-hidden="true">⚠\u00a0</span>
         Not listed here: ${counted(leftOut, "older gap")}. The broker lists the newest 1,000 of each partition, and the commands below list all.
       </p>
     `}
     ${!isDamaged && leftOut === 0 && html`
       <div>
-        <p class="fine"><span aria-hidden="true">✓ </span>No damage: no offset is lost, and no byte is known to be damaged.</p>
+        <p class="fine"><span aria-hidden="true">✓\u00a0</span>No damage: no offset is lost, and no byte is known to be damaged.</p>
         <p class="note">Damage in an old segment is known only once somebody has read it. The commands below read all of them.</p>
       </div>
     `}
     ${stopped.map(({ name, reason }) => html`
-      <p key=${name} class="problem"><span aria-hidden="true">✖ </span>${name} has stopped${reason && html`: <${Name} text=${reason} length=${400} />`}</p>
+      <p key=${name} class="problem"><span aria-hidden="true">✖\u00a0</span>${name} has stopped${reason && html`: <${Name} text=${reason} length=${400} />`}</p>
     `)}
   `;
 }
@@ -158,8 +159,15 @@ function Reason({ reason }) {
 }
 
 function Bad({ value, write }) {
-  return value > 0 ? html`<span class="bad">✖ ${write(value)}</span>` : write(value);
+  return value > 0 ? html`<span class="bad">✖\u00a0${write(value)}</span>` : write(value);
 }
+
+const RUNS = [
+  { command: "headwater log verify --online DATA_DIR", what: "Reads every byte of all but the newest segments while the broker runs, and changes nothing." },
+  { command: "headwater log verify DATA_DIR", what: "With the broker stopped: reads all of them, and lists each gap with file and byte." },
+  { command: "headwater log repair --dry-run DATA_DIR",
+    what: html`With the broker stopped: says what a repair would rebuild and set aside. Without <code>--dry-run</code> it does so, and deletes nothing.` },
+];
 
 function WhatToRun() {
   return html`
@@ -167,9 +175,12 @@ function WhatToRun() {
       <h2 id="run-title">What to run</h2>
       <p class="note">On the broker's machine. <code>DATA_DIR</code> is its setting <code>data_dir</code>.</p>
       <dl class="runs">
-        <div><dt><code>headwater log verify --online DATA_DIR</code></dt><dd>reads every byte of all but the newest segments while the broker runs, and changes nothing.</dd></div>
-        <div><dt><code>headwater log verify DATA_DIR</code></dt><dd>with the broker stopped: reads all of them, and lists each gap with file and byte.</dd></div>
-        <div><dt><code>headwater log repair --dry-run DATA_DIR</code></dt><dd>with the broker stopped: says what a repair would rebuild and set aside. Without <code>--dry-run</code> it does so, and deletes nothing.</dd></div>
+        ${RUNS.map(({ command, what }) => html`
+          <div key=${command}>
+            <dt class="command"><code>${command}</code><button type="button" class="quiet" onClick=${() => copy(command, "Command")}>Copy<span class="hidden"> ${command}</span></button></dt>
+            <dd>${what}</dd>
+          </div>
+        `)}
       </dl>
     </section>
   `;

@@ -2,7 +2,7 @@
 
 import { html, useCallback, useEffect, useRef } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
-import { State, words } from "../bars.js";
+import { State } from "../bars.js";
 import { Command, rootOption } from "../command.js";
 import { count, counted } from "../format.js";
 import { useKey } from "../keys.js";
@@ -44,7 +44,7 @@ export default function Devices({ query }) {
       ${devices.rows && html`
         <${Table} caption="Devices in the order of their ids" columns=${COLUMNS} rows=${devices.rows} keyOf=${(row) => row.device_id}
           current=${query.row} sort=${devices.isComplete ? query.sort ?? "id" : null} onSort=${devices.isComplete ? (sort) => change({ sort }) : null}
-          empty=${contains || version || untold ? "No device is like this." : "There are no devices yet."} />
+          empty=${contains || version || untold ? "No device matches." : "There are no devices yet."} />
         <${More} what="device" ...${devices} />
       `}
     </div>
@@ -87,7 +87,7 @@ function Seen({ us }) {
 
 function LastAction({ row: { last_action_id: id, last_status: status } }) {
   if (id === null) return "–";
-  return html`<a href=${link("rollouts", { id })}><${Name} text=${id} length=${60} /></a>${status && html` ${words(status)}`}`;
+  return html`<a href=${link("rollouts", { id })}><${Name} text=${id} length=${60} /></a>${status && html` <${State} state=${status} />`}`;
 }
 
 function Labels({ labels, isWhole }) {

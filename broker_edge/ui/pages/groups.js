@@ -15,6 +15,7 @@ const EVERY_MS = 2_000;
 // Groups commit in steps of some seconds; a shorter window would show each step as a trend.
 const WINDOW_MS = 60_000;
 const TREND_AFTER_MS = 8_000;
+const YEAR_S = 365 * 86_400;
 // Longer than any time until a loss.
 const NEVER_S = 1e12;
 const SOONEST_LOSS = "loss";
@@ -45,9 +46,9 @@ const COLUMNS = [
   { key: "group", title: "group", isHeader: true, value: (row) => row.group,
     cell: (row) => html`<${Name} text=${row.group} />${row.is_idle && html` <span class="note">idle</span>`}` },
   { key: "partition", title: "partition", value: (row) => row.name, cell: (row) => html`<span class="nowrap">${row.name}</span>` },
-  { key: SOONEST_LOSS, title: "retention", value: lossOrder, cell: (row) => html`<${Loss} row=${row} />` },
+  { key: SOONEST_LOSS, title: "data loss", value: lossOrder, cell: (row) => html`<${Loss} row=${row} />` },
   { key: "lost", title: "lost records", isNumber: true, value: (row) => row.lost_records,
-    cell: (row) => (row.lost_records > 0 ? html`<span class="bad">✖ ${count(row.lost_records)}</span>` : "0") },
+    cell: (row) => (row.lost_records > 0 ? html`<span class="bad">✖\u00a0${count(row.lost_records)}</span>` : "0") },
   { key: "lag", title: "lag (records)", word: "lag", isNumber: true, value: (row) => row.lag_records, cell: (row) => count(row.lag_records) },
   { key: "age", title: "lag (time)", isNumber: true, value: (row) => row.lag_s, cell: (row) => (row.lag_records === 0 ? "none" : duration(row.lag_s)) },
   { key: "trend", title: "trend", value: (row) => row.trend?.growth ?? null, cell: (row) => trendText(row) },
@@ -73,17 +74,17 @@ function lossOrder({ loss_s: lossS, lost_records: lost, lag_s: lagS }) {
 }
 
 function Loss({ row }) {
-  if (row.loss_s === null) return html`<span class="good">loses nothing</span>`;
+  if (row.loss_s === null || row.loss_s > YEAR_S) return html`<span class="good">loses nothing${row.loss_s !== null && " for over a year"}</span>`;
   const isSoon = row.loss_s < 86_400;
-  return html`<span class=${isSoon ? "bad" : null}>${isSoon ? "⚠ " : ""}loses data in ${duration(row.loss_s)}</span>`;
+  return html`<span class=${isSoon ? "bad" : null}>${isSoon ? "⚠\u00a0" : ""}loses data in ${duration(row.loss_s)}</span>`;
 }
 
 function trendText({ trend, lag_records: lag }) {
   if (trend?.keepsUp) return "→ keeps up";
   if (lag === 0 && !trend?.growth) return "at the end";
   if (!trend) return "–";
-  if (Math.abs(trend.growth) < 0.05) return "→ steady";
-  return trend.growth > 0 ? `↑ grows by ${rate(trend.growth)}/s` : `↓ shrinks by ${rate(-trend.growth)}/s`;
+  if (Math.abs(trend.growth) < 0.05) return "→\u00a0steady";
+  return trend.growth > 0 ? `↑\u00a0grows by ${rate(trend.growth)}/s` : `↓\u00a0shrinks by ${rate(-trend.growth)}/s`;
 }
 
 function clearText({ lag_records: lag, trend, clearS }) {

@@ -28,10 +28,10 @@ const RULES = {
   leader: "when the leader removes it",
 };
 const INDEXES = {
-  saved: "✓ saved",
+  saved: "✓\u00a0saved",
   unsaved: "… being saved",
   growing: "in memory, growing",
-  provisional: "⚠ in memory: some bytes cannot be read",
+  provisional: "⚠\u00a0in memory: some bytes cannot be read",
 };
 
 export default function Log({ query }) {
@@ -67,9 +67,9 @@ const PARTITION_COLUMNS = [
   { key: "segments", title: "segments", isNumber: true, value: (row) => row.segments, cell: (row) => count(row.segments) },
   { key: "bytes", title: "size", isNumber: true, value: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
   { key: "growth", title: "growth", isNumber: true, value: (row) => row.bytes_per_s, cell: (row) => bytesPerSecond(row.bytes_per_s) },
-  { key: "goes", title: "goes next", value: goesOrder, cell: (row) => html`<${GoesNext} row=${row} />` },
+  { key: "goes", title: "removed next", value: goesOrder, cell: (row) => html`<${GoesNext} row=${row} />` },
   { key: "held", title: "held by", word: "heldNext", cell: (row) => html`<${HeldBy} groups=${row.goes_next?.held_by ?? []} />` },
-  { key: "kept", title: "kept", cell: limitsText },
+  { key: "kept", title: "retention", cell: limitsText },
   { key: "end", title: "high watermark", word: "highWatermark", isNumber: true, value: (row) => row.high_watermark, cell: (row) => count(row.high_watermark) },
 ];
 
@@ -142,7 +142,7 @@ const SEGMENT_COLUMNS = [
   { key: "first", title: "first record", value: (row) => row.first_us, cell: (row) => html`<${Time} ms=${row.first_us && row.first_us / 1_000} />` },
   { key: "last", title: "newest record", value: (row) => row.last_us, cell: (row) => html`<${Time} ms=${row.last_us && row.last_us / 1_000} />` },
   { key: "state", title: "state", value: (row) => row.state,
-    cell: (row) => (row.state === "active" ? html`<span class="good">● active</span>` : html`○ sealed${row.goesNext && html` <span class="note">goes next</span>`}`) },
+    cell: (row) => (row.state === "active" ? html`<span class="good">●\u00a0active</span>` : html`○\u00a0sealed${row.goesNext && html` <span class="note">removed next</span>`}`) },
   { key: "index", title: "index", word: "index", value: (row) => row.index,
     cell: (row) => html`<span class=${row.index === "provisional" ? "bad" : null}>${Object.hasOwn(INDEXES, row.index) ? INDEXES[row.index] : row.index}</span>` },
 ];
@@ -158,10 +158,10 @@ function Kept({ partitions, query }) {
   return html`
     <section aria-labelledby="kept-title">
       <h2 id="kept-title">Kept aside</h2>
-      <p class="note">Bytes that are not served: torn by a crash before they were acknowledged, or damaged. They count for the disk, and nothing needs them: look at them, then delete the files.</p>
+      <p class="note">Bytes that are not served: torn by a crash before they were acknowledged, or damaged. They use disk space and nothing needs them: look at them, then delete the files.</p>
       <${Table} caption="Files with bytes that are not served" columns=${KEPT_COLUMNS} rows=${rows} keyOf=${(row) => row.key}
         current=${query.row} sort=${query.kept ?? "-bytes"} onSort=${(sort) => change({ kept: sort })} empty="Nothing is kept aside." />
-      ${leftOut > 0 && html`<p class="note">⚠ ${counted(leftOut, "smaller file")} more: the largest 100 of each partition are listed.</p>`}
+      ${leftOut > 0 && html`<p class="note">⚠\u00a0${counted(leftOut, "smaller file")} more: the largest 100 of each partition are listed.</p>`}
       ${rows.length > 0 && hasPage("damage") && html`<p><a href=${link("damage")}>What is lost, and what to run</a></p>`}
     </section>
   `;
@@ -178,5 +178,5 @@ function kindOf(name) {
 }
 
 function kindText(name) {
-  return { torn: "torn by a crash", damaged: "✖ damaged", misplaced: "of another place" }[kindOf(name)] ?? kindOf(name);
+  return { torn: "torn by a crash", damaged: "✖\u00a0damaged", misplaced: "of another place" }[kindOf(name)] ?? kindOf(name);
 }

@@ -63,8 +63,8 @@ function Cards({ now, disk }) {
       <${Card} name="Bytes out" value=${format.bytesPerSecond(last("bytes_out"))} note=${`Flight ${format.rate(last("flight_records"))} records/s`} />
       <${Card} name="Ack p99" word="ack" value=${format.latency(last("ack_p99_s"))} note="of the last second" />
       <${Card} name="Sync p99" word="sync" value=${format.latency(last("sync_p99_s"))} note="of the last second" />
-      <${Card} name="Connections" value=${format.count(last("connections"))} note=${`subscriptions ${format.count(last("subscriptions"))}`} />
-      <${Card} name="Sessions" value=${format.count(last("sessions"))} />
+      <${Card} name="Connections" value=${format.count(last("connections"))} />
+      <${Card} name="Sessions" value=${format.count(last("sessions"))} note=${`subscriptions ${format.count(last("subscriptions"))}`} />
       <${Card} name="Loop busy" word="loop" value=${format.percent(last("loop_busy"))} note="100 % is one loop" />
       <${Card} name="Disk" value=${format.bytes(last("disk_used_bytes"))} note=${diskNote(now, disk)} />
     </dl>
@@ -124,7 +124,7 @@ function Partitions({ status, now, query }) {
 
 function PartitionState({ row }) {
   const isGood = row.state === "running" || row.state === "following";
-  return html`<span class=${isGood ? "good" : "bad"}>${isGood ? "" : "✖ "}${row.state}${row.reason ? `: ${row.reason}` : ""}</span>`;
+  return html`<span class=${isGood ? "good" : "bad"}>${isGood ? "" : "✖\u00a0"}${row.state}${row.reason ? `: ${row.reason}` : ""}</span>`;
 }
 
 /** Not there on a broker without a cluster, which answers with 404. */
@@ -144,8 +144,8 @@ function Cluster({ cluster, query }) {
     { key: "node", title: "node", isHeader: true, value: (row) => row.name,
       cell: (row) => html`<${Name} text=${row.name} />${row.isOwn && html` <span class="note">(this page)</span>`}` },
     { key: "role", title: "role", value: (row) => row.role, cell: (row) => row.role },
-    { key: "sync", title: "in sync", word: "inSync", cell: (row) => html`<span class=${row.isInSync ? "good" : "bad"}>${row.isInSync ? "yes" : "✖ no"}</span>` },
-    { key: "linked", title: "linked", cell: (row) => (row.isOwn ? "–" : html`<span class=${row.linked ? "good" : "bad"}>${row.linked ? "yes" : "✖ no"}</span>`) },
+    { key: "sync", title: "in sync", word: "inSync", cell: (row) => html`<span class=${row.isInSync ? "good" : "bad"}>${row.isInSync ? "yes" : "✖\u00a0no"}</span>` },
+    { key: "linked", title: "linked", cell: (row) => (row.isOwn ? "–" : html`<span class=${row.linked ? "good" : "bad"}>${row.linked ? "yes" : "✖\u00a0no"}</span>`) },
     { key: "lag", title: "lag (records)", word: "lag", isNumber: true, value: (row) => row.lag, cell: (row) => format.count(row.lag) },
     { key: "version", title: "version", cell: (row) => html`<${Name} text=${row.version} />` },
     { key: "mqtt", title: "MQTT", cell: (row) => html`<${Name} text=${row.mqtt} />` },

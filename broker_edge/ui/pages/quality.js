@@ -71,7 +71,7 @@ function gapKey({ log_id: logId, partition, start, consumer_group: group, report
 const RULE_COLUMNS = [
   { key: "rule", title: "rule", isHeader: true, value: (row) => row.rule, cell: (row) => html`<${Name} text=${row.rule} length=${80} />` },
   { key: "success", title: "result", value: (row) => String(row.success), cell: (row) => html`<${Result} row=${row} />` },
-  { key: "failed", title: "failed rows", isNumber: true, value: (row) => row.failed, cell: (row) => (row.failed > 0 ? html`<span class="bad">✖ ${count(row.failed)}</span>` : count(row.failed)) },
+  { key: "failed", title: "failed rows", isNumber: true, value: (row) => row.failed, cell: (row) => (row.failed > 0 ? html`<span class="bad">✖\u00a0${count(row.failed)}</span>` : count(row.failed)) },
   { key: "share", title: "share", isNumber: true, value: shareOf, cell: (row) => percent(shareOf(row)) },
   { key: "checked", title: "checked rows", isNumber: true, value: (row) => row.checked, cell: (row) => count(row.checked) },
   { key: "message", title: "message schema", value: (row) => row.message, cell: (row) => html`<${Name} text=${row.message} length=${60} />` },
@@ -86,21 +86,21 @@ function shareOf({ failed, checked }) {
 }
 
 function Result({ row: { success, on_fail: onFail } }) {
-  if (success) return html`<span class="good"><span aria-hidden="true">✓ </span>passed</span>`;
+  if (success) return html`<span class="good"><span aria-hidden="true">✓\u00a0</span>passed</span>`;
   const isWarning = onFail === "warn";
-  return html`<span class=${isWarning ? "warned" : "bad"}><span aria-hidden="true">${isWarning ? "⚠" : "✖"} </span>failed${onFail === "quarantine" && ", rows in quarantine"}</span>`;
+  return html`<span class=${isWarning ? "warned" : "bad"}><span aria-hidden="true">${isWarning ? "⚠" : "✖"}\u00a0</span>failed${onFail === "quarantine" && ", rows in quarantine"}</span>`;
 }
 
 const QUARANTINE_COLUMNS = [
   { key: "reason", title: "reason", isHeader: true, value: (row) => row.reason, cell: (row) => html`<${Name} text=${row.reason} length=${300} />` },
   { key: "number", title: "records", isNumber: true, value: (row) => row.number, cell: (row) => count(row.number) },
-  { key: "pipeline", title: "written by", value: (row) => row.pipeline, cell: (row) => html`<${Name} text=${row.pipeline} length=${60} />` },
+  { key: "pipeline", title: "job", value: (row) => row.pipeline, cell: (row) => html`<${Name} text=${row.pipeline} length=${60} />` },
   { key: "newest", title: "newest", value: (row) => row.newest_us, cell: (row) => html`<${Time} ms=${row.newest_us && row.newest_us / 1_000} />` },
 ];
 
 const GAP_COLUMNS = [
   { key: "place", title: "partition", isHeader: true, value: (row) => row.partition, cell: (row) => row.partition_name ?? count(row.partition) },
-  { key: "reason", title: "reason", value: (row) => row.reason, cell: (row) => html`<span class=${row.reason === "damage" ? "bad" : null}>${row.reason === "damage" && "✖ "}<${Name} text=${row.reason} length=${80} /></span>` },
+  { key: "reason", title: "reason", value: (row) => row.reason, cell: (row) => html`<span class=${row.reason === "damage" ? "bad" : null}>${row.reason === "damage" && "✖\u00a0"}<${Name} text=${row.reason} length=${80} /></span>` },
   { key: "first", title: "first offset", isNumber: true, value: (row) => row.start, cell: (row) => count(row.start) },
   { key: "last", title: "last offset", isNumber: true, value: (row) => row.end, cell: (row) => (row.end === null ? "not known" : count(row.end - 1)) },
   { key: "offsets", title: "offsets", isNumber: true, value: (row) => lengthOf(row), cell: (row) => count(lengthOf(row)) },

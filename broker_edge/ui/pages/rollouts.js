@@ -1,7 +1,7 @@
 // Every action of the fleet: its phase and how far it is. One of them in detail is shown in place of the list.
 
 import { html } from "../vendor/htm-preact.js";
-import { Done, Legend, sums } from "../bars.js";
+import { Finished, Legend, sums } from "../bars.js";
 import { Command, rootOption } from "../command.js";
 import { count } from "../format.js";
 import { More, Search } from "../list.js";
@@ -37,7 +37,7 @@ function List({ query }) {
     <div class=${rollouts.isStale ? "stale" : null}>
       ${rollouts.rows && html`
         <${Table} caption="Rollouts, the newest first" columns=${COLUMNS} rows=${rollouts.rows} keyOf=${(row) => row.action_id} current=${query.row}
-          empty=${contains || phase ? "No rollout is like this." : "There are no rollouts yet."} />
+          empty=${contains || phase ? "No rollout matches." : "There are no rollouts yet."} />
         <${Legend} />
         <${More} what="rollout" ...${rollouts} />
       `}
@@ -51,7 +51,7 @@ const COLUMNS = [
   { key: "id", title: "action", isHeader: true,
     cell: (row) => html`<a data-open href=${link("rollouts", { id: row.action_id })}><${Name} text=${row.action_id} length=${80} /></a>` },
   { key: "phase", title: "phase", cell: (row) => html`<${Phase} rollout=${row} />` },
-  { key: "done", title: "devices", cell: (row) => html`<${Done} ...${row} />` },
+  { key: "finished", title: "devices", cell: (row) => html`<${Finished} ...${row} />` },
   { key: "errors", title: "errors", isNumber: true, cell: (row) => html`<${Errors} counts=${row.counts} />` },
   { key: "wave", title: "wave", isNumber: true, cell: (row) => (row.waves ? `${count(row.wave + 1)} of ${count(row.waves)}` : "–") },
   { key: "what", title: "what", cell: (row) => html`<${Name} text=${whatOf(row)} length=${60} />` },
@@ -62,5 +62,5 @@ const COLUMNS = [
 
 function Errors({ counts }) {
   const { errors } = sums(counts);
-  return errors > 0 ? html`<span class="bad">✖ ${count(errors)}</span>` : "0";
+  return errors > 0 ? html`<span class="bad">✖\u00a0${count(errors)}</span>` : "0";
 }

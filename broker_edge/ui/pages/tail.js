@@ -185,7 +185,7 @@ function Read({ filter, partition, place, current }) {
   const onMore = () => setState((before) => ({ ...before, error: null, isReading: true }));
   return html`
     <${Trouble} error=${error} />
-    ${gaps.map(({ start, end }) => html`<p key=${start} class="note">⚠ Offsets ${count(start)} to ${count(end - 1)} are gone.${hasPage("damage") && html` <a href=${link("damage")}>Why</a>`}</p>`)}
+    ${gaps.map(({ start, end }) => html`<p key=${start} class="note">⚠\u00a0Offsets ${count(start)} to ${count(end - 1)} are gone.${hasPage("damage") && html` <a href=${link("damage")}>Why</a>`}</p>`)}
     <${Records} caption=${`Records of ${partition.name} in the order of the log`} rows=${rows} current=${current}
       empty=${isReading ? "Reading…" : isEnd ? "No record matches up to the end of the log." : `No record matches up to offset ${count(state.place.from)}.`} />
     <p class="more">

@@ -19,8 +19,8 @@ const COLUMNS = [
     cell: (row) => html`<a data-open href=${link("tail", { filter: row.topic })}><${Name} text=${row.topic} /></a>` },
   { key: "class", title: "class", cell: (row) => row.class },
   { key: "partition", title: "partition", cell: (row) => row.name },
-  { key: "first", title: "first", isNumber: true, cell: (row) => count(row.first) },
-  { key: "next", title: "next", isNumber: true, cell: (row) => count(row.next) },
+  { key: "first", title: "first offset", isNumber: true, cell: (row) => count(row.first) },
+  { key: "next", title: "next offset", isNumber: true, cell: (row) => count(row.next) },
   { key: "latest", title: "records",
     cell: (row) => html`
       <a href=${latest(row)}>Latest<span class="hidden"> record of <${Name} text=${row.topic} /></span></a>

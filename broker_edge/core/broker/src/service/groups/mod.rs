@@ -114,8 +114,11 @@ impl Groups {
             }
             for (number, offsets) in offsets {
                 let place = group.partitions.entry(number).or_default();
+                // What was passed from a later place on says nothing of the records before it.
+                let is_back = place.committed > Some(offsets.committed);
+                let before = place.scanned.filter(|_| !is_back);
                 place.committed = Some(offsets.committed);
-                place.scanned = offsets.scanned.or(place.scanned);
+                place.scanned = offsets.scanned.or(before);
             }
             let now_us = now_us();
             let is_touched = now_us.abs_diff(before.touched_us) >= TOUCH_US;

@@ -73,6 +73,23 @@ async fn a_newer_reader_fences_the_older_and_initial_is_kept_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_commit_of_an_earlier_place_forgets_what_was_passed_from_a_later_one() {
+    let broker = TestBroker::start(&[]);
+    let mut client = broker.client().await;
+    fill(&mut client).await;
+    for (commit, scanned) in [
+        (json!({"committed": 12, "scanned": 20}), json!(20)),
+        (json!({"committed": 12}), json!(20)),
+        (json!({"committed": 11}), json!(null)),
+        (json!({"committed": 10, "scanned": 15}), json!(15)),
+    ] {
+        let body = json!({"group": "g", "reader_epoch": 1, "offsets": {"3": commit}});
+        let answer = client.act("commit", body).await.unwrap();
+        assert_eq!(answer["partitions"]["3"]["scanned"], scanned);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_group_keeps_only_offsets_of_the_log() {
     let broker = TestBroker::start(&[]);
     let mut client = broker.client().await;
