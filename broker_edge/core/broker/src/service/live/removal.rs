@@ -85,9 +85,6 @@ fn removal(
     mut held_by: Vec<String>,
 ) -> Removal {
     let mut rules: Vec<(&'static str, Option<f64>)> = Vec::new();
-    if let Some(limit) = class.retention_hard_bytes {
-        rules.push(("hard_bytes", now.over(limit)));
-    }
     if held_by.is_empty() {
         // A segment that cannot be read has no time of its own, so the one after it counts.
         let newest_us = first.last_time_us.or(second.first_time_us);
@@ -101,6 +98,11 @@ fn removal(
         if now.is_trimmed && class.class == Class::Telemetry {
             rules.push(("disk", Some(0.0)));
         }
+    }
+    if let Some(limit) = class.retention_hard_bytes {
+        // The log asks for it first. While nothing is over a limit, and growth is not known, the lower limit counts.
+        let place = if now.bytes > limit { 0 } else { rules.len() };
+        rules.insert(place, ("hard_bytes", now.over(limit)));
     }
     if class.class == Class::Internal {
         // Compaction removes it once it has copied what still counts.

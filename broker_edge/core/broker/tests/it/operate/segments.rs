@@ -123,6 +123,7 @@ async fn a_group_that_is_behind_is_named_as_what_keeps_the_oldest_segment() {
         "log.classes.telemetry.partitions=1",
         "log.classes.telemetry.retention.bytes=1GiB",
         "log.classes.telemetry.retention.hard_bytes=2GiB",
+        "log.classes.telemetry.retention.age=",
         "log.classes.telemetry.retention.hold_for_groups=true",
     ]);
     let mut client = broker.client().await;
