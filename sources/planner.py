@@ -144,8 +144,6 @@ def _look(
         log_start, epoch = int(row["log_start"]), int(row["epoch"])
         scan = scans.get((log_id, number))
         scan_from = _scanned(place, scan, epoch)
-        if scan_from < log_start:
-            scan_from = max(scan_from, _told(number, place, options, server))
         if place.next < log_start <= scan_from:
             # Nothing of this query is lost. Reading begins where there are records.
             place = replace(place, resumed_at=scan_from)
@@ -168,18 +166,6 @@ def _look(
 def _scanned(place: Place, scan: Scan | None, epoch: int) -> int:
     """No record from this place up to there matches."""
     return scan.scanned if scan is not None and scan.next == place.next and scan.epoch == epoch else place.next
-
-
-def _told(number: int, place: Place, options: SourceOptions, server: LogServer) -> int:
-    """As `_scanned`, by what the group has told the broker: the reader before a restart, which knew more than the
-    checkpoint."""
-    if options.consumer_group is None:
-        return place.next
-    told = server.committed(options.consumer_group)["partitions"].get(str(number), {})
-    since = told.get("initial") if told.get("committed") is None else told["committed"]
-    if since is None or since > place.next or told.get("scanned") is None:
-        return place.next
-    return max(place.next, int(told["scanned"]))
 
 
 def _plan_all(

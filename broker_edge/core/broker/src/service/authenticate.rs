@@ -40,7 +40,8 @@ pub async fn authenticate(
     let shown = shown_in(shared, headers, pass.kind());
     // A page that is opened tries at once, with the cookie of an ended session or with nothing. It claims nothing yet.
     let claims = !matches!(shown, Ok(Shown::Nothing | Shown::Session(_)));
-    let is_noted = claims || !headers.contains_key(OF_CONSOLE);
+    let is_page = pass.kind() == ListenerKind::Admin && headers.contains_key(OF_CONSOLE);
+    let is_noted = claims || !is_page;
     examine(shared, shown, pass, is_noted).await
 }
 

@@ -47,14 +47,15 @@ pub struct GroupOffsets {
 }
 
 impl GroupOffsets {
-    /// What lies below it is finished.
+    /// What lies below it is finished. Retention holds what does not: a reader with another filter may want what this
+    /// one has passed.
     pub fn finished(&self) -> Option<u64> {
         self.committed.or(self.initial)
     }
 
     /// The first offset that the group has neither finished nor passed because its filter does not match.
     pub fn next(&self) -> Option<u64> {
-        self.committed.or(self.initial).max(self.scanned)
+        self.finished().max(self.scanned)
     }
 }
 

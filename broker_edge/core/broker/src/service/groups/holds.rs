@@ -94,7 +94,7 @@ impl GroupHolds {
     /// The groups that hold `partition` below `end`.
     pub fn below(&self, partition: PartitionId, end: Offset) -> Vec<Hold> {
         self.active(|name, group| {
-            let next = Offset(group.partitions.get(&partition.0)?.next()?);
+            let next = Offset(group.partitions.get(&partition.0)?.finished()?);
             (next < end).then(|| Hold {
                 holder: name.to_owned(),
                 next,
