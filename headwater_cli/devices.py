@@ -161,9 +161,9 @@ def _run_fleet(settings: FleetSettings, at: MqttAddress, series: Path | None, se
     from broker_edge.device import RunningFleet
 
     fleet = RunningFleet(settings, _series(series) if settings.telemetry else [{}])
-    deadline = None if seconds is None else time.monotonic() + seconds
     stopped = _stop_on_term()
     with _link_errors(), _said_while_waiting(fleet, at), fleet:
+        deadline = None if seconds is None else time.monotonic() + seconds
         what = "publish" if settings.telemetry else "listen"
         say(f"{settings.count} devices {what} on {at}")
         try:

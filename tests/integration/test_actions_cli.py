@@ -440,7 +440,7 @@ def test_simulated_devices_publish_the_series_and_count(run: Run, tmp_path: Path
     with Mosquitto(tmp_path) as broker:
         address = f"127.0.0.1:{broker.port}"
         code, out, err = run(
-            *("devices", "simulate", "3", "--mqtt", address, "--interval", "0.05", "--for", "1", "--json"),
+            *("devices", "simulate", "3", "--mqtt", address, "--interval", "0.05", "--for", "5", "--json"),
             *("--series", str(series), "--acked", str(tmp_path / "acked.csv")),
         )
     assert code == 0, err
