@@ -123,7 +123,7 @@ class Admin:
         return self.ask("DELETE", f"/api/v1/clients/{quote(client_id, safe='')}", query)
 
     def events(self, *, client_id: str | None = None, limit: int | None = None) -> Iterator[Mapping[str, Any]]:
-        """What happened to clients of late, or to one of them, the newest first, fetched page by page."""
+        """What happened to clients recently, or to one of them, the newest first, fetched page by page."""
         query = {} if client_id is None else {"client_id": client_id}
         left = limit
         while left is None or left > 0:

@@ -8,7 +8,7 @@ import ctypes
 import os
 
 _ALLOCATORS = {
-    # Smaller times, or no cache for a thread, save 5 MB more and cost half as much processor time again.
+    # Without any cache of freed memory it would be 6 MB less for twice the processor time.
     "_RJEM_MALLOC_CONF": "narenas:1,dirty_decay_ms:50,muzzy_decay_ms:0,lg_tcache_max:12",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }

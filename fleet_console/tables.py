@@ -193,7 +193,9 @@ class Tables:
     def once(self, make: Callable[[], T]) -> T:
         """What `make` returns, which reads tables; nothing is kept. Raises TableStoreError if they cannot be read."""
         with self._turn:
-            return self.read(make)
+            found = self.read(make)
+            give_back()
+        return found
 
     def read(self, make: Callable[[], T]) -> T:
         """What `make` returns, which reads tables. Raises TableStoreError if they cannot be read, also from the

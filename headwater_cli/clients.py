@@ -126,7 +126,7 @@ def history(
     json: JsonOption = False,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """List what happened to clients of late, the newest first: connects, ends, refusals, kicks. The broker keeps about
+    """List what happened to clients recently, the newest first: connects, ends, refusals, kicks. The broker keeps about
     7,000 events in memory; equal ones that follow each other are one row, with the topic of the last refusal."""
     found = list(Admin(admin, timeout_s=timeout).events(client_id=client_id, limit=limit))
     if json:

@@ -10,7 +10,7 @@ import { change, link } from "./router.js";
 import { consoleInfo } from "./session.js";
 import { Time, Trouble, Waiting } from "./state.js";
 import { Table } from "./table.js";
-import { Form, Steps, wanted } from "./trace_steps.js";
+import { Form, problemOf, Steps, wanted } from "./trace_steps.js";
 
 const EVERY_MS = 10_000;
 const PATH = "api/v1/trace";
@@ -21,7 +21,7 @@ export function FleetTrace({ query }) {
   const { at, isPlace } = wanted(query);
   const brokers = usePoll("brokers", EVERY_MS, (signal) => ask("api/v1/brokers", { signal }));
   const answer = usePoll(isPlace ? JSON.stringify([at, log, turn]) : null, EVERY_MS, (signal) => ask(PATH, { query: { at, log_id: log }, signal }));
-  const { isRefused, problem } = wanted(query, answer.error);
+  const { isRefused, problem } = problemOf({ at, isPlace }, answer.error);
   const found = problem ? null : answer.value;
   return html`
     <${Form} at=${at} problem=${problem} onShow=${() => setTurn(turn + 1)}>

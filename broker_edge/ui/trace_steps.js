@@ -12,13 +12,17 @@ import { Table } from "./table.js";
 export const EXAMPLE = "telemetry-0:4711";
 const PLACE = /^[^:]+:\d+$/;
 
-/** Which record the address names, and what is wrong with that, or null. */
-export function wanted(query, error) {
+/** Which record the address names. */
+export function wanted(query) {
   const at = placeOf(query.at ?? "");
-  const isPlace = PLACE.test(at);
+  return { at, isPlace: PLACE.test(at) };
+}
+
+/** Whether the server says that what was `wanted` is no record, and what is wrong with it, null if nothing. */
+export function problemOf({ at, isPlace }, error) {
   const isRefused = error?.status === 400 || error?.status === 404;
   const problem = at !== "" && !isPlace ? `Name a partition and an offset, such as ${EXAMPLE}.` : isRefused ? error.message : null;
-  return { at, isPlace, isRefused, problem };
+  return { isRefused, problem };
 }
 
 /** As it was typed or copied, perhaps with the commas of a long number. */

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -85,10 +84,7 @@ def test_who_is_signed_out_by_a_restart_of_the_broker_reads_why(
 
 def reasons(signed: Signed) -> list[str]:
     """Why calls were refused so far, without those of users."""
-    secret = b64encode(f"viewer:{signed.passwords['viewer']}".encode()).decode()
-    answer = ask(signed.broker, "GET", "/api/v1/refusals", headers={"Authorization": f"Basic {secret}"})
-    users = answer.document["users"]
-    return [kind["reason"] for row in users if row["user"] is None for kind in row["refused"] if kind["act"] == "call"]
+    return [kind["reason"] for kind in signed.refusals(None)["refused"] if kind["act"] == "call"]
 
 
 def test_a_page_that_is_opened_is_no_refusal_but_another_caller_is(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.console_http import ask
+from pyarrow import flight
 from support.console_users import ACL, DENIED, Signed, start_signed
 from support.paho_client import PahoClient
 from support.programs import Ended, StartBroker, headwater
@@ -135,12 +133,6 @@ def test_the_history_of_a_client_is_printed_the_newest_first(broker: BrokerProce
     assert "no events of nobody" in nothing.err
 
 
-def refusals_of_device(signed: Signed) -> Any:
-    proof = b64encode(f"viewer:{signed.passwords['viewer']}".encode()).decode()
-    answer = ask(signed.broker, "GET", "/api/v1/refusals", headers={"Authorization": f"Basic {proof}"})
-    return next(one for one in answer.document["users"] if one["user"] == "device")
-
-
 def test_the_topic_of_a_refusal_is_in_the_history_and_among_the_refusals(signed: Signed) -> None:
     long = "secret/" + "\u00e9" * 30_000
     with signed.device("press-1") as device:
@@ -160,7 +152,7 @@ def test_the_topic_of_a_refusal_is_in_the_history_and_among_the_refusals(signed:
     assert long.startswith(event["topic"])
     assert len(event["topic"].encode()) in (255, 256)
 
-    row = refusals_of_device(signed)
+    row = signed.refusals("device")
     (kind,) = [one for one in row["refused"] if (one["act"], one["reason"]) == ("publish", "acl")]
     assert (kind["count"], kind["client_id"], kind["is_client_id_cut"]) == (3, "press-2", False)
     assert (kind["topic"], kind["is_topic_cut"]) == ("secret/\u202egnp.exe", False)
@@ -177,7 +169,17 @@ def test_a_topic_refused_over_flight_and_a_filter_are_kept_too(signed: Signed, m
         client.produce([Row("secret/flight", b"no")])
     with signed.device("press-1") as device:
         device.subscribe("$share/g/secret/#")
-    row = refusals_of_device(signed)
+    row = signed.refusals("device")
     kept = {(one["door"], one["act"]): (one["topic"], one["client_id"]) for one in row["refused"]}
     assert kept["mqtt", "subscribe"] == ("$share/g/secret/#", "press-1")
     assert kept["flight", "produce"] == ("secret/flight", None)
+
+
+def test_a_flight_call_that_says_to_be_a_page_is_a_refusal(signed: Signed) -> None:
+    """A page of the console may ask without credentials when it is opened; a program may not."""
+    with flight.FlightClient("grpc://{}:{}".format(*signed.broker.flight)) as plain:
+        options = flight.FlightCallOptions(headers=[(b"x-headwater", b"1")], timeout=30)
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            list(plain.do_action(flight.Action("topics", b"{}"), options))
+    kept = {(one["door"], one["reason"]): one["count"] for one in signed.refusals(None)["refused"]}
+    assert kept == {("flight", "no_credentials"): 1}

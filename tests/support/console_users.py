@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from broker_edge.torture.process import BrokerProcess
+from support.console_http import ask
 from support.paho_client import PahoClient
 from support.programs import StartBroker
 from support.secured import make_users
@@ -42,6 +45,13 @@ class Signed:
         made = PahoClient(self.broker.mqtt[1], version="5", client_id=client_id)
         made.paho.username_pw_set("device", self.passwords["device"])
         return made
+
+    def refusals(self, user: str | None) -> Mapping[str, Any]:
+        """The row of refusals of a user, or of callers without one, as the broker tells a viewer."""
+        proof = b64encode(f"viewer:{self.passwords['viewer']}".encode()).decode()
+        answer = ask(self.broker, "GET", "/api/v1/refusals", headers={"Authorization": f"Basic {proof}"})
+        assert answer.status == 200
+        return next((row for row in answer.document["users"] if row["user"] == user), {"refused": []})
 
 
 def start_signed(

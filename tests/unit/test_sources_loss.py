@@ -30,7 +30,7 @@ def fill(server: FlightServer, count: int) -> None:
 
 
 def pass_others(server: FlightServer, query: Query, count: int) -> None:
-    """The query looks at records of another topic, and its group, if it has one, says so."""
+    """Appends records of another topic, which the query then looks at without a match. Its group stores how far."""
     for number in range(count):
         server.log.append("devices/d1/status", b"%d" % number, partition=PARTITION)
     for _ in range(2):

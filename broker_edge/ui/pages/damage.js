@@ -102,7 +102,7 @@ function Unread({ answer }) {
   if (losers === 0) return null;
   const more = answer.next === null ? "" : ", and perhaps others,";
   return html`
-    <p class="problem"><span aria-hidden="true">⚠ </span>
+    <p class="problem"><span aria-hidden="true">⚠\u00a0</span>
       ${counted(losers, "group")}${more} had not read some of the records that retention removed. <a href=${link("groups", { sort: "-lost" })}>Which groups</a>
     </p>
   `;

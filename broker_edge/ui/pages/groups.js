@@ -80,7 +80,7 @@ function Loss({ row }) {
 }
 
 function trendText({ trend, lag_records: lag }) {
-  if (trend?.keepsUp) return "→ keeps up";
+  if (trend?.keepsUp) return "→\u00a0keeps up";
   if (lag === 0 && !trend?.growth) return "at the end";
   if (!trend) return "–";
   if (Math.abs(trend.growth) < 0.05) return "→\u00a0steady";

@@ -8,7 +8,7 @@ import { usePoll } from "../poll.js";
 import { consoleInfo } from "../session.js";
 import { Trouble, Waiting } from "../state.js";
 import { FleetTrace } from "../trace_fleet.js";
-import { Form, Steps, wanted } from "../trace_steps.js";
+import { Form, problemOf, Steps, wanted } from "../trace_steps.js";
 
 const EVERY_MS = 5_000;
 const PATH = "api/v1/trace";
@@ -21,7 +21,7 @@ function BrokerTrace({ query }) {
   const [turn, setTurn] = useState(0);
   const { at, isPlace } = wanted(query);
   const trace = usePoll(isPlace ? `${at} ${turn}` : null, EVERY_MS, (signal) => ask(PATH, { query: { at }, signal }));
-  const { isRefused, problem } = wanted(query, trace.error);
+  const { isRefused, problem } = problemOf({ at, isPlace }, trace.error);
   return html`
     <${Form} at=${at} problem=${problem} onShow=${() => setTurn(turn + 1)} />
     ${!isRefused && html`<${Trouble} ...${trace} />`}

@@ -23,7 +23,7 @@ pub struct Place {
     pub end: u64,
 }
 
-/// The places of a group, by the numbers of the partitions.
+/// The places of a group, in the order of the numbers of the partitions.
 pub type Places = Vec<(u32, Place)>;
 
 /// Places of all groups at some moments.
@@ -47,7 +47,10 @@ impl Paces {
         let mut since: Option<(Duration, Place)> = None;
         for (age, groups) in self.0.newest_first(now) {
             let places = groups.get(group);
-            let before = places.and_then(|places| places.iter().find(|(of, _)| *of == number));
+            let before = places.and_then(|places| {
+                let at = places.binary_search_by_key(&number, |(of, _)| *of);
+                Some(&places[at.ok()?])
+            });
             let later = since.map_or(place, |(_, later)| later);
             match before {
                 Some((_, before))
