@@ -1,6 +1,6 @@
 // A value that components watch. It holds what outlives a page: the session, the live samples, the view.
 
-import { useEffect, useState } from "./vendor/htm-preact.js";
+import { useEffect, useRef, useState } from "./vendor/htm-preact.js";
 
 export function createStore(value) {
   const watchers = new Set();
@@ -25,4 +25,15 @@ export function useStore(store) {
     return store.watch(setValue);
   }, [store]);
   return value;
+}
+
+/** What a field has, and how to set it: `value`, and anew when its `key` becomes another. What is typed meanwhile stays. */
+export function useTyped(value, key = value) {
+  const [typed, setTyped] = useState(value);
+  const told = useRef(key);
+  useEffect(() => {
+    if (key !== told.current) setTyped(value);
+    told.current = key;
+  }, [key]);
+  return [typed, setTyped];
 }

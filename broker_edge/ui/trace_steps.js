@@ -1,12 +1,13 @@
 // Where one record is in the log of a broker, as steps; and the form that asks for a record.
 
-import { html, useEffect, useMemo, useState } from "./vendor/htm-preact.js";
+import { html, useMemo } from "./vendor/htm-preact.js";
 import { count, counted } from "./format.js";
 import { Name } from "./name.js";
 import { RecordDetail } from "./record.js";
 import { change, link } from "./router.js";
 import { hasPage } from "./session.js";
 import { Time } from "./state.js";
+import { useTyped } from "./store.js";
 import { Table } from "./table.js";
 
 export const EXAMPLE = "telemetry-0:4711";
@@ -32,8 +33,7 @@ function placeOf(text) {
 
 /** `children` stand before the field. */
 export function Form({ at, problem, onShow, children }) {
-  const [typed, setTyped] = useState(at);
-  useEffect(() => setTyped(at), [at]);
+  const [typed, setTyped] = useTyped(at);
   const onSubmit = (event) => {
     event.preventDefault();
     change({ at: placeOf(typed), row: null }, { isStep: true });

@@ -108,3 +108,34 @@ beginning => new Promise(resolve => {
 })
 """
 """Types more when the address changes, and tells what the field shows from then on until it changes again."""
+
+
+_TYPED_AT_ONCE = """
+page => {
+  const type = () => {
+    const field = document.querySelector("main form input");
+    if (!field) return;
+    watch.disconnect();
+    field.value = "typed at once";
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+  };
+  const watch = new MutationObserver(type);
+  watch.observe(document.body, { childList: true, subtree: true });
+  location.hash = page;
+}
+"""
+_TWO_FRAMES = "() => new Promise(on => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(on))))"
+
+
+@pytest.mark.parametrize("view", ["trace", "tail", "access"])
+def test_what_is_typed_as_soon_as_a_field_is_there_stays(broker: BrokerProcess, visit: Visit, view: str) -> None:
+    page, _ = visit(broker, "/#groups")
+    Console(page).is_at("Groups")
+    page.evaluate(_TYPED_AT_ONCE, view)
+    field = page.locator("main form input").first
+    expect(field).to_be_visible()
+    # Two frames on, whatever runs after the field was drawn has run.
+    page.evaluate(
+        "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+    )
+    expect(field).to_have_value("typed at once")

@@ -1,6 +1,6 @@
 // May this user do this on this topic, and which line of the ACL file decides; and who was refused something recently.
 
-import { html, useEffect, useState } from "../vendor/htm-preact.js";
+import { html, useState } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
 import { adminOption, Command, curlParts } from "../command.js";
 import { cut } from "../format.js";
@@ -10,7 +10,7 @@ import { Refusals } from "../refusals.js";
 import { change } from "../router.js";
 import { consoleInfo } from "../session.js";
 import { Trouble, Waiting } from "../state.js";
-import { useStore } from "../store.js";
+import { useStore, useTyped } from "../store.js";
 
 // The answer follows the ACL file when the broker has read it anew.
 const EVERY_MS = 5_000;
@@ -50,8 +50,7 @@ function questionOf({ user = "", client_id: clientId = "", access = "publish", t
 }
 
 function Form({ question, problem, onAsk }) {
-  const [typed, setTyped] = useState(question);
-  useEffect(() => setTyped(question), [JSON.stringify(question)]);
+  const [typed, setTyped] = useTyped(question, JSON.stringify(question));
   const onSubmit = (event) => {
     event.preventDefault();
     change({ ...typed, row: null }, { isStep: true });

@@ -9,7 +9,7 @@ import { COLUMNS, received, RecordRow } from "../record.js";
 import { change, link } from "../router.js";
 import { consoleInfo, hasPage } from "../session.js";
 import { Trouble, Waiting } from "../state.js";
-import { useStore } from "../store.js";
+import { useStore, useTyped } from "../store.js";
 import { Scroll } from "../table.js";
 
 const ROWS_MAX = 500;
@@ -62,10 +62,8 @@ function fromParts(start, partition, at) {
 }
 
 function Form({ filter, start, partition, partitions, at }) {
-  const [typed, setTyped] = useState(filter);
-  const [place, setPlace] = useState(at);
-  useEffect(() => setTyped(filter), [filter]);
-  useEffect(() => setPlace(at), [at]);
+  const [typed, setTyped] = useTyped(filter);
+  const [place, setPlace] = useTyped(at);
   const show = (changes) => change({ filter: typed || "#", at: place, row: null, ...changes }, { isStep: true });
   const onSubmit = (event) => {
     event.preventDefault();
