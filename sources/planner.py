@@ -1,7 +1,8 @@
 """How far the next batch goes: the records that wait at the brokers, within the limits of the options.
 
 A function of the query's position, the brokers' answers and the limits. It also decides whether a small batch should
-wait (`minOffsetsPerTrigger`), based on the time that the caller passes in. `splits` does the reading.
+wait (`minOffsetsPerTrigger`), based on the time that the caller passes in, and whether positions follow what the query
+has passed (`passing`). `splits` does the reading.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from sources.log_server import LogServer
 from sources.loss import find_loss, pass_or_raise
 from sources.offsets import Place, SourceOffset
 from sources.options import SourceOptions
+from sources.passing import Extent, is_far
 from sources.scans import Scan, Scans
 from sources.servers import Servers
 from sources.start import ask_offsets
@@ -31,11 +33,15 @@ class _Waiting:
 
     # Every partition with its position; new partitions join at their log start.
     places: dict[int, Place]
+    # The partitions that the query had begun: where reading continues.
+    begun: dict[int, Place] = field(default_factory=dict)
+    extents: dict[int, Extent] = field(default_factory=dict)
+    # The partitions among them whose position was lost.
+    lost: set[int] = field(default_factory=set)
     # The partitions among them with waiting offsets.
     to_read: dict[int, Place] = field(default_factory=dict)
     # The offset from which each of them is scanned.
     scan_from: dict[int, int] = field(default_factory=dict)
-    epochs: dict[int, int] = field(default_factory=dict)
     backlog: int = 0
     heads: dict[int, Place] = field(default_factory=dict)
 
@@ -92,9 +98,21 @@ def plan_batch(
         and options.min_offsets_per_trigger is not None
         and records < options.min_offsets_per_trigger
         and not any(one.is_held_back for one in planned.values())
+        # A position that was lost must move, or the next plan reports the loss again.
+        and not any(one.lost for one in waiting.values())
     )
+    followed: Mapping[str, Mapping[int, Place]] = {}
     if is_too_small:
         planned, records = {}, 0
+    else:
+        passed = {log_id: _passed(log_id, one, targets, scans) for log_id, one in waiting.items()}
+        followed, away_by_now = servers.ask(
+            {log_id: reachable[log_id] for log_id, ends in passed.items() if ends},
+            lambda log_id, server: _followed(log_id, server, waiting[log_id], passed[log_id], options),
+        )
+        also_away = [*also_away, *away_by_now]
+    for log_id, places in followed.items():
+        logs[log_id] = {**logs[log_id], **places}
     for log_id, one in planned.items():
         logs[log_id] = {**logs[log_id], **one.ends}
     heads = {log_id: one.heads for log_id, one in waiting.items()}
@@ -149,16 +167,17 @@ def _look(
             place = replace(place, resumed_at=scan_from)
         elif (loss := find_loss(log_id, number, place, row, server)) is not None:
             pass_or_raise(loss, options, server)
+            found.lost.add(number)
             place = Place(loss.resume_at, resumed_at=loss.resume_at)
             scan_from = _scanned(place, scan, epoch)
         else:
             # `resumed_at` belongs to the batch that ended there.
             place = replace(place, resumed_at=None)
+        found.begun[number], found.extents[number] = place, Extent.of(row)
         head = int(row["high_watermark"]) if ends is None else ends[number].next
         if scan_from < head:
             found.to_read[number] = place
             found.scan_from[number] = scan_from
-            found.epochs[number] = epoch
             found.backlog += head - scan_from
     return found
 
@@ -257,13 +276,43 @@ def _plan(
         records += int(row["records"])
         is_held_back = is_held_back or int(row["scanned"]) < int(row["high_watermark"])
         end = Place(int(row["end"]), row["epoch"], place.resumed_at)
+        epoch = waiting.extents[number].epoch
         if end.next <= waiting.scan_from[number]:
-            scans[number] = Scan(place.next, int(row["scanned"]), waiting.epochs[number])
+            scans[number] = Scan(place.next, int(row["scanned"]), epoch)
             continue
-        scans[number] = Scan(end.next, int(row["scanned"]), waiting.epochs[number])
+        scans[number] = Scan(end.next, int(row["scanned"]), epoch)
         target = None if targets is None else targets[number]
         if target is not None and end.next > target.next:
             end = replace(target, resumed_at=place.resumed_at)
         if end != waiting.places[number]:
             ends[number] = end
     return _Planned(ends, scans, records, is_held_back)
+
+
+def _passed(log_id: str, waiting: _Waiting, targets: Heads | None, scans: Scans) -> dict[int, int]:
+    """Up to where positions move without a record: those that are far behind what was passed, and those that were
+    lost."""
+    ends = {}
+    for number, place in waiting.begun.items():
+        extent = waiting.extents[number]
+        end = _scanned(place, scans.get((log_id, number)), extent.epoch)
+        if targets is not None:
+            end = min(end, targets[log_id][number].next)
+        if end >= max(place.next, place.resumed_at or 0) and (
+            number in waiting.lost or is_far(place.next, end, extent)
+        ):
+            ends[number] = end
+    return ends
+
+
+def _followed(
+    log_id: str, server: LogServer, waiting: _Waiting, ends: Mapping[int, int], options: SourceOptions
+) -> dict[int, Place]:
+    """The positions at `ends`, with their epochs."""
+    rows = ask_offsets(log_id, server, options, epoch_before=ends)
+    return {
+        number: Place(end, rows[number].get("epoch_before"), waiting.begun[number].resumed_at)
+        for number, end in ends.items()
+        # In another epoch the log may have been cut since, and the next plan looks again.
+        if number in rows and int(rows[number]["epoch"]) == waiting.extents[number].epoch
+    }

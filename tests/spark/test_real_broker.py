@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from support.programs import headwaterd
 from support.source_driver import open_reader, read_rows
@@ -186,3 +187,49 @@ def test_epochs_grow_with_restarts_and_are_in_the_checkpoint(
     offset = json.loads(newest.read_text().splitlines()[-1])
     ends = {place[1] for places in offset["logs"].values() for place in places.values()}
     assert ends == {max(row.epoch for row in rows.select("epoch").distinct().collect())}
+
+
+def test_a_query_with_rare_records_lets_the_log_go_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Its group holds all that follows its position, which follows what it has passed in a few batches without
+    records; and after a restart nothing of that is a loss."""
+    small = {"log.segment_bytes": "256KiB", "log.classes.telemetry.partitions": "1"}
+    small["log.classes.telemetry.retention.bytes"] = "1MiB"
+    alarms = "devices/alarm/telemetry"
+    written: list[tuple[int, int]] = []
+
+    def start(server: str) -> StreamingQuery:
+        options = {"servers": server, "subscribe": alarms, "consumerGroup": "alarms"}
+        stream = spark.readStream.format("headwater").options(**options).load()
+        writer = stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.foreachBatch(lambda batch, number: written.append((number, batch.count()))).start()
+
+    with BrokerProcess(data_dir=tmp_path / "log", settings=small, log_file=tmp_path / "broker.txt") as broker:
+        broker.start()
+        with Client(server(broker)) as client:
+
+            def ordinary(count: int) -> None:
+                client.produce(
+                    [Row(topic="devices/d1/telemetry", value=random.randbytes(32_768)) for _ in range(count)]
+                )
+
+            client.produce([Row(topic=alarms, value=b"on")])
+            query = start(server(broker))
+            try:
+                query.processAllAvailable()
+                deadline = time.monotonic() + 240
+                while (bounds := next(iter(client.offsets(filters=FILTER).partitions.values()))).log_start == 0:
+                    assert time.monotonic() < deadline, bounds
+                    assert bounds.high_watermark < 2_000, "the group holds all of it"
+                    ordinary(20)
+                    query.processAllAvailable()
+            finally:
+                query.stop()
+            assert sum(count for _, count in written) == 1
+            assert 2 <= len(written) <= 40
+            client.produce([Row(topic=alarms, value=b"off")])
+            query = start(server(broker))
+            try:
+                query.processAllAvailable()
+            finally:
+                query.stop()
+    assert sum(count for _, count in written) == 2

@@ -1,0 +1,284 @@
+"""A position follows what its query has passed: looked at, and nothing matched."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.flight_server import FlightServer
+from support.source_driver import Query, open_reader, read_rows
+
+from broker_edge.errors import DataLossError
+from sources.passing import PASSED_BYTES_MIN, PASSED_PART, Extent, is_far
+
+PARTITION = 3
+# The payload of a record of another topic: 16 of them are as large as the least that a position follows.
+PAYLOAD = bytes(PASSED_BYTES_MIN // 16)
+
+
+@pytest.fixture(autouse=True)
+def without_idle_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sources.stream.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("sources.group.SHOWN_EVERY_S", 0.0)
+
+
+def alarm(server: FlightServer, count: int = 1) -> None:
+    """Records that the queries of this file read."""
+    for _ in range(count):
+        server.log.append("devices/d1/telemetry", b"1", partition=PARTITION)
+
+
+def others(server: FlightServer, count: int) -> None:
+    for _ in range(count):
+        server.log.append("devices/d1/status", PAYLOAD, partition=PARTITION)
+
+
+def gaps(server: FlightServer) -> list[tuple[int, int]]:
+    found = [json.loads(r.value) for r in server.log.partitions[1].records if r.topic == "$gaps"]
+    return [(gap["start"], gap["end"]) for gap in found if gap["partition"] == PARTITION]
+
+
+def position(query: Query) -> int:
+    (places,) = query.start()["logs"].values()
+    return int(places[str(PARTITION)][0])
+
+
+def test_the_position_and_the_group_follow_with_one_batch(flight_server: FlightServer) -> None:
+    alarm(flight_server)
+    query = Query(flight_server, consumerGroup="g")
+    query.drain()
+    others(flight_server, 20)
+    assert query.drain() == []
+    assert position(query) == 21
+    assert len(query.ends) == 2
+    assert flight_server.log.groups["g"].committed[PARTITION] == 21
+    # The batch reads what it passes, so that damage there is found.
+    assert flight_server.calls["DoGet"] == 2
+
+
+def test_a_query_that_starts_again_has_lost_nothing_of_what_it_passed(flight_server: FlightServer) -> None:
+    alarm(flight_server)
+    query = Query(flight_server)
+    query.drain()
+    others(flight_server, 40)
+    query.drain()
+    flight_server.log.expire(PARTITION, 30)
+    query.restart()
+    alarm(flight_server)
+    assert [row["offset"] for row in query.drain()] == [41]
+
+
+@pytest.mark.parametrize("count", [1, 15])
+def test_little_that_was_passed_gives_no_batch(flight_server: FlightServer, count: int) -> None:
+    alarm(flight_server)
+    query = Query(flight_server, consumerGroup="g")
+    query.drain()
+    others(flight_server, count)
+    for _ in range(3):
+        assert query.batch() == []
+    assert len(query.ends) == 1
+    assert flight_server.log.groups["g"].scanned[PARTITION] == 1 + count
+
+
+def test_a_small_part_of_a_large_partition_gives_no_batch(flight_server: FlightServer) -> None:
+    others(flight_server, 16 * PASSED_PART * 2)
+    alarm(flight_server)
+    query = Query(flight_server)
+    query.drain()
+    before = len(query.ends)
+    others(flight_server, 16)
+    query.drain()
+    assert len(query.ends) == before
+    others(flight_server, 24)
+    query.drain()
+    assert len(query.ends) == before + 1
+
+
+def test_a_query_whose_topics_never_come_makes_few_batches(flight_server: FlightServer) -> None:
+    query = Query(flight_server)
+    query.start()
+    for _ in range(256):
+        others(flight_server, 4)
+        query.drain()
+    # 64 MiB: 1 MiB each up to 8, and then PASSED_PART for each doubling.
+    assert 20 <= len(query.ends) <= 8 + 3 * PASSED_PART + 3
+
+
+def test_a_run_that_ends_follows_up_to_its_end(flight_server: FlightServer) -> None:
+    alarm(flight_server)
+    query = Query(flight_server, consumerGroup="g")
+    query.drain()
+    others(flight_server, 20)
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.drain() == []
+    others(flight_server, 40)
+    alarm(flight_server)
+    assert query.drain() == []
+    assert position(query) == 21
+    assert flight_server.log.groups["g"].committed[PARTITION] == 21
+
+
+def test_the_end_of_a_run_bounds_what_follows_behind_its_records(flight_server: FlightServer) -> None:
+    alarm(flight_server)
+    others(flight_server, 20)
+    query = Query(flight_server)
+    start = query.start()
+    query.reader.prepareForTriggerAvailableNow()
+    others(flight_server, 30)
+    query.batch()
+    assert json.dumps(query.start()) != json.dumps(start)
+    others(flight_server, 30)
+    query.drain()
+    assert position(query) == 51
+
+
+def test_a_position_that_retention_removed_follows_at_once(flight_server: FlightServer) -> None:
+    """Only the running query knows that nothing was lost; its checkpoint must know before it ends."""
+    alarm(flight_server)
+    query = Query(flight_server)
+    query.drain()
+    others(flight_server, 5)
+    query.drain()
+    assert position(query) == 1
+    flight_server.log.expire(PARTITION, 4)
+    assert query.drain() == []
+    assert position(query) == 6
+    query.restart()
+    alarm(flight_server)
+    assert [row["offset"] for row in query.drain()] == [6]
+    assert read_rows(query.reader, query.ends[-3], query.ends[-2]) == [], "as a replay"
+
+
+def test_a_batch_with_records_elsewhere_takes_along_what_was_passed(flight_server: FlightServer) -> None:
+    alarm(flight_server)
+    query = Query(flight_server)
+    query.drain()
+    others(flight_server, 20)
+    flight_server.log.append("devices/d2/telemetry", b"1", partition=4)
+    assert [row["partition"] for row in query.batch()] == [4]
+    assert position(query) == 21
+
+
+def test_a_log_that_was_cut_before_the_position_is_noticed(flight_server: FlightServer) -> None:
+    """The position has the epoch of the record before it, which is not one that the query has read."""
+    alarm(flight_server)
+    flight_server.log.new_epoch(PARTITION)
+    query = Query(flight_server)
+    query.drain()
+    others(flight_server, 20)
+    query.drain()
+    (places,) = query.start()["logs"].values()
+    assert places[str(PARTITION)] == [21, 2]
+    flight_server.log.new_epoch(PARTITION, cut_to=10)
+    alarm(flight_server, 30)
+    with pytest.raises(DataLossError, match="found epoch 3 instead of 2"):
+        query.batch()
+
+
+def test_nothing_follows_into_another_epoch(flight_server: FlightServer) -> None:
+    alarm(flight_server)
+    query = Query(flight_server)
+    query.drain()
+    others(flight_server, 20)
+    asked = flight_server.calls["offsets"]
+
+    def cut(name: str) -> None:
+        # Between the plan and the question for the epoch.
+        if name == "offsets" and flight_server.calls["offsets"] == asked + 2:
+            flight_server.log.new_epoch(PARTITION, cut_to=5)
+            alarm(flight_server, 30)
+
+    flight_server.before = cut
+    assert query.batch() == []
+    assert position(query) == 1
+    flight_server.before = lambda name: None
+    assert [row["offset"] for row in query.drain()] == list(range(5, 35))
+
+
+def test_damage_in_what_was_passed_ends_the_batch(flight_server: FlightServer) -> None:
+    """Nobody knows the topic of what is gone."""
+    alarm(flight_server)
+    query = Query(flight_server)
+    query.drain()
+    others(flight_server, 40)
+    flight_server.log.lose(PARTITION, 5, 9)
+    with pytest.raises(DataLossError, match="offset 5 of partition 3"):
+        query.batch()
+
+
+@pytest.mark.parametrize("more", [{}, {"minOffsetsPerTrigger": "5"}])
+@pytest.mark.parametrize("waits", [0, 2])
+def test_a_loss_that_may_be_skipped_is_reported_once(
+    flight_server: FlightServer, more: dict[str, str], waits: int
+) -> None:
+    """Also where no record follows, or too few for a batch."""
+    alarm(flight_server, 10)
+    query = Query(flight_server, failOnDataLoss="false", **more)
+    query.drain()
+    alarm(flight_server, 10)
+    others(flight_server, 5)
+    flight_server.log.expire(PARTITION, 22)
+    alarm(flight_server, waits)
+    for _ in range(3):
+        query.drain()
+    assert gaps(flight_server) == [(10, 22)]
+    assert len(query.rows) == 10 + waits
+    query.restart()
+    query.drain()
+    assert gaps(flight_server) == [(10, 22)]
+
+
+def test_a_cut_behind_which_nothing_comes_is_reported_once(flight_server: FlightServer) -> None:
+    alarm(flight_server, 100)
+    query = Query(flight_server, failOnDataLoss="false")
+    query.drain()
+    flight_server.log.new_epoch(PARTITION, cut_to=60)
+    for _ in range(3):
+        query.drain()
+    assert gaps(flight_server) == [(60, 100)]
+    alarm(flight_server, 5)
+    assert [row["offset"] for row in query.drain()] == list(range(60, 65))
+
+
+def test_a_broker_that_leaves_before_the_position_follows_only_delays_it(flight_server: FlightServer) -> None:
+    alarm(flight_server)
+    query = Query(flight_server)
+    query.drain()
+    others(flight_server, 20)
+    asked = flight_server.calls["offsets"]
+
+    def leave(name: str) -> None:
+        if name == "offsets" and flight_server.calls["offsets"] == asked + 2:
+            raise ConnectionResetError
+
+    flight_server.before = leave
+    query.batch()
+    flight_server.before = lambda name: None
+    query.drain()
+    assert position(query) == 21
+
+
+def test_the_rule() -> None:
+    mib = PASSED_BYTES_MIN
+    assert not is_far(5, 5, Extent(0, 100, 1, 100 * mib))
+    assert not is_far(0, 99, Extent(0, 100, 1, mib)), "less than 1 MiB"
+    assert is_far(0, 100, Extent(0, 100, 1, mib))
+    assert not is_far(50, 62, Extent(0, 100, 1, 100 * mib)), "less than an eighth"
+    assert is_far(50, 63, Extent(0, 100, 1, 100 * mib))
+    assert is_far(3, 4, Extent(4, 100, 1, 0)), "the position is gone"
+    assert not is_far(10, 20, Extent(10, 10, 1, 0)), "an empty partition, and records that came since"
+    assert not Extent.of({"log_start": 0, "high_watermark": 9, "epoch": 1}).size_bytes, "a broker that tells no size"
+
+
+def test_a_start_that_is_not_followed_stays_with_the_group(flight_server: FlightServer) -> None:
+    """The place where a group began is not changed by what follows."""
+    others(flight_server, 20)
+    reader = open_reader(flight_server, startingOffsets="latest", consumerGroup="g")
+    begun = reader.initialOffset()
+    others(flight_server, 20)
+    query = Query(flight_server, startingOffsets="latest", consumerGroup="g")
+    query.drain()
+    assert position(query) == 40
+    query.restart()
+    assert query.reader.initialOffset() == begun
