@@ -53,6 +53,17 @@ def test_a_hostile_name_is_text(
     is_inert(page, watch)
 
 
+@pytest.mark.parametrize("name", [".", "..", "a/b"])
+def test_a_client_whose_id_is_a_step_of_a_path_opens(broker: BrokerProcess, visit: Visit, name: str) -> None:
+    with PahoClient(broker.mqtt[1], version="5", client_id=name) as client:
+        client.connect()
+        page, _ = visit(broker, f"/#clients?{urlencode({'client': name})}")
+        expect(page.get_by_role("heading", name="Client", level=2)).to_have_text(f"Client {name}")
+        page.get_by_role("button", name="End session…").click()
+        page.get_by_role("button", name="End session", exact=True).click()
+        expect(page.get_by_text("The session has ended.")).to_be_visible()
+
+
 @pytest.mark.parametrize("width", [360, 1280])
 def test_a_hostile_payload_is_text(broker: BrokerProcess, hostile: PahoClient, visit: Visit, width: int) -> None:
     page, watch = visit(broker, "/#groups", viewport={"width": width, "height": 800})

@@ -89,8 +89,7 @@ function Detail({ id, row, onClose }) {
   const info = useStore(consoleInfo);
   const [asked, setAsked] = useState(null);
   const title = useRef(null);
-  const path = `api/v1/clients/${encodeURIComponent(id)}`;
-  const client = usePoll(path, ONE_EVERY_MS, (signal) => ask(path, { signal }));
+  const client = usePoll(`client ${id}`, ONE_EVERY_MS, (signal) => ask("api/v1/client", { query: { id }, signal }));
   const { value } = client;
   useEffect(() => {
     title.current.focus();
@@ -100,7 +99,7 @@ function Detail({ id, row, onClose }) {
   const act = async (session) => {
     setAsked(null);
     try {
-      const { session_ended: isEnded } = await ask(path, { method: "DELETE", query: { session: session || null } });
+      const { session_ended: isEnded } = await ask("api/v1/client", { method: "DELETE", query: { id, session: session || null } });
       say(isEnded ? "The session has ended." : "The client is disconnected.");
       if (session) onClose();
     } catch (error) {

@@ -1,11 +1,13 @@
 //! `/api/v1/clients`: asks the event loop about its clients and waits a bounded time for the answer.
 //!
 //! The loop does the work, bounded per turn; this file only handles HTTP. It keeps no state between requests: each page
-//! says where the next one begins.
+//! says where the next one begins. `/api/v1/client?id=` is for ids that a path cannot have: browsers and proxies take
+//! `.` and `..` for steps in it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -29,7 +31,8 @@ const PAGE_DEFAULT: usize = 100;
 pub fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/api/v1/clients", get(list))
-        .route("/api/v1/clients/{client_id}", get(show).delete(kick))
+        .route("/api/v1/clients/{client_id}", get(show_at).delete(kick_at))
+        .route("/api/v1/client", get(show_named).delete(kick_named))
 }
 
 #[derive(Debug, Deserialize)]
@@ -46,6 +49,28 @@ struct ListParameters {
 struct KickParameters {
     #[serde(default)]
     session: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ShowNamed {
+    id: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KickNamed {
+    id: String,
+    #[serde(default)]
+    session: bool,
+}
+
+/// The parameters of a request, or what is wrong with them.
+type Asked<T> = Result<Query<T>, QueryRejection>;
+
+fn parameters<T>(asked: Asked<T>) -> Result<T, Failure> {
+    let Query(wanted) = asked.map_err(|error| Failure::invalid(error.body_text()))?;
+    Ok(wanted)
 }
 
 fn no_client(client_id: &str) -> Failure {
@@ -74,9 +99,9 @@ pub async fn ask<T>(
 
 async fn list(
     State(shared): State<Arc<Shared>>,
-    parameters: Result<Query<ListParameters>, axum::extract::rejection::QueryRejection>,
+    asked: Asked<ListParameters>,
 ) -> Result<Response, Failure> {
-    let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
+    let wanted = parameters(asked)?;
     let limit = Failure::check_limit(wanted.limit, PAGE_DEFAULT, PAGE_MAX)?;
     let query = PageQuery {
         after: wanted.after,
@@ -91,12 +116,23 @@ async fn list(
     Ok(Json(page).into_response())
 }
 
-async fn show(
+async fn show_at(
     State(shared): State<Arc<Shared>>,
     Path(client_id): Path<String>,
 ) -> Result<Response, Failure> {
+    show(&shared, client_id).await
+}
+
+async fn show_named(
+    State(shared): State<Arc<Shared>>,
+    asked: Asked<ShowNamed>,
+) -> Result<Response, Failure> {
+    show(&shared, parameters(asked)?.id).await
+}
+
+async fn show(shared: &Shared, client_id: String) -> Result<Response, Failure> {
     let wanted = client_id.clone();
-    let detail = ask(&shared, |answer| {
+    let detail = ask(shared, |answer| {
         Command::Clients(ClientsRequest::Show {
             client_id: wanted,
             answer,
@@ -107,19 +143,39 @@ async fn show(
     Ok(Json(detail).into_response())
 }
 
-async fn kick(
+async fn kick_at(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
     Extension(pass): Extension<Arc<Pass>>,
     Path(client_id): Path<String>,
-    parameters: Result<Query<KickParameters>, axum::extract::rejection::QueryRejection>,
+    asked: Asked<KickParameters>,
 ) -> Result<Response, Failure> {
-    let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
+    let ends_session = parameters(asked)?.session;
+    kick(&shared, &caller, &pass, client_id, ends_session).await
+}
+
+async fn kick_named(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    Extension(pass): Extension<Arc<Pass>>,
+    asked: Asked<KickNamed>,
+) -> Result<Response, Failure> {
+    let KickNamed { id, session } = parameters(asked)?;
+    kick(&shared, &caller, &pass, id, session).await
+}
+
+async fn kick(
+    shared: &Shared,
+    caller: &Caller,
+    pass: &Pass,
+    client_id: String,
+    ends_session: bool,
+) -> Result<Response, Failure> {
     let named = client_id.clone();
-    let kicked = ask(&shared, |answer| {
+    let kicked = ask(shared, |answer| {
         Command::Clients(ClientsRequest::Kick {
             client_id: named,
-            ends_session: wanted.session,
+            ends_session,
             answer,
         })
     })
@@ -129,7 +185,7 @@ async fn kick(
         client_id: &client_id,
         what: What::Kicked,
         act: None,
-        reason: if wanted.session {
+        reason: if ends_session {
             "by an operator, who ended its session"
         } else {
             "by an operator"

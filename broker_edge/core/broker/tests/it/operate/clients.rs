@@ -85,6 +85,16 @@ fn what_is_asked_wrongly_or_of_nobody_is_refused_in_a_sentence() {
             400,
             "invalid_argument",
         ),
+        ("GET", "/api/v1/client?id=nobody", 404, "not_found"),
+        ("DELETE", "/api/v1/client?id=nobody", 404, "not_found"),
+        ("GET", "/api/v1/client", 400, "invalid_argument"),
+        ("DELETE", "/api/v1/client", 400, "invalid_argument"),
+        (
+            "GET",
+            "/api/v1/client?id=x&session=true",
+            400,
+            "invalid_argument",
+        ),
     ] {
         let (found, body) = json(admin, method, path);
         assert_eq!(found, status, "{method} {path}: {body}");
@@ -115,6 +125,12 @@ fn a_kicked_client_is_told_and_its_session_ends_only_when_that_is_asked_for() {
     while client.next() != Got::Closed {}
     let (_, present) = Client::resume(mqtt, Version::V5, "a b");
     assert!(!present);
+
+    let (_steps, _) = Client::resume(mqtt, Version::V5, "..");
+    let (_, detail) = json(admin, "GET", "/api/v1/client?id=..");
+    assert_eq!(detail["client_id"], "..", "no part of a path for browsers");
+    let (_, done) = json(admin, "DELETE", "/api/v1/client?id=..&session=true");
+    assert_eq!(done["session_ended"], true);
 
     let mut passing = Client::open(mqtt, Version::V311);
     passing.send(|out| {
