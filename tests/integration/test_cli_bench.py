@@ -30,6 +30,12 @@ def test_what_was_published_is_in_the_log(broker: BrokerProcess, client: Client,
     assert len(listed) == 10
 
 
+def test_the_time_of_messages_without_answers_counts(broker: BrokerProcess) -> None:
+    report = bench(broker, "pub", "-c", "2", "-d", "1", "--qos", "0", "--rate=1000")
+    assert report["acked"] == 0
+    assert 0.9 <= report["seconds"] <= WAIT_S  # type: ignore[operator]
+
+
 def test_every_subscriber_gets_every_message(broker: BrokerProcess) -> None:
     report = bench(broker, "sub", "-c", "20", "-n", "50", "--size", "20000", "--protocol", "5")
     assert (report["delivered"], report["deliveries_missing"]) == (1000, 0)

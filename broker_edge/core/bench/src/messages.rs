@@ -47,6 +47,8 @@ pub struct Runner<'a> {
     pub touched: Vec<usize>,
     /// The latest progress count, and when it changed.
     progress: (u64, Instant),
+    /// Messages sent that nothing answers (QoS 0): sending them is progress.
+    unanswered: u64,
 }
 
 impl<'a> Runner<'a> {
@@ -62,6 +64,7 @@ impl<'a> Runner<'a> {
             started: Instant::now(),
             touched: Vec::new(),
             progress: (0, Instant::now()),
+            unanswered: 0,
         })
     }
 
@@ -172,7 +175,7 @@ impl<'a> Runner<'a> {
 
     /// How long ago the last progress was.
     fn silence(&mut self) -> Duration {
-        let progress = self.counters.progress();
+        let progress = self.counters.progress() + self.unanswered;
         if progress != self.progress.0 {
             self.progress = (progress, Instant::now());
         }
@@ -190,6 +193,7 @@ impl<'a> Runner<'a> {
         loop {
             interrupted |= self.is_stopped();
             let due_ns = if interrupted { None } else { load.send(self) };
+            self.unanswered = load.sent - load.acks_wanted;
             if due_ns.is_none() && !pinged && !interrupted {
                 pinged = true;
                 self.ping_all();
