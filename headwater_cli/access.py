@@ -44,6 +44,9 @@ def access(
         put_fields("allowed" if found["allowed"] else "not allowed", found["reason"])
         if found["line"] is not None:
             put_fields(f"line {found['line']['number']}", found["line"]["rule"])
+        # A broker of an older version does not name it.
+        if found.get("file") is not None:
+            put_fields("ACL file", found["file"])
         for note in found["notes"]:
             put_fields("note", note)
     raise typer.Exit(0 if found["allowed"] else _DENIED)

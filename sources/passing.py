@@ -3,7 +3,8 @@
 A position in the checkpoint moves with matching records. Where few match, it stays far behind, and so does the group,
 which holds back from retention all that follows. After a restart nothing tells that these records were looked at, so
 each that was removed is a loss. So the position follows with a batch that has no records, as a connector of Debezium
-follows the log of a database with its heartbeats (`heartbeat.interval.ms`). docs/adr/0005 says what else was thought of.
+follows the log of a database with its heartbeats (`heartbeat.interval.ms`). docs/adr/0005 says what else was thought
+of.
 
 How often depends on the size of the partition and not on time: a busy log gives few such batches, and a quiet one none.
 """

@@ -48,7 +48,9 @@ def test_a_viewer_sees_which_line_denies_a_publish(signed: Signed, visit: Visit)
     page.keyboard.press("Enter")
     expect(verdict(page, "Not allowed")).to_be_visible()
     answer = page.locator(".answer")
-    expect(answer).to_contain_text(f"Line {LINE} of the ACL file denies it, whatever other lines allow")
+    expect(answer).to_contain_text(
+        f"Line {LINE} of the ACL file {signed.acl_file} denies it, whatever other lines allow"
+    )
     expect(answer.get_by_text(DENIED)).to_be_visible()
     # The address has the question: sent to somebody else who may look, it gives the answer.
     address = page.url
@@ -70,7 +72,7 @@ def test_one_click_leads_from_a_refusal_to_the_line_that_denies(signed: Signed, 
     row.get_by_role("link", name="Ask why about this publish").click()
     answer = page.locator(".answer")
     expect(verdict(page, "Not allowed")).to_be_visible()
-    expect(answer).to_contain_text(f"Line {LINE} of the ACL file denies it")
+    expect(answer).to_contain_text(f"Line {LINE} of the ACL file {signed.acl_file} denies it")
     expect(answer.get_by_text(DENIED)).to_have_count(1)
     for name, value in (("User", "device"), ("Client id", "refused-1"), ("Topic", "secret/plan")):
         expect(page.get_by_role("textbox", name=name)).to_have_value(value)
@@ -173,7 +175,7 @@ def test_a_record_that_is_still_to_come_is_not_yet_there(broker: BrokerProcess, 
 def test_a_log_without_damage_is_said_to_have_none(broker: BrokerProcess, visit: Visit) -> None:
     page, _ = visit(broker, "/#damage")
     main = page.locator("main")
-    expect(main).to_contain_text("No damage: no offset is lost")
+    expect(main).to_contain_text("No damage: no record that should be there is missing")
     expect(main).to_contain_text("There are no gaps")
     expect(Console(page).row("telemetry-0")).to_be_visible()
     expect(main).to_contain_text("headwater log verify --online DATA_DIR")
@@ -243,6 +245,8 @@ def test_the_history_of_a_client_shows_its_kick(broker: BrokerProcess, visit: Vi
     history = page.get_by_role("region", name="History")
     expect(history.locator("tr", has_text="disconnected by an operator")).to_contain_text("ended its session")
     expect(history.locator("tr", has_text="● connected")).to_contain_text("127.0.0.1")
+    expect(page.get_by_text("Nobody with this id is connected or has a session now.")).to_be_visible()
+    expect(page.locator(".problem")).to_have_count(0)
     assert axe_violations(page) == []
 
 
@@ -258,4 +262,4 @@ def test_a_refused_client_leads_from_its_history_to_the_line_that_denies(signed:
         expect(refusal).to_contain_text("2")
         refusal.get_by_role("link", name="Ask why").click()
         expect(page.get_by_role("textbox", name="Client id")).to_have_value("refused-2")
-        expect(page.locator(".answer")).to_contain_text(f"Line {LINE} of the ACL file denies it")
+        expect(page.locator(".answer")).to_contain_text(f"Line {LINE} of the ACL file {signed.acl_file} denies it")

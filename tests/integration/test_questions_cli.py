@@ -36,12 +36,14 @@ def test_access_says_which_line_decides_and_denied_has_its_exit_code(signed: Sig
     assert (denied.code, denied.err) == (1, "")
     assert denied.lines[0].startswith("not allowed\t")
     assert denied.lines[1] == f"line {line}\t{DENIED}"
+    assert denied.lines[2].startswith("ACL file\t/")
     words = ("--access", "subscribe", "--topic", "devices/+/actions", "--for-user", "device", "--client-id", "-pump")
     allowed = ask_as(signed, "viewer", "access", *words, "--json")
     assert allowed.code == 0
     (document,) = allowed.documents
     assert document["allowed"] is True
     assert document["line"]["rule"] == "topic readwrite #"
+    assert Path(document["file"]).read_text() == ACL
 
 
 def test_what_is_no_question_and_who_may_not_ask_is_said_in_a_sentence(signed: Signed) -> None:

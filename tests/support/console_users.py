@@ -39,6 +39,7 @@ class Signed:
 
     broker: BrokerProcess
     passwords: Mapping[str, str]
+    acl_file: Path
 
     def device(self, client_id: str) -> PahoClient:
         """A client of the user `device`, not yet connected."""
@@ -60,4 +61,4 @@ def start_signed(
     passwords = make_users(folder, *NAMES)
     (folder / "acl").write_text(ACL)
     files = {"auth.password_file": str(folder / "users"), "auth.acl_file": str(folder / "acl")}
-    return Signed(start(name, files | dict(settings or {})), passwords)
+    return Signed(start(name, files | dict(settings or {})), passwords, folder / "acl")

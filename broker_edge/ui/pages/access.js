@@ -79,17 +79,21 @@ function Form({ question, problem, onAsk }) {
 }
 
 function Answer({ question, answer }) {
-  const { allowed: isAllowed, reason, line, notes } = answer;
+  const { allowed: isAllowed, reason, line, notes, file } = answer;
   return html`
     <section class=${`panel answer ${isAllowed ? "yes" : "no"}`} aria-labelledby="answer-title">
       <h2 id="answer-title"><span aria-hidden="true">${isAllowed ? "✓" : "✖"}\u00a0</span>${isAllowed ? "Allowed" : "Not allowed"}</h2>
       <p><${Who} ...${question} /> ${isAllowed ? "may" : "may not"} ${WHATS[question.access]} <code><${Name} text=${question.topic} length=${1_000} /></code>.</p>
       ${line
-        ? html`<p>Line ${line.number} of the ACL file ${isAllowed ? "allows it" : "denies it, whatever other lines allow"}: <code><${Name} text=${line.rule} length=${1_000} /></code></p>`
-        : html`<p><${Sentence} text=${reason} /></p>`}
+        ? html`<p>Line ${line.number} of the ACL file <${Path} file=${file} /> ${isAllowed ? "allows it" : "denies it, whatever other lines allow"}: <code><${Name} text=${line.rule} length=${1_000} /></code></p>`
+        : html`<p><${Sentence} text=${reason} />${file !== null && html` The file is <${Path} file=${file} />.`}</p>`}
       ${notes.length > 0 && html`<ul>${notes.map((note) => html`<li key=${note}><${Sentence} text=${note} /></li>`)}</ul>`}
     </section>
   `;
+}
+
+function Path({ file }) {
+  return html`<code><${Name} text=${file} length=${400} /></code>`;
 }
 
 /** A reason of the broker, which begins like a part of a sentence. What it quotes between backticks is code. */

@@ -69,8 +69,8 @@ function Cards({ now, brokers }) {
   return html`
     <dl class="cards">
       <${Card} name="Brokers that answer" value=${`${format.count(live)} of ${format.count(all)}`} look=${live < all ? "bad" : ""} />
-      <${Card} name="Messages in" value=${format.rate(last("publishes_in"))} unit="/s" note=${`refused ${format.rate(last("refused"))} /s`} />
-      <${Card} name="Messages out" value=${format.rate(last("publishes_out"))} unit="/s" note=${`dropped ${format.rate(last("dropped"))} /s`} />
+      <${Card} name="MQTT messages in" value=${format.rate(last("publishes_in"))} unit="/s" note=${`refused ${format.rate(last("refused"))} /s`} />
+      <${Card} name="MQTT messages out" value=${format.rate(last("publishes_out"))} unit="/s" note=${`dropped ${format.rate(last("dropped"))} /s`} />
       <${Card} name="Connections" value=${format.count(last("connections"))} note=${`sessions ${format.count(last("sessions"))}`} />
       <${Card} name="Disk" value=${format.bytes(last("disk_used_bytes"))} />
       <${Card} name="Ranges lost" value=${format.count(sum("lost_ranges"))} note=${`damaged ${format.bytes(sum("damaged_bytes"))}`} />

@@ -117,7 +117,7 @@ function Detail({ id, row, onClose }) {
         `}
         <button type="button" onClick=${onClose} title="Esc">Close</button>
       </div>
-      <${Trouble} ...${client} />
+      ${client.error?.status === 404 ? html`<p class="note">Nobody with this id is connected or has a session now.</p>` : html`<${Trouble} ...${client} />`}
       ${value ? html`<${Facts} client=${value} />` : !client.error && html`<${Waiting} what="the client" />`}
       <${Events} title="History" clientId=${id} current=${row} />
       ${asked && html`

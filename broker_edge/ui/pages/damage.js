@@ -86,7 +86,7 @@ function Verdict({ partitions }) {
     `}
     ${!isDamaged && leftOut === 0 && html`
       <div>
-        <p class="fine"><span aria-hidden="true">✓\u00a0</span>No damage: no offset is lost, and no byte is known to be damaged.</p>
+        <p class="fine"><span aria-hidden="true">✓\u00a0</span>No damage: no record that should be there is missing, and no byte is known to be damaged.</p>
         <p class="note">Damage in an old segment is known only once somebody has read it. The commands below read all of them.</p>
       </div>
     `}

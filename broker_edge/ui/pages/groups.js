@@ -24,7 +24,8 @@ export default function Groups({ query }) {
   const contains = query.contains ?? "";
   const groups = usePages("api/v1/groups", {}, "groups", EVERY_MS);
   const trends = useTrends(groups);
-  const rows = (groups.rows ?? []).filter(({ group }) => group.includes(contains)).flatMap((group) => rowsOf(group, trends));
+  const shown = (groups.rows ?? []).filter(({ group }) => group.includes(contains));
+  const rows = shown.flatMap((group) => rowsOf(group, trends));
   return html`
     <${Search} label="Part of the group" name="contains" value=${contains} />
     <${Trouble} ...${groups} />
@@ -34,7 +35,7 @@ export default function Groups({ query }) {
         <${Table} caption="Consumer groups by partition" columns=${COLUMNS} rows=${rows} keyOf=${(row) => row.key} current=${query.row}
           sort=${query.sort ?? SOONEST_LOSS} onSort=${(sort) => change({ sort })}
           empty=${contains ? "No group has this in its name." : "There are no consumer groups."} />
-        <${More} what="group" ...${groups} />
+        <${More} what="group" ...${groups} shown=${shown.length} />
       `}
     </div>
     ${!groups.rows && !groups.error && html`<${Waiting} what="the groups" />`}

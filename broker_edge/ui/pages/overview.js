@@ -57,8 +57,8 @@ function Cards({ now, disk }) {
   const last = (name) => now.series[name]?.at(-1) ?? null;
   return html`
     <dl class="cards">
-      <${Card} name="Messages in" value=${format.rate(last("publishes_in"))} unit="/s" note=${`refused ${format.rate(last("refused"))} /s`} />
-      <${Card} name="Messages out" value=${format.rate(last("publishes_out"))} unit="/s" note=${`dropped ${format.rate(last("dropped"))} /s`} />
+      <${Card} name="MQTT messages in" value=${format.rate(last("publishes_in"))} unit="/s" note=${`refused ${format.rate(last("refused"))} /s`} />
+      <${Card} name="MQTT messages out" value=${format.rate(last("publishes_out"))} unit="/s" note=${`dropped ${format.rate(last("dropped"))} /s`} />
       <${Card} name="Bytes in" value=${format.bytesPerSecond(last("bytes_in"))} />
       <${Card} name="Bytes out" value=${format.bytesPerSecond(last("bytes_out"))} note=${`Flight ${format.rate(last("flight_records"))} records/s`} />
       <${Card} name="Ack p99" word="ack" value=${format.latency(last("ack_p99_s"))} note="of the last second" />

@@ -6,7 +6,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::routing::get;
 use axum::{Json, Router};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
 use crate::auth::{Access, Asked, Explanation};
@@ -34,10 +34,18 @@ enum Wanted {
     Replay,
 }
 
+#[derive(Debug, Serialize)]
+struct Answer {
+    #[serde(flatten)]
+    explained: Explanation,
+    /// The ACL file as the settings name it.
+    file: Option<String>,
+}
+
 async fn access(
     State(shared): State<Arc<Shared>>,
     parameters: Result<Query<Parameters>, QueryRejection>,
-) -> Result<Json<Explanation>, Failure> {
+) -> Result<Json<Answer>, Failure> {
     let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
     let is_given = |text: &&str| !text.is_empty();
     let asked = Asked {
@@ -51,8 +59,14 @@ async fn access(
         },
         topic: &wanted.topic,
     };
-    let explained = shared.auth.current().explain(&asked);
-    explained
-        .map(Json)
-        .map_err(|error| Failure::invalid(format!("topic: {error}")))
+    let explained = shared
+        .auth
+        .current()
+        .explain(&asked)
+        .map_err(|error| Failure::invalid(format!("topic: {error}")))?;
+    let file = shared.config.auth.acl_file.as_ref();
+    Ok(Json(Answer {
+        explained,
+        file: file.map(|path| path.display().to_string()),
+    }))
 }

@@ -130,7 +130,7 @@ fn of_loop(shared: &Shared) -> Vec<Alert> {
         found.push(warning(
             "refused",
             refused_in_words(refused),
-            "`headwater clients list` and the metric `headwater_mqtt_refusals_total` name the clients and the reasons.",
+            "`headwater clients history` and the metric `headwater_mqtt_refusals_total` name the clients and the reasons.",
         ));
     }
     found

@@ -305,8 +305,8 @@ fn a_question_about_access_is_answered_with_the_line_that_decides() {
         "/api/v1/access?user=ann&access=publish&topic=a",
     );
     assert_eq!(
-        (&told["allowed"], &told["line"]),
-        (&json!(true), &Value::Null)
+        (&told["allowed"], &told["line"], &told["file"]),
+        (&json!(true), &Value::Null, &Value::Null)
     );
     for (query, needed) in [
         ("access=publish&topic=a/%23", "topic"),
