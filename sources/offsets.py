@@ -14,9 +14,10 @@ write empty batches.
 `owners` says to which broker of the settings, by its name or otherwise its address, each log belongs
 (`broker_edge.log_owners`). Version 1 has no owners.
 
-After a loss that the query may skip (`failOnDataLoss=false`), and after records that are gone and matched nothing, a
-position has a third number: the offset at which the batch that ends here starts, in place of the end of the previous
-batch. A replay of that batch starts there too.
+A position has a third number where the batch that ends here does not start where the one before has ended: after a loss
+that the query may skip (`failOnDataLoss=false`), and after records that it has looked at and that matched nothing
+(`sources.passing`). It is the offset at which this batch starts, also when it is replayed; where it equals `next`,
+nothing is read.
 """
 
 from __future__ import annotations
@@ -166,6 +167,9 @@ def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
         begun = start.logs.get(log_id, {})
         for partition, place in sorted(places.items()):
             before = begun.get(partition)
+            if place.resumed_at == place.next:
+                # The position only followed what had been looked at.
+                continue
             if before is None and place.epoch is not None:
                 # A partition that joins has no epoch yet. This one has: it was read up to here, from a start unknown
                 # now.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PASSED_BYTES_MIN = 1024 * 1024
-"""Less than this has been passed: the position stays."""
+"""The least that must have been passed before a position follows."""
 
 PASSED_PART = 8
 """The position follows when one part in so many of the partition has been passed. A partition is removed from its
@@ -34,7 +34,7 @@ class Extent:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Extent:
-        # A broker that does not tell the size lets no position follow.
+        # Where a broker does not tell the size, a position follows only when it is gone.
         size_bytes = int(row.get("bytes") or 0)
         return cls(int(row["log_start"]), int(row["high_watermark"]), int(row["epoch"]), size_bytes)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from broker_edge.errors import OffsetError, UnavailableError
 from sources.broker_errors import unreachable, unusable
@@ -33,12 +34,12 @@ class _Waiting:
 
     # Every partition with its position; new partitions join at their log start.
     places: dict[int, Place]
-    # The partitions that the query had begun: where reading continues.
+    # The partitions that had a position, and where reading continues there.
     begun: dict[int, Place] = field(default_factory=dict)
     extents: dict[int, Extent] = field(default_factory=dict)
-    # The partitions among them whose position was lost.
+    # Those whose position was lost.
     lost: set[int] = field(default_factory=set)
-    # The partitions among them with waiting offsets.
+    # Those with waiting offsets.
     to_read: dict[int, Place] = field(default_factory=dict)
     # The offset from which each of them is scanned.
     scan_from: dict[int, int] = field(default_factory=dict)
@@ -91,32 +92,30 @@ def plan_batch(
     logs |= {log_id: one.places for log_id, one in waiting.items() if one.places}
     brokers = {log_id: reachable[log_id] for log_id, one in waiting.items() if one.to_read}
     planned, also_away = _plan_all(brokers, waiting, servers, options, max_rows, targets)
-    scans.update({(log_id, number): scan for log_id, one in planned.items() for number, scan in one.scans.items()})
     records = sum(one.records for one in planned.values())
     is_too_small = (
         may_wait
         and options.min_offsets_per_trigger is not None
         and records < options.min_offsets_per_trigger
         and not any(one.is_held_back for one in planned.values())
-        # A position that was lost must move, or the next plan reports the loss again.
-        and not any(one.lost for one in waiting.values())
     )
-    followed: Mapping[str, Mapping[int, Place]] = {}
+    for log_id, one in planned.items():
+        # The records that wait for more were not read, so what is known of the offsets before them stays.
+        left = one.ends if is_too_small else ()
+        scans.update({(log_id, number): scan for number, scan in one.scans.items() if number not in left})
     if is_too_small:
         planned, records = {}, 0
-    else:
-        passed = {log_id: _passed(log_id, one, targets, scans) for log_id, one in waiting.items()}
-        followed, away_by_now = servers.ask(
-            {log_id: reachable[log_id] for log_id, ends in passed.items() if ends},
-            lambda log_id, server: _followed(log_id, server, waiting[log_id], passed[log_id], options),
-        )
-        also_away = [*also_away, *away_by_now]
+    passed = _passed(waiting, targets, scans)
+    followed, away_by_now = servers.ask(
+        {log_id: reachable[log_id] for log_id in passed},
+        lambda log_id, server: _followed(log_id, server, waiting[log_id], passed[log_id], options),
+    )
     for log_id, places in followed.items():
         logs[log_id] = {**logs[log_id], **places}
     for log_id, one in planned.items():
         logs[log_id] = {**logs[log_id], **one.ends}
     heads = {log_id: one.heads for log_id, one in waiting.items()}
-    return NextBatch(SourceOffset(logs), heads, records, (*away, *also_away))
+    return NextBatch(SourceOffset(logs), heads, records, (*away, *also_away, *away_by_now))
 
 
 def find_heads(servers: Servers, reachable: Mapping[str, LogServer], options: SourceOptions) -> Heads:
@@ -265,6 +264,7 @@ def _plan(
         raise unreachable(server.address, f"it holds log {answer['log_id']} and not log {log_id}")
     ends: dict[int, Place] = {}
     scans: dict[int, Scan] = {}
+    beyond: dict[int, int] = {}
     records, is_held_back = 0, False
     for number, place in waiting.to_read.items():
         row = answer["partitions"][str(number)]
@@ -273,46 +273,70 @@ def _plan(
                 f"the end {row['end']} of its plan of partition {number}, scanned up to {row['scanned']}, is not there"
             )
             raise unusable(server.address, f"{what}: the partition ends at {row['high_watermark']}")
+        epoch = waiting.extents[number].epoch
+        if (row["epoch"] or 0) > epoch:
+            # The log may have been cut and written again since it was looked at. The next plan looks again.
+            continue
         records += int(row["records"])
         is_held_back = is_held_back or int(row["scanned"]) < int(row["high_watermark"])
         end = Place(int(row["end"]), row["epoch"], place.resumed_at)
-        epoch = waiting.extents[number].epoch
         if end.next <= waiting.scan_from[number]:
             scans[number] = Scan(place.next, int(row["scanned"]), epoch)
             continue
         scans[number] = Scan(end.next, int(row["scanned"]), epoch)
         target = None if targets is None else targets[number]
         if target is not None and end.next > target.next:
-            end = replace(target, resumed_at=place.resumed_at)
-        if end != waiting.places[number]:
+            beyond[number] = target.next
+        elif end != waiting.places[number]:
             ends[number] = end
+    if beyond:
+        # The log may have been cut and written again since the run began, so the epoch of the target is not used.
+        rows = ask_offsets(log_id, server, options, epoch_before=beyond)
+        for number, last in beyond.items():
+            ends[number] = Place(last, rows[number].get("epoch_before"), waiting.to_read[number].resumed_at)
     return _Planned(ends, scans, records, is_held_back)
 
 
-def _passed(log_id: str, waiting: _Waiting, targets: Heads | None, scans: Scans) -> dict[int, int]:
-    """Up to where positions move without a record: those that are far behind what was passed, and those that were
-    lost."""
-    ends = {}
-    for number, place in waiting.begun.items():
-        extent = waiting.extents[number]
-        end = _scanned(place, scans.get((log_id, number)), extent.epoch)
-        if targets is not None:
-            end = min(end, targets[log_id][number].next)
-        if end >= max(place.next, place.resumed_at or 0) and (
-            number in waiting.lost or is_far(place.next, end, extent)
-        ):
-            ends[number] = end
-    return ends
+def _passed(waiting: Mapping[str, _Waiting], targets: Heads | None, scans: Scans) -> dict[str, dict[int, int]]:
+    """Up to where positions follow: all of them when one is far behind or was lost, else none."""
+    ends: dict[str, dict[int, int]] = {}
+    is_due = False
+    for log_id, one in waiting.items():
+        for number, place in one.begun.items():
+            extent = one.extents[number]
+            end = _scanned(place, scans.get((log_id, number)), extent.epoch)
+            if targets is not None:
+                end = min(end, targets[log_id][number].next)
+            # Where retention has passed the position, also behind the end of a run.
+            end = max(end, place.resumed_at or 0)
+            is_lost = number in one.lost
+            if is_lost or end > place.next:
+                ends.setdefault(log_id, {})[number] = end
+            is_due = is_due or is_lost or is_far(place.next, end, extent)
+    return ends if is_due else {}
 
 
 def _followed(
     log_id: str, server: LogServer, waiting: _Waiting, ends: Mapping[int, int], options: SourceOptions
 ) -> dict[int, Place]:
-    """The positions at `ends`, with their epochs."""
+    """The positions at `ends`, from which the next batch reads on."""
     rows = ask_offsets(log_id, server, options, epoch_before=ends)
-    return {
-        number: Place(end, rows[number].get("epoch_before"), waiting.begun[number].resumed_at)
-        for number, end in ends.items()
-        # In another epoch the log may have been cut since, and the next plan looks again.
-        if number in rows and int(rows[number]["epoch"]) == waiting.extents[number].epoch
-    }
+    followed = {}
+    for number, end in ends.items():
+        begun, extent = waiting.begun[number], waiting.extents[number]
+        row = rows.get(number)
+        if row is None or int(row["epoch"]) != extent.epoch:
+            # In another epoch the log may have been cut since, and the next plan looks again.
+            continue
+        # Of damaged records nobody knows the topic: the batch reads up to them, and finds the loss.
+        first = end if not _is_damaged(row, begun.next, end) else begun.resumed_at
+        epoch = row.get("epoch_before")
+        followed[number] = Place(end, extent.epoch if epoch is None else epoch, first)
+    return followed
+
+
+def _is_damaged(row: Mapping[str, Any], first: int, end: int) -> bool:
+    """Whether `[first, end)` may have damage, as far as the broker knows."""
+    if "gaps" not in row or row.get("gaps_left_out"):
+        return True
+    return any(gap["reason"] == "damage" and int(gap["start"]) < end and first < int(gap["end"]) for gap in row["gaps"])

@@ -109,7 +109,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return session.initial.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch, or `start` unchanged if no matching record waits."""
+        """The end of the next batch, or `start` unchanged if no matching record waits and no position follows what was
+        looked at."""
         session = self._open()
         begin = SourceOffset.from_json(start)
         text = begin.text()

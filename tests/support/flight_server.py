@@ -156,6 +156,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
                 "high_watermark": place.high_watermark,
                 "epoch": place.epoch,
                 "bytes": sum(len(record.value) for record in place.records),
+                "gaps": [{"start": start, "end": end, "reason": "damage"} for start, end in place.gaps()],
             }
             if body.get("time_us") is not None:
                 row["offset_for_time"] = place.offset_for_time(body["time_us"])

@@ -62,6 +62,16 @@ class Partition:
                 return
             yield record
 
+    def gaps(self) -> Iterator[tuple[int, int]]:
+        """The offsets `[start, end)` that are gone in the middle."""
+        after = self.log_start
+        for record in self.records:
+            if record.offset > after:
+                yield after, record.offset
+            after = record.offset + 1
+        if after < self.high_watermark:
+            yield after, self.high_watermark
+
     def epoch_before(self, offset: int) -> int | None:
         """The epoch of the record before `offset`; None at 0 and if that record is gone."""
         found = list(self.between(offset - 1, offset))
