@@ -13,6 +13,9 @@ export const serverName = createStore("server");
 /** True from a 401 on until somebody has signed in. */
 export const isSignedOut = createStore(false);
 
+// How often somebody has. The answer to an older request says nothing about this session.
+let signIns = 0;
+
 /** Why a request failed. `status` is 0 when there was no answer. */
 export class AskError extends Error {
   constructor(status, code, message) {
@@ -54,8 +57,9 @@ export async function openStream(path, { query, signal, onEvent }) {
   }
 }
 
-export function signIn(proof) {
-  return ask("api/v1/session", { method: "POST", body: proof });
+export async function signIn(proof) {
+  await ask("api/v1/session", { method: "POST", body: proof });
+  signIns += 1;
 }
 
 export function signOut() {
@@ -75,6 +79,7 @@ async function readEvent(block, onEvent) {
 async function send(path, { method = "GET", query = {}, body, signal }) {
   const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
   const address = given.length ? `${path}?${new URLSearchParams(given)}` : path;
+  const signInsBefore = signIns;
   const headers = { "X-Headwater": "1", ...(body && { "Content-Type": "application/json" }) };
   let response;
   try {
@@ -84,7 +89,7 @@ async function send(path, { method = "GET", query = {}, body, signal }) {
     throw new AskError(0, "unreachable", `The ${serverName.get()} does not answer.`);
   }
   if (response.ok) return response;
-  if (response.status === 401 && method !== "POST") isSignedOut.set(true);
+  if (response.status === 401 && method !== "POST" && signIns === signInsBefore) isSignedOut.set(true);
   throw await refusal(response);
 }
 

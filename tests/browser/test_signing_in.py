@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.browser import Page, Visit, axe_violations, expect
+from support.browser import Page, Route, Visit, axe_violations, expect
 from support.console_http import ask, stream
 from support.console_page import Console
 from support.console_users import Signed, start_signed
@@ -57,6 +57,25 @@ def test_the_form_leads_back_to_the_view(signed: Signed, visit: Visit) -> None:
     fill(other, "operator", signed.passwords["operator"])
     Console(other).is_at("Clients")
     assert other.url == address
+
+
+def test_a_late_answer_to_who_was_not_signed_in_yet_signs_nobody_out(signed: Signed, visit: Visit) -> None:
+    """The page asks several questions at once, and without a session each of them is refused."""
+    held: list[Route] = []
+    page, watch = visit(signed.broker)
+    watch.expect("401")
+    expect(page.get_by_label("Password")).to_be_visible()
+    page.route("**/api/v1/console", lambda route: held.append(route), times=1)
+    with page.expect_request("**/api/v1/console"):
+        page.reload()
+    fill(page, "viewer", signed.passwords["viewer"])
+    console = Console(page)
+    console.go("Clients")
+    (early,) = held
+    with page.expect_response("**/api/v1/console"):
+        early.fulfill(status=401, json={"error": "unauthenticated", "message": "sign in"})
+    console.go("Groups")
+    expect(page.get_by_label("Password")).to_have_count(0)
 
 
 def test_who_is_signed_out_by_a_restart_of_the_broker_reads_why(

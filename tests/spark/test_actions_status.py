@@ -56,7 +56,7 @@ class World:
 
     def run(self) -> None:
         query = start_status(self.spark, self.settings, available_now=True)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)
         assert query.exception() is None
 
     def rows(self, name: str) -> list[dict[str, Any]]:

@@ -76,7 +76,7 @@ class World:
             }
         )
         query = start_silver(self.spark, settings, available_now=True)
-        query.awaitTermination(120)
+        query.awaitTermination()
 
     def table(self, name: str = "silver_weather") -> DataFrame:
         frame = self.spark.read.format("delta").load(str(self.folder / "tables" / name))

@@ -29,12 +29,12 @@ if str(TOOLS) not in sys.path:
     sys.path.append(str(TOOLS))
 
 try:
-    from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+    from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 except ModuleNotFoundError as error:
     raise pytest.UsageError(f"{TOOLS} lacks {error.name}: run `make test-setup`") from None
 
 __all__ = [
-    "Browser", "BrowserContext", "Page", "Visit", "Watch", "axe_violations", "chromium", "expect", "overflow",
+    "Browser", "BrowserContext", "Page", "Route", "Visit", "Watch", "axe_violations", "chromium", "expect", "overflow",
     "scrolled_tables", "tall_rows", "watched",
 ]  # fmt: skip
 
