@@ -46,7 +46,7 @@ async fn access(
     State(shared): State<Arc<Shared>>,
     parameters: Result<Query<Parameters>, QueryRejection>,
 ) -> Result<Json<Answer>, Failure> {
-    let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
+    let Query(wanted) = parameters?;
     let is_given = |text: &&str| !text.is_empty();
     let asked = Asked {
         user: wanted.user.as_deref().filter(is_given),

@@ -65,14 +65,6 @@ struct KickNamed {
     session: bool,
 }
 
-/// The parameters of a request, or what is wrong with them.
-type Asked<T> = Result<Query<T>, QueryRejection>;
-
-fn parameters<T>(asked: Asked<T>) -> Result<T, Failure> {
-    let Query(wanted) = asked.map_err(|error| Failure::invalid(error.body_text()))?;
-    Ok(wanted)
-}
-
 fn no_client(client_id: &str) -> Failure {
     Failure::not_found(format!("there is no client `{client_id}`"))
 }
@@ -99,9 +91,9 @@ pub async fn ask<T>(
 
 async fn list(
     State(shared): State<Arc<Shared>>,
-    asked: Asked<ListParameters>,
+    parameters: Result<Query<ListParameters>, QueryRejection>,
 ) -> Result<Response, Failure> {
-    let wanted = parameters(asked)?;
+    let Query(wanted) = parameters?;
     let limit = Failure::check_limit(wanted.limit, PAGE_DEFAULT, PAGE_MAX)?;
     let query = PageQuery {
         after: wanted.after,
@@ -125,9 +117,10 @@ async fn show_at(
 
 async fn show_named(
     State(shared): State<Arc<Shared>>,
-    asked: Asked<ShowNamed>,
+    parameters: Result<Query<ShowNamed>, QueryRejection>,
 ) -> Result<Response, Failure> {
-    show(&shared, parameters(asked)?.id).await
+    let Query(wanted) = parameters?;
+    show(&shared, wanted.id).await
 }
 
 async fn show(shared: &Shared, client_id: String) -> Result<Response, Failure> {
@@ -148,20 +141,20 @@ async fn kick_at(
     Extension(caller): Extension<Caller>,
     Extension(pass): Extension<Arc<Pass>>,
     Path(client_id): Path<String>,
-    asked: Asked<KickParameters>,
+    parameters: Result<Query<KickParameters>, QueryRejection>,
 ) -> Result<Response, Failure> {
-    let ends_session = parameters(asked)?.session;
-    kick(&shared, &caller, &pass, client_id, ends_session).await
+    let Query(wanted) = parameters?;
+    kick(&shared, &caller, &pass, client_id, wanted.session).await
 }
 
 async fn kick_named(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
     Extension(pass): Extension<Arc<Pass>>,
-    asked: Asked<KickNamed>,
+    parameters: Result<Query<KickNamed>, QueryRejection>,
 ) -> Result<Response, Failure> {
-    let KickNamed { id, session } = parameters(asked)?;
-    kick(&shared, &caller, &pass, id, session).await
+    let Query(wanted) = parameters?;
+    kick(&shared, &caller, &pass, wanted.id, wanted.session).await
 }
 
 async fn kick(

@@ -55,7 +55,7 @@ async fn elect(
     parameters: Result<Query<ElectParameters>, QueryRejection>,
 ) -> Result<(StatusCode, Json<Value>), Failure> {
     let inbox = shared.cluster.as_ref().ok_or_else(no_cluster)?;
-    let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
+    let Query(wanted) = parameters?;
     let to = Node::new(&wanted.node).map_err(|error| Failure::invalid(error.to_string()))?;
     let (answer, answered) = sync_channel(1);
     inbox.transfer(Asked {

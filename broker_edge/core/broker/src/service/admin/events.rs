@@ -31,7 +31,7 @@ async fn list(
     State(shared): State<Arc<Shared>>,
     parameters: Result<Query<Parameters>, QueryRejection>,
 ) -> Result<Json<EventPage>, Failure> {
-    let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
+    let Query(wanted) = parameters?;
     let limit = Failure::check_limit(wanted.limit, LIMIT, LIMIT_MAX)?;
     let events = &shared.metrics.events;
     let client_id = wanted.client_id.as_deref();

@@ -1,6 +1,7 @@
 //! Why a request of admin HTTP is not answered: a status, an error code for programs and a sentence for people.
 
 use axum::Json;
+use axum::extract::rejection::QueryRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
@@ -58,6 +59,13 @@ impl Failure {
 
     pub fn denied(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "permission_denied", message)
+    }
+}
+
+/// The parameters of a request are missing, unknown, or none of their kind.
+impl From<QueryRejection> for Failure {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::invalid(rejection.body_text())
     }
 }
 

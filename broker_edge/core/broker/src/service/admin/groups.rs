@@ -35,7 +35,7 @@ async fn list(
     Extension(caller): Extension<Caller>,
     parameters: Result<Query<Parameters>, QueryRejection>,
 ) -> Result<Json<Value>, Failure> {
-    let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
+    let Query(wanted) = parameters?;
     let limit = Failure::check_limit(wanted.limit, LIMIT, LIMIT_MAX)?;
     let asked = request::Groups {
         after: wanted.after,

@@ -33,7 +33,7 @@ async fn drain(
     State(shared): State<Arc<Shared>>,
     parameters: Result<Query<DrainParameters>, QueryRejection>,
 ) -> Result<Json<Value>, Failure> {
-    let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
+    let Query(wanted) = parameters?;
     let drain = if wanted.moved {
         Drain::ForGood
     } else {

@@ -79,7 +79,7 @@ async fn records(
     Extension(caller): Extension<Caller>,
     parameters: Result<Query<RecordsParameters>, QueryRejection>,
 ) -> Result<Json<Answer>, Failure> {
-    let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
+    let Query(wanted) = parameters?;
     let limit = Failure::check_limit(wanted.limit, LIMIT, LIMIT_MAX)?;
     let by = caller.clone();
     let answer = shared.blocking(&caller, Work::Look, move |shared, stop| {
@@ -153,7 +153,7 @@ async fn tail(
     Extension(caller): Extension<Caller>,
     parameters: Result<Query<TailParameters>, QueryRejection>,
 ) -> Result<Response, Failure> {
-    let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
+    let Query(wanted) = parameters?;
     let wanted = wanted.filter.map(|filter| vec![filter]);
     // For its errors, before anything is sent. The filters are made anew for each look, with the rights of then.
     let filters = request::filters(

@@ -54,7 +54,7 @@ async fn list(
     Extension(caller): Extension<Caller>,
     parameters: Result<Query<Parameters>, QueryRejection>,
 ) -> Result<Json<Page>, Failure> {
-    let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
+    let Query(wanted) = parameters?;
     let limit = Failure::check_limit(wanted.limit, LIMIT, LIMIT_MAX)?;
     let page = shared.blocking(&caller, Work::Look, move |shared, _| {
         page(

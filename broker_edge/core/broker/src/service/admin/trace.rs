@@ -99,7 +99,7 @@ async fn trace(
     Extension(caller): Extension<Caller>,
     parameters: Result<Query<Parameters>, QueryRejection>,
 ) -> Result<Json<Trace>, Failure> {
-    let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
+    let Query(wanted) = parameters?;
     let (partition, offset) = place_of(&shared, &wanted.at)?;
     let partition = partition.clone();
     let (of, by, office) = (partition.clone(), caller.clone(), shared.office.get().ok());
