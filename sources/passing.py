@@ -1,7 +1,7 @@
 """When a position follows the records that a query has passed: it has looked at them, and none matches.
 
 A position in the checkpoint moves with matching records. Where few match, it stays far behind, and so does the group,
-which holds back from retention all that follows. After a restart nothing tells that these records were looked at, so
+which holds back from retention all that follows. After a restart nobody knows that these records were looked at, so
 each that was removed is a loss. So the position follows with a batch that has no records, as a connector of Debezium
 follows the log of a database with its heartbeats (`heartbeat.interval.ms`). docs/adr/0005 says what else was thought
 of.
@@ -19,8 +19,8 @@ PASSED_BYTES_MIN = 1024 * 1024
 """The least that must have been passed before a position follows."""
 
 PASSED_PART = 8
-"""The position follows when one part in so many of the partition has been passed. A partition is removed from its
-start, so a position that is this close to its end is not reached."""
+"""A position follows once an eighth of its partition has been passed. Retention removes records from the start, so it
+does not reach a position that is this close to the end."""
 
 
 @dataclass(frozen=True, slots=True)

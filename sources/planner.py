@@ -39,9 +39,7 @@ class _Waiting:
     extents: dict[int, Extent] = field(default_factory=dict)
     # Those whose position was lost.
     lost: set[int] = field(default_factory=set)
-    # Those with waiting offsets.
-    to_read: dict[int, Place] = field(default_factory=dict)
-    # The offset from which each of them is scanned.
+    # Those with waiting offsets, and the offset from which each is scanned.
     scan_from: dict[int, int] = field(default_factory=dict)
     backlog: int = 0
     heads: dict[int, Place] = field(default_factory=dict)
@@ -90,7 +88,7 @@ def plan_batch(
     )
     logs = {log_id: dict(places) for log_id, places in begin.logs.items()}
     logs |= {log_id: one.places for log_id, one in waiting.items() if one.places}
-    brokers = {log_id: reachable[log_id] for log_id, one in waiting.items() if one.to_read}
+    brokers = {log_id: reachable[log_id] for log_id, one in waiting.items() if one.scan_from}
     planned, also_away = _plan_all(brokers, waiting, servers, options, max_rows, targets)
     records = sum(one.records for one in planned.values())
     is_too_small = (
@@ -119,13 +117,11 @@ def plan_batch(
 
 
 def find_heads(servers: Servers, reachable: Mapping[str, LogServer], options: SourceOptions) -> Heads:
-    """The current high watermarks with the epochs before them. A broker that became unreachable is left out."""
+    """The current high watermarks. A broker that became unreachable is left out."""
 
     def ask(log_id: str, server: LogServer) -> dict[int, Place]:
         rows = ask_offsets(log_id, server, options)
-        heads = {number: int(row["high_watermark"]) for number, row in rows.items()}
-        rows = ask_offsets(log_id, server, options, epoch_before=heads)
-        return {number: Place(head, rows[number].get("epoch_before")) for number, head in heads.items()}
+        return {number: Place(int(row["high_watermark"])) for number, row in rows.items()}
 
     return servers.ask(reachable, ask)[0]
 
@@ -158,24 +154,23 @@ def _look(
             # It is read from the next batch on; in this batch its range is empty.
             found.places[number] = Place(int(row["log_start"]))
             continue
-        log_start, epoch = int(row["log_start"]), int(row["epoch"])
+        extent = Extent.of(row)
         scan = scans.get((log_id, number))
-        scan_from = _scanned(place, scan, epoch)
-        if place.next < log_start <= scan_from:
+        scan_from = _scanned(place, scan, extent.epoch)
+        if place.next < extent.log_start <= scan_from:
             # Nothing of this query is lost. Reading begins where there are records.
             place = replace(place, resumed_at=scan_from)
         elif (loss := find_loss(log_id, number, place, row, server)) is not None:
             pass_or_raise(loss, options, server)
             found.lost.add(number)
             place = Place(loss.resume_at, resumed_at=loss.resume_at)
-            scan_from = _scanned(place, scan, epoch)
+            scan_from = _scanned(place, scan, extent.epoch)
         else:
             # `resumed_at` belongs to the batch that ended there.
             place = replace(place, resumed_at=None)
-        found.begun[number], found.extents[number] = place, Extent.of(row)
-        head = int(row["high_watermark"]) if ends is None else ends[number].next
+        found.begun[number], found.extents[number] = place, extent
+        head = extent.high_watermark if ends is None else ends[number].next
         if scan_from < head:
-            found.to_read[number] = place
             found.scan_from[number] = scan_from
             found.backlog += head - scan_from
     return found
@@ -266,7 +261,8 @@ def _plan(
     scans: dict[int, Scan] = {}
     beyond: dict[int, int] = {}
     records, is_held_back = 0, False
-    for number, place in waiting.to_read.items():
+    for number, scan_from in waiting.scan_from.items():
+        place = waiting.begun[number]
         row = answer["partitions"][str(number)]
         if not int(row["end"]) <= int(row["scanned"]) <= int(row["high_watermark"]):
             what = (
@@ -280,7 +276,7 @@ def _plan(
         records += int(row["records"])
         is_held_back = is_held_back or int(row["scanned"]) < int(row["high_watermark"])
         end = Place(int(row["end"]), row["epoch"], place.resumed_at)
-        if end.next <= waiting.scan_from[number]:
+        if end.next <= scan_from:
             scans[number] = Scan(place.next, int(row["scanned"]), epoch)
             continue
         scans[number] = Scan(end.next, int(row["scanned"]), epoch)
@@ -290,10 +286,10 @@ def _plan(
         elif end != waiting.places[number]:
             ends[number] = end
     if beyond:
-        # The log may have been cut and written again since the run began, so the epoch of the target is not used.
+        # As it is now: the log may have been cut and written again since the run began.
         rows = ask_offsets(log_id, server, options, epoch_before=beyond)
         for number, last in beyond.items():
-            ends[number] = Place(last, rows[number].get("epoch_before"), waiting.to_read[number].resumed_at)
+            ends[number] = Place(last, rows[number].get("epoch_before"), waiting.begun[number].resumed_at)
     return _Planned(ends, scans, records, is_held_back)
 
 
