@@ -39,9 +39,11 @@ export function Search({ label, name, value, children }) {
 
 /** How many `rows` there are so far, of which `shown` are to be seen, and a way to more. */
 export function More({ what, rows, shown = rows.length, isComplete, more }) {
+  const part = shown < rows.length ? `${count(shown)} of ` : "";
+  const first = isComplete ? "" : part ? "the first " : "The first ";
   return html`
     <p class="more">
-      ${shown < rows.length && `${count(shown)} of ${isComplete ? "" : "the first "}`}${shown === rows.length && !isComplete && "The first "}${counted(rows.length, what)}.
+      ${part}${first}${counted(rows.length, what)}.
       ${!isComplete && html` <button type="button" onClick=${more}>More</button>`}
     </p>
   `;

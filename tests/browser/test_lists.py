@@ -135,7 +135,5 @@ def test_what_is_typed_as_soon_as_a_field_is_there_stays(broker: BrokerProcess, 
     field = page.locator("main form input").first
     expect(field).to_be_visible()
     # Two frames on, whatever runs after the field was drawn has run.
-    page.evaluate(
-        "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
-    )
+    page.evaluate(_TWO_FRAMES)
     expect(field).to_have_value("typed at once")
