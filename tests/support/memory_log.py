@@ -7,6 +7,7 @@ XXH3-64, so a topic may be in another partition than in a real broker.
 from __future__ import annotations
 
 import bisect
+import json
 import re
 import threading
 import time
@@ -206,6 +207,11 @@ class MemoryLog:
         wanted = ("headwater.idempotency-key", idempotency_key.encode())
         found = (r.offset for r in place.records if r.headers and wanted in r.headers)
         return next(((place.number, offset) for offset in found), None)
+
+    def reported_gaps(self) -> list[tuple[int, int, int]]:
+        """Partition, start and end of each gap that was reported, in order."""
+        found = [json.loads(one.value) for one in self.partitions[1].records if one.topic == "$gaps"]
+        return [(gap["partition"], gap["start"], gap["end"]) for gap in found]
 
     # Changes that tests make to a log: retention, damage and a new term.
 

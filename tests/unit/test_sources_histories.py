@@ -52,7 +52,7 @@ class History:
             value = b"%d" % len(self.came)
             number, offset = self._log.append("devices/d1/telemetry", value, partition=self._partition())
             # How many gaps had been reported before.
-            self.came[value] = (number, offset, len(self.gaps()))
+            self.came[value] = (number, offset, len(self._log.reported_gaps()))
 
     def others(self) -> None:
         number = self._partition()
@@ -102,10 +102,6 @@ class History:
                 return
         raise AssertionError("the query does not rest")
 
-    def gaps(self) -> list[tuple[int, int, int]]:
-        found = [json.loads(record.value) for record in self._log.partitions[1].records if record.topic == "$gaps"]
-        return [(gap["partition"], gap["start"], gap["end"]) for gap in found]
-
     def _partition(self) -> int:
         return self._chance.choice(PARTITIONS)
 
@@ -137,7 +133,7 @@ def test_where_retention_waits_for_the_group_all_is_read_once(flight_server: Fli
     history = History(flight_server, chance, {"consumerGroup": GROUP, **limits(chance)}, waits=True)
     live(history, chance)
     assert Counter(row["value"] for row in history.query.rows) == Counter(history.came.keys())
-    assert history.gaps() == []
+    assert flight_server.log.reported_gaps() == []
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -148,7 +144,7 @@ def test_what_retention_removes_before_it_was_read_is_in_a_gap(flight_server: Fl
     live(history, chance)
     read = Counter(row["value"] for row in history.query.rows)
     assert set(read.values()) <= {1}
-    gaps = history.gaps()
+    gaps = flight_server.log.reported_gaps()
     for value, (number, offset, before) in history.came.items():
         if value not in read:
             later = gaps[before:]

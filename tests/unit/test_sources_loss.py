@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -38,8 +37,7 @@ def pass_others(server: FlightServer, query: Query, count: int) -> None:
 
 
 def gaps(server: FlightServer) -> list[tuple[int, int]]:
-    found = [json.loads(r.value) for r in server.log.partitions[1].records if r.topic == "$gaps"]
-    return [(gap["start"], gap["end"]) for gap in found if gap["partition"] == PARTITION]
+    return [(start, end) for number, start, end in server.log.reported_gaps() if number == PARTITION]
 
 
 def offsets_of(rows: list[Json]) -> list[int]:

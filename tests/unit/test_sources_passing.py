@@ -36,8 +36,7 @@ def others(server: FlightServer, count: int) -> None:
 
 
 def gaps(server: FlightServer) -> list[tuple[int, int]]:
-    found = [json.loads(r.value) for r in server.log.partitions[1].records if r.topic == "$gaps"]
-    return [(gap["start"], gap["end"]) for gap in found if gap["partition"] == PARTITION]
+    return [(start, end) for number, start, end in server.log.reported_gaps() if number == PARTITION]
 
 
 def position(query: Query) -> int:
