@@ -6,13 +6,12 @@ The ports are chosen once and kept, so that clients find the cluster again.
 from __future__ import annotations
 
 import json
-import socket
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from broker_edge.draft import open_draft
 from broker_edge.errors import ConfigError
+from broker_edge.free_ports import free_ports
 
 NODES = ("n1", "n2", "n3")
 LISTENERS = ("mqtt", "flight", "admin", "mesh")
@@ -70,7 +69,7 @@ class Layout:
                 return _kept(path, first)
             if any(self.root.iterdir()):
                 raise ConfigError(f"{self.root} is not the folder of a local cluster: name a new or empty folder")
-            ports = Ports(_free(Ports.COUNT) if first is None else _from(first))
+            ports = Ports(tuple(free_ports(Ports.COUNT)) if first is None else _from(first))
             with open_draft(path.with_suffix(".new"), text=True) as out:
                 out.write(json.dumps(ports.numbers))
             path.with_suffix(".new").replace(path)
@@ -131,10 +130,3 @@ def _kept(path: Path, first: int | None) -> Ports:
     if first is not None and numbers[0] != first:
         raise ConfigError(f"{path.parent} has the ports from {numbers[0]} on: leave the option out, or remove {path}")
     return Ports(tuple(numbers))
-
-
-def _free(count: int) -> tuple[int, ...]:
-    """Held all at once, so that they differ."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return tuple(one.getsockname()[1] for one in sockets)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from broker_edge import Broker, Credentials
 from broker_edge.access import BrokerAccess
+from broker_edge.free_ports import free_ports
 from broker_edge.mqtt_address import MqttAddress, parse_mqtt
 from broker_edge.secured_folder import OPERATOR, SecuredFolder
 from broker_edge.tls import TlsReferences
@@ -62,6 +62,5 @@ def open_broker(layout: Layout, *, devices: Sequence[str], secure: bool) -> Iter
 
 def _free_address() -> str:
     """The embedded broker tells only the ports of its three usual listeners, so the port of this one is chosen here."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        host, port = taken.getsockname()
-    return f"{host}:{port}"
+    (port,) = free_ports(1)
+    return f"127.0.0.1:{port}"

@@ -17,6 +17,7 @@ from types import TracebackType
 
 import pyspark
 
+from broker_edge.free_ports import free_ports
 from pipelines.spark.jars import default_folder, fetch_packages
 from pipelines.spark.java import require_java
 
@@ -72,7 +73,7 @@ class Kafka:
         # Ivy inside Spark omits jars that Spark already has.
         jars += (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
         self._command = [str(require_java()), "-Xmx1g", "-cp", ":".join(str(jar) for jar in jars)]
-        ports = _free_ports(2 * nodes)
+        ports = free_ports(2 * nodes)
         self._ports, self._controllers = ports[:nodes], ports[nodes:]
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -167,9 +168,3 @@ class Kafka:
                 return
             time.sleep(0.1)
         raise RuntimeError(f"Kafka did not start: {(self._folder / 'kafka.txt').read_text(errors='replace')[-2_000:]}")
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [listener.getsockname()[1] for listener in listeners]

@@ -1,7 +1,8 @@
 """Ports for servers that need the same address after each start, or that nobody serves.
 
-They are below the range from which the system takes client ports, so that no connection can take them; each worker of a
-run has its own ports. A server that is started only once binds to port 0 instead.
+They are below the range from which the system takes client ports, so that no connection can take them, and above those
+of `broker_edge.free_ports`; each worker of a run has its own ports. A server that is started only once binds to port 0
+instead.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import random
 import socket
 
-_FIRST, _END = 15_000, 32_000
+_FIRST, _END = 21_000, 32_000
 _WORKERS_MAX = 8
 _EACH = (_END - _FIRST) // _WORKERS_MAX
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS_MAX

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker_edge.torture.cluster.links import Front, Links, caller_of, free_ports
+from broker_edge.free_ports import free_ports
+from broker_edge.torture.cluster.links import Front, Links, caller_of
 
 WAIT_S = 10.0
 

@@ -12,7 +12,6 @@ import contextlib
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
@@ -241,22 +240,3 @@ def _reset(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
-
-
-def free_ports(count: int, *, begin: int) -> list[int]:
-    """Ports on 127.0.0.1 in a row, from `begin` on, below those that the system gives to outgoing connections: a node
-    that is down must find its port free when it comes back."""
-    first = begin
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in range(first, first + count):
-                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
-                return list(range(first, first + count))
-            except OSError:
-                first = first + count if first + 2 * count < _PORT_MAX else _PORT_MIN
-    raise TimeoutError(f"no {count} free ports in a row")
-
-
-_PORT_MIN, _PORT_MAX = 11_000, 31_000

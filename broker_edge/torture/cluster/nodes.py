@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from broker_edge.free_ports import PORT_MIN, free_ports
 from broker_edge.local_cluster import NODES, EtcdProcess, LocalCluster, Node
 from broker_edge.local_cluster.layout import Layout, Ports
-from broker_edge.torture.cluster.links import Links, free_ports
+from broker_edge.torture.cluster.links import Links
 from broker_edge.torture.process import Address, BrokerProcess
 
 ETCD = "etcd"
@@ -45,7 +46,7 @@ class Nodes:
         self.tell = tell
         self.links = Links(tell)
         count = Ports.COUNT + 2 * len(NODES)
-        ports = free_ports(count, begin=11_000 + moments.randrange(190) * 100)
+        ports = free_ports(count, begin=PORT_MIN + moments.randrange(190) * 50)
         mesh, to_etcd = ports[Ports.COUNT :][::2], ports[Ports.COUNT :][1::2]
         self._fronts = {name: self.links.front(name, port) for name, port in zip(NODES, mesh, strict=True)}
         self._etcd_fronts = {
