@@ -33,6 +33,14 @@ export function adminOption() {
   return `--admin ${quote(new URL(".", document.baseURI).href.replace(/\/$/, ""))}`;
 }
 
+/** The option that names this broker to commands that read its log. */
+export function serverOption() {
+  const { flight } = consoleInfo.get();
+  // The broker may have gone back to an older version than this page.
+  if (!flight) return null;
+  return `--server grpc${flight.tls ? "+tls" : ""}://${new URL(document.baseURI).hostname}:${flight.port}`;
+}
+
 /** The option that names the tables of this console to commands that read them. */
 export function rootOption() {
   const root = consoleInfo.get()?.tables_root;

@@ -3,7 +3,7 @@
 import { html, useState } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
 import { copy } from "../clipboard.js";
-import { Command } from "../command.js";
+import { Command, serverOption } from "../command.js";
 import { bytes, count, counted } from "../format.js";
 import { More } from "../list.js";
 import { Name } from "../name.js";
@@ -57,7 +57,7 @@ export default function Damage({ query }) {
     `}
     ${!partitions && !status.error && html`<${Waiting} what="the partitions" />`}
     <${WhatToRun} />
-    <${Command} parts=${["headwater offsets list"]} />
+    <${Command} parts=${["headwater offsets list", serverOption()]} />
   `;
 }
 

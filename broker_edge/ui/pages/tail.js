@@ -2,7 +2,7 @@
 
 import { html, useCallback, useEffect, useState } from "../vendor/htm-preact.js";
 import { ask, openStream } from "../api.js";
-import { Command } from "../command.js";
+import { Command, serverOption } from "../command.js";
 import { count, counted } from "../format.js";
 import { useKey } from "../keys.js";
 import { COLUMNS, received, RecordRow } from "../record.js";
@@ -37,7 +37,7 @@ export default function Tail({ query }) {
       <${Read} key=${JSON.stringify([filter, partition.partition, start, query.at])} filter=${filter} partition=${partition} place=${place} current=${query.row} />
     `}
     ${start !== "live" && !place && html`<p class=${query.at ? "problem" : "waiting"}>${PLACES[start]}</p>`}
-    <${Command} parts=${["headwater tail", { text: filter }, ...fromParts(start, partition, query.at)]} />
+    <${Command} parts=${["headwater tail", ...fromParts(start, partition, query.at), serverOption(), "--", { text: filter }]} />
   `;
 }
 

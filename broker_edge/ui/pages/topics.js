@@ -1,7 +1,7 @@
 // Every topic in the log, found by any part of its name. Those of the broker itself are behind a switch.
 
 import { html } from "../vendor/htm-preact.js";
-import { Command } from "../command.js";
+import { Command, serverOption } from "../command.js";
 import { count } from "../format.js";
 import { More, Search } from "../list.js";
 import { Name } from "../name.js";
@@ -51,7 +51,7 @@ export default function Topics({ query }) {
       `}
     </div>
     ${!topics.rows && !topics.error && html`<${Waiting} what="the topics" />`}
-    <${Command} parts=${["headwater topics list", contains ? "| grep -F --" : null, contains ? { text: contains } : null]} />
+    <${Command} parts=${["headwater topics list", serverOption(), contains ? "| grep -F --" : null, contains ? { text: contains } : null]} />
   `;
 }
 

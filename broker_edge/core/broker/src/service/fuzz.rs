@@ -187,7 +187,8 @@ impl Door {
             cluster: None,
         };
         let (stop, stopping) = watch::channel(false);
-        let shared = share(&config, log.clone(), context, stopping.clone()).expect("random bytes");
+        let shared = share(&config, log.clone(), context, address(), stopping.clone());
+        let shared = shared.expect("random bytes");
         open_office(&shared, Arc::clone(&state));
         let context = DataPlaneContext {
             config: config.clone(),

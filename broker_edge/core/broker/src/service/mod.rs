@@ -23,7 +23,7 @@ pub(crate) mod request;
 mod samples;
 mod shared;
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -157,7 +157,8 @@ pub(crate) fn start(
 ) -> std::io::Result<Service> {
     let runtime = runtime_of(&config.flight)?;
     let (stop, stopping) = watch::channel(false);
-    let shared = share(config, log, context, stopping.clone())?;
+    let flight_at = flight.listener.local_addr()?;
+    let shared = share(config, log, context, flight_at, stopping.clone())?;
     let entered = runtime.enter();
     let gates = Gates::new(&shared);
     let browser = Browser {
@@ -192,6 +193,7 @@ fn share(
     config: &Config,
     log: Log,
     context: ServiceContext,
+    flight: SocketAddr,
     stopping: watch::Receiver<bool>,
 ) -> std::io::Result<Arc<Shared>> {
     let progress: Vec<Progress> = log.partitions().iter().map(Progress::of).collect();
@@ -204,6 +206,7 @@ fn share(
         backing_up: Mutex::default(),
         office: OfficeSlot::default(),
         log_id: log.id().to_string(),
+        flight,
         progress,
         limits,
         classes: log_config(config).classes,

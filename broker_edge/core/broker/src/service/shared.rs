@@ -1,5 +1,6 @@
 //! What all calls of the service share.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use headwater_log::{ClassConfig, Log, Partition, PartitionId};
@@ -32,6 +33,8 @@ pub struct Shared {
     pub classes: Vec<ClassConfig>,
     pub log: Log,
     pub log_id: String,
+    /// Where Flight listens.
+    pub flight: SocketAddr,
     pub metrics: Arc<Metrics>,
     /// Sends commands to the event loop.
     pub commands: CommandSender,

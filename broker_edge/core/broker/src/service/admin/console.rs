@@ -73,6 +73,8 @@ async fn console(
     told["version"] = json!(crate::VERSION);
     told["pages"] = json!(PAGES);
     told["has_users"] = json!(shared.auth.current().has_users());
+    let has_tls = shared.config.listeners.flight.tls.is_on();
+    told["flight"] = json!({"port": shared.flight.port(), "tls": has_tls});
     told["cluster"] = json!(shared.cluster.is_some());
     told["partitions"] = json!(partitions);
     Json(told)

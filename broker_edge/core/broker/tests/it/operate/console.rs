@@ -85,6 +85,8 @@ fn a_page_learns_what_it_may_show() {
     assert_eq!(told["has_users"], false);
     assert_eq!(told["operator"], true);
     assert_eq!(told["pages"][0], "overview");
+    let flight = json!({"port": broker.flight_address().port(), "tls": false});
+    assert_eq!(told["flight"], flight);
     let telemetry = told["partitions"].as_array().expect("a list");
     assert!(telemetry.iter().any(|one| one["class"] == "telemetry"));
     broker.shutdown();
