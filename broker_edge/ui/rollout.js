@@ -7,6 +7,7 @@ import { Command, rootOption } from "./command.js";
 import { count, duration, latency, percent } from "./format.js";
 import { useKey } from "./keys.js";
 import { Name } from "./name.js";
+import { Facts } from "./panel.js";
 import { Phase, whatOf } from "./phase.js";
 import { usePoll } from "./poll.js";
 import { Acts, Asked, Pending } from "./requests.js";
@@ -44,7 +45,7 @@ export function Rollout({ id, query }) {
 function Detail({ answer, query, onAsked }) {
   const { rollout, waves, failures, times, audit, asked, order } = answer;
   return html`
-    <${Facts} rollout=${rollout} asked=${asked} />
+    <${Summary} rollout=${rollout} asked=${asked} />
     <${Asked} rows=${asked} />
     <${Part} name="waves" title="Waves">
       <${Table} caption="Targets of each wave by state" columns=${WAVE_COLUMNS} rows=${waves.map((wave) => withSums(wave, rollout))}
@@ -79,7 +80,7 @@ function withSums(wave, rollout) {
   return { ...wave, sums: sums(wave.counts), isOpen: wave.wave === rollout.wave && rollout.ended_us === null };
 }
 
-function Facts({ rollout, asked }) {
+function Summary({ rollout, asked }) {
   const { targets, open, counts, wave, waves, message, stopped, held } = rollout;
   const isKnown = targets !== null;
   const facts = [
@@ -94,7 +95,7 @@ function Facts({ rollout, asked }) {
     ${stopped && html`<p class="problem"><span aria-hidden="true">✖\u00a0</span>Nothing more is sent: <${Name} text=${stopped} length=${600} /></p>`}
     ${held && html`<p class="problem"><span aria-hidden="true">⚠\u00a0</span>Held: <${Name} text=${held} length=${600} /></p>`}
     ${isKnown && html`<div class="whole-bar"><${Bar} counts=${counts} /><p>${finishedText(rollout)}${targets > 0 && `, ${percent((targets - open) / targets)}`}</p></div>`}
-    <dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+    <${Facts} facts=${facts} />
   `;
 }
 

@@ -98,6 +98,36 @@ def test_damage_tells_of_groups_that_had_not_read_what_was_removed(
     expect(Console(page).row("group-0")).to_contain_text("7")
 
 
+def test_a_group_opens_and_shows_what_it_reads_next(broker: BrokerProcess, visit: Visit) -> None:
+    with some_life(broker):
+        page, _ = visit(broker, "/#groups")
+        console = Console(page)
+        expect(console.row("pipeline")).to_be_visible()
+        page.keyboard.press("/")
+        page.keyboard.type("pipeline")
+        page.keyboard.press("Escape")
+        expect(page.get_by_text(re.compile("^1 of "))).to_be_visible()
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        panel = page.get_by_role("region", name="Group pipeline", exact=True)
+        expect(panel.get_by_role("heading", name="Group pipeline")).to_be_focused()
+        expect(panel).to_contain_text("in use")
+        page.keyboard.press("Escape")
+        expect(panel).to_have_count(0)
+        expect(console.row("pipeline")).to_be_focused()
+        page.keyboard.press("Enter")
+        panel.get_by_role("link", name=re.compile("what it reads next in telemetry-")).click()
+        console.is_at("Tail")
+        expect(page.locator("tbody tr").first).to_contain_text(":5")
+        page.go_back()
+        expect(panel).to_be_visible()
+
+
+def test_a_group_that_is_gone_is_no_error(broker: BrokerProcess, visit: Visit) -> None:
+    page, _ = visit(broker, "/#groups?group=gone")
+    expect(page.get_by_role("region", name="Group gone")).to_contain_text("No group with this name is in the list.")
+
+
 def test_overview_and_log_name_the_groups_in_the_same_way(broker: BrokerProcess, visit: Visit) -> None:
     page, _ = visit(broker)
     names = ["archive", "reports", "third", "fourth"]

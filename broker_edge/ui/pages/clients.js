@@ -1,15 +1,15 @@
 // Connected and absent clients, and one of them in detail. Operators may disconnect it and end its session.
 
-import { html, useCallback, useEffect, useRef, useState } from "../vendor/htm-preact.js";
+import { html, useState } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
 import { adminOption, Command } from "../command.js";
 import { Confirm } from "../dialog.js";
 import { Events } from "../events.js";
 import * as format from "../format.js";
-import { useKey } from "../keys.js";
 import { More, Search } from "../list.js";
 import { Name } from "../name.js";
 import { say } from "../notice.js";
+import { closePanel, Facts, Panel, PanelLink } from "../panel.js";
 import { usePages, usePoll } from "../poll.js";
 import { change } from "../router.js";
 import { consoleInfo } from "../session.js";
@@ -25,8 +25,6 @@ export default function Clients({ query }) {
   const filter = query.filter ?? "";
   const connected = query.connected ?? "";
   const clients = usePages("api/v1/clients", { filter, connected }, "clients", LIST_EVERY_MS);
-  const close = useCallback(() => change({ client: null }, { isStep: true }), []);
-  useKey("Escape", close);
   return html`
     <${Search} label="Part of the client id" name="filter" value=${filter}>
       <label><span>State</span>
@@ -36,7 +34,7 @@ export default function Clients({ query }) {
       </label>
     <//>
     <${Trouble} ...${clients} />
-    ${query.client !== undefined && html`<${Detail} key=${query.client} id=${query.client} row=${query.row} onClose=${close} />`}
+    ${query.client !== undefined && html`<${Detail} key=${query.client} id=${query.client} row=${query.row} />`}
     <div class=${clients.isStale ? "stale" : null}>
       ${clients.rows && html`
         <${Table} caption="Clients in the order of their ids" columns=${COLUMNS} rows=${clients.rows} keyOf=${(row) => row.client_id}
@@ -64,11 +62,7 @@ function protocolText({ version, transport }) {
 
 const COLUMNS = [
   { key: "id", title: "client id", isHeader: true, value: (row) => row.client_id,
-    cell: (row) => html`
-      <button type="button" class="link" data-open onClick=${() => change({ client: row.client_id, row: row.client_id }, { isStep: true })}>
-        <${Name} text=${row.client_id} length=${80} />
-      </button>
-    ` },
+    cell: (row) => html`<${PanelLink} kind="client" name=${row.client_id} />` },
   { key: "state", title: "state", value: (row) => String(row.connected), cell: (row) => html`<${State} connected=${row.connected} />` },
   { key: "user", title: "user", value: (row) => row.user, cell: (row) => html`<${Name} text=${row.user} length=${40} />` },
   { key: "address", title: "address", cell: (row) => html`<span class="nowrap"><${Name} text=${row.address} /></span>` },
@@ -85,40 +79,31 @@ function State({ connected }) {
   return html`<span class=${connected ? "good" : "unknown"}>${connected ? "●\u00a0connected" : "○\u00a0away"}</span>`;
 }
 
-function Detail({ id, row, onClose }) {
+function Detail({ id, row }) {
   const info = useStore(consoleInfo);
   const [asked, setAsked] = useState(null);
-  const title = useRef(null);
   const client = usePoll(`client ${id}`, ONE_EVERY_MS, (signal) => ask("api/v1/client", { query: { id }, signal }));
   const { value } = client;
-  useEffect(() => {
-    title.current.focus();
-    return () => document.querySelector("main tr[aria-current=true]")?.focus();
-  }, []);
 
   const act = async (session) => {
     setAsked(null);
     try {
       const { session_ended: isEnded } = await ask("api/v1/client", { method: "DELETE", query: { id, session: session || null } });
       say(isEnded ? "The session has ended." : "The client is disconnected.");
-      if (session) onClose();
+      if (session) closePanel("client");
     } catch (error) {
       say(error.message);
     }
   };
 
+  const acts = info.operator && value && html`
+    ${value.connected && html`<button type="button" class="danger" onClick=${() => setAsked("kick")}>Disconnect…</button>`}
+    <button type="button" class="danger" onClick=${() => setAsked("session")}>End session…</button>
+  `;
   return html`
-    <section class=${`panel ${client.isStale ? "stale" : ""}`} aria-labelledby="client-title">
-      <div class="panel-top">
-        <h2 id="client-title" tabindex="-1" ref=${title}>Client <${Name} text=${id} length=${400} /></h2>
-        ${info.operator && value && html`
-          ${value.connected && html`<button type="button" class="danger" onClick=${() => setAsked("kick")}>Disconnect…</button>`}
-          <button type="button" class="danger" onClick=${() => setAsked("session")}>End session…</button>
-        `}
-        <button type="button" onClick=${onClose} title="Esc">Close</button>
-      </div>
+    <${Panel} kind="client" name=${id} isStale=${client.isStale} acts=${acts}>
       ${client.error?.status === 404 ? html`<p class="note">Nobody with this id is connected or has a session now.</p>` : html`<${Trouble} ...${client} />`}
-      ${value ? html`<${Facts} client=${value} />` : !client.error && html`<${Waiting} what="the client" />`}
+      ${value ? html`<${Client} client=${value} />` : !client.error && html`<${Waiting} what="the client" />`}
       <${Events} title="History" clientId=${id} current=${row} />
       ${asked && html`
         <${Confirm} title=${asked === "kick" ? "Disconnect this client?" : "End the session of this client?"}
@@ -129,11 +114,11 @@ function Detail({ id, row, onClose }) {
             : "Its subscriptions and positions are removed, and records that it has not received are not sent to it. A connection is closed."}</p>
         <//>
       `}
-    </section>
+    <//>
   `;
 }
 
-function Facts({ client }) {
+function Client({ client }) {
   const facts = [
     ["State", html`<${State} connected=${client.connected} /> since <${Time} ms=${client.since_us && client.since_us / 1_000} />`],
     ["User", html`<${Name} text=${client.user} />`],
@@ -149,7 +134,7 @@ function Facts({ client }) {
     ["Lag", `${format.count(client.lag_records)} records`],
   ];
   return html`
-    <dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+    <${Facts} facts=${facts} />
     <${Table} caption="Filters of the client" columns=${FILTER_COLUMNS} rows=${client.filters} keyOf=${(row) => `filter ${row.filter}`} empty="It has no subscriptions." />
     <${Table} caption="Positions of the session" columns=${CURSOR_COLUMNS} rows=${client.cursors} keyOf=${(row) => `cursor ${row.name}`} empty="It has no positions." />
   `;

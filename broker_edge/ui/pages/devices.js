@@ -1,13 +1,13 @@
 // Every device of the fleet by id, version or label, the versions that run, and one device with its actions.
 
-import { html, useCallback, useEffect, useRef } from "../vendor/htm-preact.js";
+import { html } from "../vendor/htm-preact.js";
 import { ask } from "../api.js";
 import { State } from "../bars.js";
 import { Command, rootOption } from "../command.js";
 import { count, counted } from "../format.js";
-import { useKey } from "../keys.js";
 import { More, Search } from "../list.js";
 import { Name } from "../name.js";
+import { Facts, Panel, PanelLink } from "../panel.js";
 import { usePages, usePoll } from "../poll.js";
 import { change, link } from "../router.js";
 import { Time, Trouble, Waiting } from "../state.js";
@@ -25,8 +25,6 @@ export default function Devices({ query }) {
   const untold = query.untold === "true" ? "true" : null;
   const devices = usePages("api/v1/devices", { contains, version, untold }, "devices", EVERY_MS, TABLES);
   const versions = devices.first?.versions ?? [];
-  const close = useCallback(() => change({ device: null }, { isStep: true }), []);
-  useKey("Escape", close);
   const names = [...new Set([version, ...versions.map((one) => one.version)])].filter(Boolean).sort(byText);
   return html`
     <${Search} label="Part of the device id or of a label" name="contains" value=${contains}>
@@ -39,7 +37,7 @@ export default function Devices({ query }) {
       </label>
     <//>
     <${Trouble} ...${devices} />
-    ${query.device !== undefined && html`<${Detail} key=${query.device} id=${query.device} onClose=${close} />`}
+    ${query.device !== undefined && html`<${Detail} key=${query.device} id=${query.device} />`}
     <div class=${devices.isStale ? "stale" : null}>
       ${devices.rows && html`
         <${Table} caption="Devices in the order of their ids" columns=${COLUMNS} rows=${devices.rows} keyOf=${(row) => row.device_id}
@@ -67,9 +65,7 @@ function commandParts(device, contains) {
 const COLUMNS = [
   { key: "id", title: "device", isHeader: true, value: (row) => row.device_id,
     cell: (row) => html`
-      <button type="button" class="link" data-open onClick=${() => change({ device: row.device_id, row: row.device_id }, { isStep: true })}>
-        <${Name} text=${row.device_id} length=${80} />
-      </button>
+      <${PanelLink} kind="device" name=${row.device_id} />
       ${row.retired_us !== null && html` <span class="note">retired</span>`}
     ` },
   { key: "version", title: "version", value: (row) => row.version, cell: (row) => html`<${Name} text=${row.version} length=${60} />` },
@@ -117,27 +113,18 @@ const VERSION_COLUMNS = [
   { key: "number", title: "devices", isNumber: true, cell: (row) => count(row.number) },
 ];
 
-function Detail({ id, onClose }) {
-  const title = useRef(null);
+function Detail({ id }) {
   const answer = usePoll(`device ${id}`, EVERY_MS, (signal) => ask("api/v1/device", { query: { id }, signal }), ONE_TABLES);
   const { value } = answer;
-  useEffect(() => {
-    title.current.focus();
-    return () => document.querySelector("main tr[aria-current=true]")?.focus();
-  }, []);
   return html`
-    <section class=${`panel ${answer.isStale ? "stale" : ""}`} aria-labelledby="device-title">
-      <div class="panel-top">
-        <h2 id="device-title" tabindex="-1" ref=${title}>Device <${Name} text=${id} length=${400} /></h2>
-        <button type="button" onClick=${onClose} title="Esc">Close</button>
-      </div>
+    <${Panel} kind="device" name=${id} isStale=${answer.isStale}>
       <${Trouble} ...${answer} />
-      ${value ? html`<${Facts} ...${value} />` : !answer.error && html`<${Waiting} what="the device" />`}
-    </section>
+      ${value ? html`<${Device} ...${value} />` : !answer.error && html`<${Waiting} what="the device" />`}
+    <//>
   `;
 }
 
-function Facts({ device, targets }) {
+function Device({ device, targets }) {
   const facts = [
     ["Version", html`<${Name} text=${device.version} />`],
     ["Product", html`<${Name} text=${device.product} />`],
@@ -150,7 +137,7 @@ function Facts({ device, targets }) {
     ...(device.retired_us === null ? [] : [["Retired", html`<${Time} ms=${device.retired_us / 1_000} />`]]),
   ];
   return html`
-    <dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+    <${Facts} facts=${facts} />
     <h3>${targets.length === 0 ? "No actions" : `${counted(targets.length, "action")}, the newest first`}</h3>
     ${targets.length > 0 && html`
       <${Table} caption="Actions of the device" columns=${TARGET_COLUMNS} rows=${targets} keyOf=${(row) => `target ${row.action_id}`} empty="None." />

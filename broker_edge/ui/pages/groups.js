@@ -2,12 +2,13 @@
 // loses data soonest comes first.
 
 import { html, useRef } from "../vendor/htm-preact.js";
-import { Command } from "../command.js";
+import { Command, serverOption } from "../command.js";
 import { count, duration, rate } from "../format.js";
 import { More, Search } from "../list.js";
 import { Name } from "../name.js";
+import { Facts, Panel, PanelLink } from "../panel.js";
 import { usePages } from "../poll.js";
-import { change } from "../router.js";
+import { change, link } from "../router.js";
 import { Time, Trouble, Waiting } from "../state.js";
 import { Table } from "../table.js";
 
@@ -30,6 +31,7 @@ export default function Groups({ query }) {
     <${Search} label="Part of the group" name="contains" value=${contains} />
     <${Trouble} ...${groups} />
     <p class="note">Times until a loss assume that partition and group go on as in the last minutes. A group that has been seen for less than a minute is taken to stand still.</p>
+    ${query.group !== undefined && groups.rows && html`<${Detail} key=${query.group} name=${query.group} groups=${groups} trends=${trends} />`}
     <div class=${groups.isStale ? "stale" : null}>
       ${groups.rows && html`
         <${Table} caption="Consumer groups by partition" columns=${COLUMNS} rows=${rows} keyOf=${(row) => row.key} current=${query.row}
@@ -39,13 +41,15 @@ export default function Groups({ query }) {
       `}
     </div>
     ${!groups.rows && !groups.error && html`<${Waiting} what="the groups" />`}
-    <${Command} parts=${["headwater groups list"]} />
+    <${Command} parts=${commandParts(query.group)} />
   `;
 }
 
-const COLUMNS = [
-  { key: "group", title: "group", isHeader: true, value: (row) => row.group,
-    cell: (row) => html`<${Name} text=${row.group} />${row.is_idle && html` <span class="note">idle</span>`}` },
+function commandParts(group) {
+  return ["headwater groups list", serverOption(), ...(group === undefined ? [] : ["--", { text: group }])];
+}
+
+const OF_PLACE = [
   { key: "partition", title: "partition", value: (row) => row.name, cell: (row) => html`<span class="nowrap">${row.name}</span>` },
   { key: SOONEST_LOSS, title: "data loss", value: lossOrder, cell: (row) => html`<${Loss} row=${row} />` },
   { key: "lost", title: "lost records", isNumber: true, value: (row) => row.lost_records,
@@ -54,10 +58,45 @@ const COLUMNS = [
   { key: "age", title: "lag (time)", isNumber: true, value: (row) => row.lag_s, cell: (row) => (row.lag_records === 0 ? "none" : duration(row.lag_s)) },
   { key: "trend", title: "trend", value: (row) => row.trend?.growth ?? null, cell: (row) => trendText(row) },
   { key: "clear", title: "caught up in", value: (row) => row.clearS, cell: (row) => clearText(row) },
+];
+
+const COLUMNS = [
+  { key: "group", title: "group", isHeader: true, value: (row) => row.group,
+    cell: (row) => html`<${PanelLink} kind="group" name=${row.group} row=${row.key} />${row.is_idle && html` <span class="note">idle</span>`}` },
+  ...OF_PLACE,
   { key: "next", title: "next offset", isNumber: true, value: (row) => row.next, cell: (row) => count(row.next) },
   { key: "owner", title: "owner", value: (row) => row.owner, cell: (row) => html`<${Name} text=${row.owner} length=${60} />` },
   { key: "touched", title: "last seen", value: (row) => row.touched_us, cell: (row) => html`<${Time} ms=${row.touched_us && row.touched_us / 1_000} />` },
 ];
+
+const PLACE_COLUMNS = [
+  { ...OF_PLACE[0], isHeader: true, cell: ({ name }) => html`<a data-open href=${link("log", { partition: name })}>${name}<span class="hidden">: its segments</span></a>` },
+  ...OF_PLACE.slice(1),
+  { key: "start", title: "log start", word: "logStart", isNumber: true, cell: (row) => count(row.log_start) },
+  { key: "next", title: "next offset", isNumber: true, cell: (row) => html`<${Next} row=${row} />` },
+  { key: "end", title: "high watermark", word: "highWatermark", isNumber: true, cell: (row) => count(row.high_watermark) },
+];
+
+function Next({ row: { name, next, lag_records: lag } }) {
+  if (lag === 0) return count(next);
+  return html`<a href=${link("tail", { from: "offset", at: next, partition: name })}>${count(next)}<span class="hidden">: what it reads next in ${name}</span></a>`;
+}
+
+function Detail({ name, groups, trends }) {
+  const group = groups.rows.find((one) => one.group === name);
+  if (!group) return html`<${Panel} kind="group" name=${name}><p class="note">No group with this name is in the list.</p><//>`;
+  const facts = [
+    ["State", group.is_idle ? "idle: retention does not wait for it" : "in use"],
+    ["Owner", html`<${Name} text=${group.owner} length=${400} />`],
+    ["Last seen", html`<${Time} ms=${group.touched_us && group.touched_us / 1_000} />`],
+  ];
+  return html`
+    <${Panel} kind="group" name=${name} isStale=${groups.isStale}>
+      <${Facts} facts=${facts} />
+      <${Table} caption="Places of the group" columns=${PLACE_COLUMNS} rows=${rowsOf(group, trends)} keyOf=${(row) => `place ${row.name}`} empty="It has no places." />
+    <//>
+  `;
+}
 
 function rowsOf(group, trends) {
   return group.partitions.map((partition) => {
