@@ -12,14 +12,15 @@ import { useStore } from "./store.js";
 
 const REMEDY_MAX = 1_000;
 
-/** Where more about an alert is, if the server has that page. */
+/** Where more about an alert is, at the broker that it is about. */
 const PAGES = {
   group: { page: "groups", title: "All groups" },
   damage: { page: "damage", title: "All damage" },
   refused: { page: "access", title: "Ask why something is refused" },
 };
 
-export function Alerts({ alerts }) {
+/** `more` makes the link to {page, title} for the broker of an alert; null where it has no such page. */
+export function Alerts({ alerts, more = here }) {
   const { phase } = useStore(liveState);
   const server = useStore(serverName);
   return html`
@@ -27,7 +28,7 @@ export function Alerts({ alerts }) {
       <h2 id="alerts-title">What is wrong now</h2>
       ${alerts === null && html`<p class="waiting">${phase === "polling" ? "Not known without a live stream." : `Asking the ${server}…`}</p>`}
       ${alerts?.length === 0 && html`<p class="fine"><span aria-hidden="true">✓\u00a0</span>Nothing that the ${server} knows of.</p>`}
-      ${alerts?.length > 0 && html`<ul class="alerts">${inOrder(alerts).map(({ key, alert }) => html`<${Alert} key=${key} alert=${alert} />`)}</ul>`}
+      ${alerts?.length > 0 && html`<ul class="alerts">${inOrder(alerts).map(({ key, alert }) => html`<${Alert} key=${key} alert=${alert} more=${more} />`)}</ul>`}
     </section>
   `;
 }
@@ -44,15 +45,19 @@ function inOrder(alerts) {
   return keyed.sort((left, right) => rank(left) - rank(right));
 }
 
-function Alert({ alert: { broker, name, severity, summary, remedy } }) {
+function here({ page, title }) {
+  return hasPage(page) ? html`<a href=${link(page)}>${title}</a>` : null;
+}
+
+function Alert({ alert: { broker, name, severity, summary, remedy }, more }) {
   const isCritical = severity === "critical";
-  const more = Object.hasOwn(PAGES, name) && hasPage(PAGES[name].page) ? PAGES[name] : null;
+  const to = Object.hasOwn(PAGES, name) ? more(PAGES[name], broker) : null;
   return html`
     <li class=${isCritical ? "critical" : "warning"}>
       <p><strong>
         <span aria-hidden="true">${isCritical ? "✖" : "⚠"}\u00a0</span>${isCritical ? "Critical" : "Warning"}${broker && html` at <${Name} text=${broker} length=${80} />`}: <${Name} text=${summary} length=${600} />
       </strong></p>
-      <p><${Remedy} text=${remedy} />${more && html` <a href=${link(more.page)}>${more.title}</a>`}</p>
+      <p><${Remedy} text=${remedy} />${to && html` ${to}`}</p>
     </li>
   `;
 }

@@ -104,6 +104,18 @@ def refusing(start_broker: StartBroker, tmp_path_factory: pytest.TempPathFactory
         yield running
 
 
+def test_an_alert_of_a_fleet_leads_to_the_page_at_its_broker(refusing: FleetConsole, visit: Visit) -> None:
+    page, _ = visit(refusing)
+    own = Console(page).row("open-1").locator("a").get_attribute("href")
+    tell(page, [alert("group", "it loses data") | {"broker": one} for one in ("open-1", "nobody")])
+    mine, other = (page.locator(".alerts li").filter(has_text=one) for one in ("open-1", "nobody"))
+    more = mine.get_by_role("link", name="All groups (its own console, in a new tab)")
+    expect(more).to_have_attribute("href", f"{own}#groups")
+    expect(more).to_have_attribute("target", "_blank")
+    expect(other).to_contain_text("it loses data")
+    expect(other.locator("a")).to_have_count(0)
+
+
 @pytest.mark.parametrize("width", SIZES)
 def test_a_broker_that_refuses_the_console_is_told_with_its_remedy(
     refusing: FleetConsole, visit: Visit, width: int

@@ -10,7 +10,7 @@ import { samples } from "../live.js";
 import { Losses, lossOrder } from "../losses.js";
 import { LOG_ID_SHOWN, Name } from "../name.js";
 import { usePoll } from "../poll.js";
-import { change } from "../router.js";
+import { change, link } from "../router.js";
 import { Trouble, Waiting } from "../state.js";
 import { useStore } from "../store.js";
 import { Table } from "../table.js";
@@ -40,9 +40,13 @@ export default function Brokers({ query }) {
   const now = useStore(samples);
   const answer = usePoll("brokers", EVERY_MS, (signal) => ask("api/v1/brokers", { signal }));
   const brokers = answer.value?.brokers;
+  const more = ({ page, title }, broker) => {
+    const address = addressOf(brokers?.find(({ name }) => name === broker)?.admin);
+    return address && html`<${OwnConsole} address=${`${address}${link(page)}`}>${title}<//>`;
+  };
   return html`
     <${Cards} now=${now} brokers=${brokers} />
-    <${Alerts} alerts=${now.alerts} />
+    <${Alerts} alerts=${now.alerts} more=${more} />
     <section aria-labelledby="brokers-title" class=${answer.isStale ? "stale" : null}>
       <h2 id="brokers-title">Each broker</h2>
       <${Trouble} ...${answer} />
@@ -95,11 +99,14 @@ const COLUMNS = [
 
 /** The name leads to the broker's own console, if its address is one that a browser may open. */
 function BrokerName({ row: { name, admin } }) {
-  const address = addressOf(admin);
-  if (!address) return html`<${Name} text=${name} length=${80} />`;
+  const [text, address] = [html`<${Name} text=${name} length=${80} />`, addressOf(admin)];
+  return address ? html`<${OwnConsole} address=${address}>${text}<//>` : text;
+}
+
+function OwnConsole({ address, children }) {
   return html`
     <a data-open href=${address} target="_blank" rel="noreferrer noopener" title=${address}>
-      <${Name} text=${name} length=${80} /><span aria-hidden="true"> ↗</span><span class="hidden">, its own console, in a new tab</span>
+      ${children}<span aria-hidden="true"> ↗</span><span class="hidden"> (its own console, in a new tab)</span>
     </a>
   `;
 }
