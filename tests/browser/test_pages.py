@@ -23,6 +23,8 @@ SHOWS = {
     "Log": "telemetry-0", "Damage": "telemetry-0", "Trace": "pipeline",
 }  # fmt: skip
 """A row of each page. Access has none on a broker that has refused nothing."""
+DETAILS = {"Client": ("Clients", "press-1"), "Group": ("Groups", "pipeline")}
+"""The details of a row, and their page and the name of that row."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def client(broker: BrokerProcess) -> Iterator[PahoClient]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", SIZES)
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", [*VIEWS, *DETAILS])
 def test_a_page_opens_fits_and_is_accessible(
     broker: BrokerProcess, client: PahoClient, visit: Visit, view: str, width: int, scheme: str
 ) -> None:
@@ -43,9 +45,11 @@ def test_a_page_opens_fits_and_is_accessible(
     if view == "Tail":
         console.tail()
         client.publish(LIVE, b'{"temperature": 21.5, "unit": "C"}')
-    console.is_at(view)
+    console.is_at(DETAILS[view][0] if view in DETAILS else view)
     if view == "Access":
         expect(page.locator(".answer")).to_be_visible()
+    elif view in DETAILS:
+        expect(page.locator(".panel dl")).to_be_visible()
     else:
         expect(console.row(SHOWS[view])).to_be_visible()
     keep(page, f"{view.lower()}-{width}-{scheme}")
@@ -59,6 +63,9 @@ def address(broker: BrokerProcess, view: str) -> str:
     """Where a page has something to show. A tail is opened by a test that then publishes."""
     if view == "Tail":
         return "/#groups"
+    if view in DETAILS:
+        table, name = DETAILS[view]
+        return f"/#{table.lower()}?{view.lower()}={name}"
     query = {"Access": f"?user=ann&topic={LIVE}", "Trace": f"?at={place(broker, LIVE)}" if view == "Trace" else ""}
     return f"/#{view.lower()}{query.get(view, '')}"
 
