@@ -95,7 +95,7 @@ class GroupReader:
         unread = {}
         for number, one in bounds.partitions.items():
             place = finished.get(number)
-            start = None if place is None else place.committed if place.committed is not None else place.initial
+            start = None if place is None else place.finished
             unread[number] = self._first_unread(one, max(start or 0, one.log_start))
         return Extent(bounds.log_id, ends, unread)
 

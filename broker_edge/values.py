@@ -123,6 +123,16 @@ class GroupOffsets:
     committed: int | None = None
     scanned: int | None = None
 
+    @property
+    def finished(self) -> int | None:
+        """What lies below it is finished: retention waits for the group from here."""
+        return self.initial if self.committed is None else self.committed
+
+    @property
+    def next(self) -> int | None:
+        """The first offset that the group has neither finished nor passed because its filter does not match."""
+        return max((at for at in (self.finished, self.scanned) if at is not None), default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Group:

@@ -40,10 +40,7 @@ def list_(
         for number, place in one.partitions.items():
             # A group may name partitions that the broker does not have.
             there = bounds.get(number)
-            reached = max(
-                (at for at in (place.scanned, place.committed, place.initial) if at is not None), default=None
-            )
-            lag = None if reached is None or there is None else max(there.high_watermark - reached, 0)
+            lag = None if place.next is None or there is None else max(there.high_watermark - place.next, 0)
             name = None if there is None else there.name
             rows.append((one.group, one.reader_epoch, number, name, place.initial, place.committed, place.scanned, lag))
     if json:
@@ -94,7 +91,7 @@ def reset(
     rows = []
     for number, at in starts.items():
         place = before.partitions.get(number)
-        was = None if place is None else place.initial if place.committed is None else place.committed
+        was = None if place is None else place.finished
         rows.append((number, there.partitions[number].name, was, at))
     if json:
         moved = [dict(zip(names, row, strict=True)) for row in rows]

@@ -130,10 +130,7 @@ def _lags(client: Client) -> dict[str, int]:
     """Records that each consumer group has not finished, matching its filters or not."""
     ends = {number: bounds.high_watermark for number, bounds in client.offsets().partitions.items()}
     return {
-        group.group: sum(
-            max(0, ends[number] - max(at.scanned or 0, at.committed or 0, at.initial or 0))
-            for number, at in group.partitions.items()
-        )
+        group.group: sum(max(0, ends[number] - (at.next or 0)) for number, at in group.partitions.items())
         for group in client.groups()
     }
 

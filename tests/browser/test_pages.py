@@ -5,10 +5,12 @@ With HEADWATER_SCREENSHOTS=FOLDER each is also kept as a picture (`make screensh
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.browser import Page, Visit, axe_violations, expect, overflow, scrolled_tables, tall_rows
@@ -140,6 +142,32 @@ _NOTE_TEXTS = """
 }
 """
 """Keeps in `window.drawings` the texts of each drawing, which begins with an empty canvas."""
+
+
+@pytest.mark.parametrize(
+    ("step", "says"), [(0, "not growing"), (1, "not full for a month"), (1 << 20, r"full in \d+\.?\d* (h|min)")]
+)
+def test_a_disk_that_hardly_grows_has_no_time_when_it_is_full(
+    broker: BrokerProcess, visit: Visit, step: int, says: str
+) -> None:
+    page, _ = visit(broker)
+
+    def history(route: Any) -> None:
+        found = route.fetch().json()
+        used = [1_000_000 + step * second for second in range(300)]
+        found["series"] = {name: [0] * 300 for name in found["series"]} | {"disk_used_bytes": used}
+        route.fulfill(body=json.dumps(found), content_type="application/json")
+
+    def status(route: Any) -> None:
+        found = route.fetch().json()
+        found["disk"]["budget_bytes"] = 8 << 30
+        route.fulfill(body=json.dumps(found), content_type="application/json")
+
+    page.route("**/api/v1/live/history", history)
+    page.route("**/api/v1/live", lambda route: route.fulfill(body="", content_type="text/event-stream"))
+    page.route("**/api/v1/status", status)
+    page.reload()
+    expect(page.locator(".card").filter(has_text="Disk")).to_contain_text(re.compile(rf"of 8.* GiB, {says}"))
 
 
 def test_without_scripts_the_page_says_so_and_where_to_look(broker: BrokerProcess, visit: Visit) -> None:

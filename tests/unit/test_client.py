@@ -184,6 +184,7 @@ def test_groups_keep_the_first_initial_offsets_and_the_last_committed(client: Cl
     group = client.committed("bronze")
     assert (group.partitions[3].initial, group.partitions[3].committed, group.partitions[3].scanned) == (5, 7, 8)
     assert (group.partitions[4].initial, group.partitions[4].committed) == (0, None)
+    assert [(one.finished, one.next) for one in group.partitions.values()] == [(7, 8), (0, 0)]
     assert [one.group for one in client.groups()] == ["bronze"]
 
 

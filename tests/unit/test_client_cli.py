@@ -125,6 +125,14 @@ def test_offsets_and_groups_have_list_too(served: FlightServer, run: Run) -> Non
     )
 
 
+def test_a_replay_from_before_the_first_place_has_the_lag_of_the_replay(served: FlightServer, run: Run) -> None:
+    with Client(served.location) as client:
+        client.commit("bronze", reader_epoch=4, initial={3: 3}, offsets={3: Commit(1)})
+        assert client.offsets().partitions[3].high_watermark == 3
+    (one,) = run("groups", "bronze", "--json").documents[0]["groups"]
+    assert (one["initial"], one["committed"], one["lag"]) == (3, 1, 2)
+
+
 def test_a_reset_moves_the_partitions_of_a_group(served: FlightServer, run: Run) -> None:
     with Client(served.location) as client:
         client.commit("bronze", reader_epoch=4, initial={3: 0}, offsets={3: Commit(3, scanned=3)})

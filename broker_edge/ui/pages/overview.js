@@ -22,6 +22,8 @@ const STATUS_EVERY_MS = 10_000;
 const CLUSTER_EVERY_MS = 5_000;
 // A trend of less than this says nothing about days.
 const TREND_SAMPLES_MIN = 120;
+// A longer time from a quarter of an hour would be another one with each look.
+const TREND_REACH_S = 30 * 86_400;
 
 const CHARTS = [
   { title: "Messages a second", format: format.rate, steps: "whole", lines: [["in", "publishes_in"], ["out", "publishes_out"]] },
@@ -79,7 +81,8 @@ function diskNote(now, disk) {
   const growth = used && growthPerSecond(now.times, used);
   if (growth === null || growth === undefined) return budget;
   if (growth <= 0) return `${budget}, not growing`;
-  return `${budget}, full in ${format.duration(Math.max(0, disk.budget_bytes - used.at(-1)) / growth)}`;
+  const fullInS = Math.max(0, disk.budget_bytes - used.at(-1)) / growth;
+  return `${budget}, ${fullInS > TREND_REACH_S ? "not full for a month" : `full in ${format.duration(fullInS)}`}`;
 }
 
 /** The slope of the least-squares line, null when too little is known. */
