@@ -7,11 +7,11 @@ has passed (`passing`). `splits` does the reading.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from broker_edge.errors import OffsetError, UnavailableError
+from broker_edge.errors import OffsetError, RefusedError, UnavailableError
 from sources.broker_errors import unreachable, unusable
 from sources.log_server import LogServer
 from sources.loss import find_loss, pass_or_raise
@@ -26,6 +26,9 @@ Heads = Mapping[str, Mapping[int, Place]]
 
 # Ask brokers that reached their share a second time if at least this part of the limit is left over.
 _LEFT_OVER_PART = 0.1
+
+# How often a plan looks again because retention has removed what it asks for. The next plan goes on from there.
+_LOOKS_MAX = 4
 
 
 @dataclass(slots=True)
@@ -45,6 +48,9 @@ class _Waiting:
     heads: dict[int, Place] = field(default_factory=dict)
 
 
+_LookAgain = Callable[[str, LogServer, _Waiting], _Waiting]
+
+
 @dataclass(frozen=True, slots=True)
 class _Planned:
     """One broker's answer."""
@@ -54,6 +60,9 @@ class _Planned:
     records: int
     # Whether a limit left matching records out.
     is_held_back: bool
+
+
+_NOTHING = _Planned({}, {}, 0, is_held_back=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +91,15 @@ def plan_batch(
 
     `scans` holds the results of earlier calls and is updated.
     """
-    waiting, away = servers.ask(
-        reachable,
-        lambda log_id, server: _look(log_id, server, begin.logs.get(log_id, {}), options, targets, scans),
-    )
+
+    def look(log_id: str, server: LogServer, before: _Waiting | None = None) -> _Waiting:
+        return _look(log_id, server, begin.logs.get(log_id, {}), options, targets, scans, before)
+
+    waiting, away = servers.ask(reachable, look)
+    brokers = {log_id: reachable[log_id] for log_id, one in waiting.items() if one.scan_from}
+    planned, also_away = _plan_all(brokers, waiting, servers, options, max_rows, targets, look)
     logs = {log_id: dict(places) for log_id, places in begin.logs.items()}
     logs |= {log_id: one.places for log_id, one in waiting.items() if one.places}
-    brokers = {log_id: reachable[log_id] for log_id, one in waiting.items() if one.scan_from}
-    planned, also_away = _plan_all(brokers, waiting, servers, options, max_rows, targets)
     records = sum(one.records for one in planned.values())
     is_too_small = (
         may_wait
@@ -133,9 +143,15 @@ def _look(
     options: SourceOptions,
     targets: Heads | None,
     scans: Scans,
+    before: _Waiting | None,
 ) -> _Waiting:
-    """What waits at one broker. Lost positions are moved here, or raise."""
-    wanted = {number: place.next for number, place in known.items()}
+    """What waits at one broker. Lost positions are moved here, or raise. Where this plan has looked `before`, it goes
+    on from there: the losses that were found then are recorded."""
+    # `resumed_at` belongs to the batch that ended there.
+    begun = {number: replace(place, resumed_at=None) for number, place in known.items()}
+    if before is not None:
+        begun |= before.begun
+    wanted = {number: place.next for number, place in begun.items()}
     rows = ask_offsets(log_id, server, options, epoch_before=wanted)
     for number in known:
         if number not in rows:
@@ -143,13 +159,13 @@ def _look(
                 f"the checkpoint reads partition {number} of log {log_id}, which cannot hold {options.what}: "
                 "the subscription was changed; use a new checkpoint"
             )
-    found = _Waiting(dict(known))
+    found = _Waiting(dict(known), lost=set() if before is None else set(before.lost))
     found.heads = {number: Place(int(row["high_watermark"])) for number, row in rows.items()}
     ends = None if targets is None else targets.get(log_id, {})
     for number, row in rows.items():
         if ends is not None and number not in ends:
             continue
-        place = known.get(number)
+        place = begun.get(number)
         if place is None:
             # It is read from the next batch on; in this batch its range is empty.
             found.places[number] = Place(int(row["log_start"]))
@@ -165,9 +181,6 @@ def _look(
             found.lost.add(number)
             place = Place(loss.resume_at, resumed_at=loss.resume_at)
             scan_from = _scanned(place, scan, extent.epoch)
-        else:
-            # `resumed_at` belongs to the batch that ended there.
-            place = replace(place, resumed_at=None)
         found.begun[number], found.extents[number] = place, extent
         head = extent.high_watermark if ends is None else ends[number].next
         if scan_from < head:
@@ -183,14 +196,15 @@ def _scanned(place: Place, scan: Scan | None, epoch: int) -> int:
 
 def _plan_all(
     brokers: Mapping[str, LogServer],
-    waiting: Mapping[str, _Waiting],
+    waiting: dict[str, _Waiting],
     servers: Servers,
     options: SourceOptions,
     max_rows: int | None,
     targets: Heads | None,
+    look: _LookAgain,
 ) -> tuple[dict[str, _Planned], list[UnavailableError]]:
     """Divides the limits among the brokers by their waiting records, then gives unused parts to brokers that have
-    more."""
+    more. Where retention has removed what was to be planned, looks again, which updates `waiting`."""
     backlog = {log_id: waiting[log_id].backlog for log_id in brokers}
     rows = shares(backlog, max_rows)
     sizes = shares(backlog, options.max_bytes_per_trigger)
@@ -198,9 +212,20 @@ def _plan_all(
     sizes = {log_id: size and max(1, size) for log_id, size in sizes.items()}
 
     def ask(log_id: str, server: LogServer) -> _Planned:
-        one = waiting[log_id]
         ends = None if targets is None else targets[log_id]
-        return _plan(log_id, server, one, options, rows[log_id], sizes[log_id], ends)
+        for _ in range(_LOOKS_MAX):
+            one = waiting[log_id]
+            try:
+                return _plan(log_id, server, one, options, rows[log_id], sizes[log_id], ends)
+            except RefusedError as error:
+                if error.code != "out_of_range":
+                    raise
+                refusal = error
+            waiting[log_id] = look(log_id, server, one)
+            if waiting[log_id].scan_from == one.scan_from:
+                # Nothing is gone that would explain it.
+                raise refusal
+        return _NOTHING
 
     first = {log_id: server for log_id, server in brokers.items() if rows[log_id] != 0}
     planned, away = servers.ask(first, ask)
@@ -248,6 +273,8 @@ def _plan(
     targets: Mapping[int, Place] | None,
 ) -> _Planned:
     """The ends that the broker plans within the limits. Only partitions with matching records move."""
+    if not waiting.scan_from:
+        return _NOTHING
     answer = server.plan(
         waiting.scan_from,
         filters=options.filters,
@@ -262,7 +289,6 @@ def _plan(
     beyond: dict[int, int] = {}
     records, is_held_back = 0, False
     for number, scan_from in waiting.scan_from.items():
-        place = waiting.begun[number]
         row = answer["partitions"][str(number)]
         if not int(row["end"]) <= int(row["scanned"]) <= int(row["high_watermark"]):
             what = (
@@ -273,6 +299,10 @@ def _plan(
         if (row["epoch"] or 0) > epoch:
             # The log may have been cut and written again since it was looked at. The next plan looks again.
             continue
+        place = waiting.begun[number]
+        if place.next < int(row["log_start"]):
+            # Retention has passed the position since, and nothing of this query is lost, as in `_look`.
+            place = waiting.begun[number] = replace(place, resumed_at=scan_from)
         records += int(row["records"])
         is_held_back = is_held_back or int(row["scanned"]) < int(row["high_watermark"])
         end = Place(int(row["end"]), row["epoch"], place.resumed_at)

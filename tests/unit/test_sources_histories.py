@@ -1,11 +1,13 @@
 """Random histories of a query: records of its topics and of others, retention, crashes, replays, runs that end.
 
-Each record of its topics is read once, or is in a gap that was reported after it had come; and a query that has caught
-up rests. Where retention waits for the group, nothing is lost, also when it acts between two questions of a plan.
+Each record of its topics is read once, or is in a gap that was reported after it had come; no gap is reported twice,
+and a query that has caught up rests. Where retention waits for the group, nothing is lost. Retention also acts between
+two questions of a plan, and between the plan and the read.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -73,7 +75,7 @@ class History:
 
     def batch(self, *, is_calm: bool = False) -> bool:
         """Whether there was one. Not calm: something may happen while it is planned, and the query may crash."""
-        if self._waits and not is_calm and self._chance.random() < 0.4:
+        if not is_calm and self._chance.random() < 0.4:
             self._asked = self._chance.choice(["offsets", "plan", "DoGet"])
             self._between = self.act
         start, end = self.query.plan(self._chance.choice([None, None, 1, 3]))
@@ -145,6 +147,9 @@ def test_what_retention_removes_before_it_was_read_is_in_a_gap(flight_server: Fl
     read = Counter(row["value"] for row in history.query.rows)
     assert set(read.values()) <= {1}
     gaps = flight_server.log.reported_gaps()
+    # Without a checkpoint yet, a query that starts again records again what is lost of its start, which is 0.
+    for one, other in itertools.combinations([gap for gap in gaps if gap[1] > 0], 2):
+        assert one[0] != other[0] or one[2] <= other[1] or other[2] <= one[1], f"{one} and {other} overlap"
     for value, (number, offset, before) in history.came.items():
         if value not in read:
             later = gaps[before:]
