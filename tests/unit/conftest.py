@@ -15,3 +15,10 @@ def nodes() -> Iterator[Nodes]:
     yield made
     for server in made.all:
         server.down()
+
+
+@pytest.fixture
+def without_idle_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query of the source asks again with each plan, and tells its group of each batch at once."""
+    monkeypatch.setattr("sources.stream.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("sources.group.SHOWN_EVERY_S", 0.0)

@@ -17,10 +17,7 @@ from sources.listener import JsonLines, Lag, LagListener, PrometheusFile, ask_be
 from sources.offsets import SourceOffset
 from sources.options import parse_options
 
-
-@pytest.fixture(autouse=True)
-def without_idle_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sources.stream.IDLE_SECONDS", 0.0)
+pytestmark = pytest.mark.usefixtures("without_idle_memory")
 
 
 def fill(server: FlightServer, count: int, *, timestamp_us: int | None = None) -> None:

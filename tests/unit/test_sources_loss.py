@@ -14,13 +14,9 @@ from broker_edge.errors import DataLossError, UnavailableError
 from sources.broker_errors import unreachable
 from sources.log_server import LogServer
 
+pytestmark = pytest.mark.usefixtures("without_idle_memory")
+
 PARTITION = 3
-
-
-@pytest.fixture(autouse=True)
-def without_idle_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sources.stream.IDLE_SECONDS", 0.0)
-    monkeypatch.setattr("sources.group.SHOWN_EVERY_S", 0.0)
 
 
 def fill(server: FlightServer, count: int) -> None:

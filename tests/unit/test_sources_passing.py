@@ -13,15 +13,11 @@ from broker_edge.errors import DataLossError
 from sources.log_server import LogServer
 from sources.passing import PASSED_BYTES_MIN, PASSED_PART, Extent, is_far
 
+pytestmark = pytest.mark.usefixtures("without_idle_memory")
+
 PARTITION = 3
 # The payload of a record of another topic: 16 of them are as large as the least that a position follows.
 PAYLOAD = bytes(PASSED_BYTES_MIN // 16)
-
-
-@pytest.fixture(autouse=True)
-def without_idle_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sources.stream.IDLE_SECONDS", 0.0)
-    monkeypatch.setattr("sources.group.SHOWN_EVERY_S", 0.0)
 
 
 def alarm(server: FlightServer, count: int = 1) -> None:

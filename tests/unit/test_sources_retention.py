@@ -13,13 +13,9 @@ from support.source_driver import Json, Query, fill, places, read_rows
 
 from broker_edge.errors import DataLossError, RefusedError
 
+pytestmark = pytest.mark.usefixtures("without_idle_memory")
+
 PARTITION, OTHER = 3, 4
-
-
-@pytest.fixture(autouse=True)
-def without_idle_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sources.stream.IDLE_SECONDS", 0.0)
-    monkeypatch.setattr("sources.group.SHOWN_EVERY_S", 0.0)
 
 
 def once(server: FlightServer, name: str, act: Callable[[], None]) -> None:
