@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
@@ -84,12 +85,18 @@ class Callers:
         verifier = settings.verifier(timeout_s=_ANSWER_S)
         self._verifier = None if verifier is None else verifier.admin
         self._is_local = is_loopback(settings.place()[0])
-        self.cookie_name = "headwater-console" if settings.tls.cert is None else "__Host-headwater-console"
         self._is_secure = settings.tls.cert is not None
         self._sessions = OrderedDict[bytes, _Session]()
         self._lock = threading.Lock()
         self._asking = threading.Lock()
         self._open: tuple[float, Caller | Turned | None] = (float("-inf"), None)
+
+    def cookie_name(self, headers: Mapping[str, str]) -> str:
+        """At the address that the browser has called. Browsers do not separate the cookies of a host by port, so the
+        name does. `Guard` lets no malformed `Host` through."""
+        name = "__Host-headwater-console" if self._is_secure else "headwater-console"
+        port = urlsplit(f"//{headers.get('host', '')}").port
+        return name if port is None else f"{name}-{port}"
 
     def admit(self, address: str | None) -> None:
         """Raises Turned for a connection that does not come from the proxy that names users."""
@@ -116,8 +123,8 @@ class Callers:
             raise Turned(401, "unauthenticated", "sign in with the name and password of a broker's user")
         return anybody
 
-    def sign_in(self, proof: Mapping[str, Any]) -> tuple[Caller, str]:
-        """The caller, and the cookie to set. Raises Turned."""
+    def sign_in(self, headers: Mapping[str, str], proof: Mapping[str, Any]) -> tuple[Caller, str]:
+        """The caller, and the cookie to set for a browser that has sent these headers. Raises Turned."""
         if self._verifier is None:
             raise Turned(400, "invalid_argument", "the proxy before this console signs people in")
         body = _one_proof(proof)
@@ -137,17 +144,17 @@ class Callers:
         with self._lock:
             self._forget(now_s)
             self._sessions[_digest(key)] = _Session(caller, cookie, now_s + SESSION_S, now_s + ASK_AGAIN_S)
-        return caller, self._set_cookie(key, SESSION_S)
+        return caller, self._set_cookie(headers, key, SESSION_S)
 
-    def sign_out(self, cookie: str | None) -> str:
-        """The cookie to set."""
+    def sign_out(self, headers: Mapping[str, str], cookie: str | None) -> str:
+        """The cookie to set for a browser that has sent these headers."""
         with self._lock:
             session = None if cookie is None else self._sessions.pop(_digest(cookie), None)
         if session is not None and self._verifier is not None:
             # Without an answer it ends there after 12 hours.
             with contextlib.suppress(HeadwaterError):
                 self._verifier.send("DELETE", "/api/v1/session", headers={"Cookie": session.cookie})
-        return self._set_cookie("", 0)
+        return self._set_cookie(headers, "", 0)
 
     def _named(self, values: Sequence[str]) -> Caller:
         """A proxy that adds the header leaves that of the browser beside it, so one alone counts."""
@@ -237,9 +244,9 @@ class Callers:
         while len(self._sessions) >= SESSIONS_MAX:
             self._sessions.popitem(last=False)
 
-    def _set_cookie(self, value: str, seconds: int) -> str:
-        secure = "; Secure" if self._is_secure else ""
-        return f"{self.cookie_name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"
+    def _set_cookie(self, headers: Mapping[str, str], value: str, seconds: int) -> str:
+        name, secure = self.cookie_name(headers), "; Secure" if self._is_secure else ""
+        return f"{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"
 
 
 def _utf8(value: str) -> str | None:

@@ -179,7 +179,10 @@ class Web:
         return endpoint
 
     def _caller(self, request: Request) -> Caller:
-        return self._callers.who(request.headers, request.cookies.get(self._callers.cookie_name))
+        return self._callers.who(request.headers, self._cookie(request))
+
+    def _cookie(self, request: Request) -> str | None:
+        return request.cookies.get(self._callers.cookie_name(request.headers))
 
     async def _file(self, request: Request) -> Response:
         found = self._files.get(request.path_params.get("path", INDEX))
@@ -214,17 +217,17 @@ class Web:
         proof = await _body_of(request)
 
         def work() -> Response:
-            old = request.cookies.get(self._callers.cookie_name)
-            caller, cookie = self._callers.sign_in(proof)
+            old = self._cookie(request)
+            caller, cookie = self._callers.sign_in(request.headers, proof)
             if old is not None:
-                self._callers.sign_out(old)
+                self._callers.sign_out(request.headers, old)
             return _json(self._told(caller), {"Set-Cookie": cookie})
 
         return await to_thread.run_sync(work, limiter=self._signing)
 
     async def _sign_out(self, request: Request) -> Response:
-        old = request.cookies.get(self._callers.cookie_name)
-        cookie = await to_thread.run_sync(self._callers.sign_out, old, limiter=self._signing)
+        old = self._cookie(request)
+        cookie = await to_thread.run_sync(self._callers.sign_out, request.headers, old, limiter=self._signing)
         return Response(status_code=204, headers={"Set-Cookie": cookie, "Cache-Control": "no-store"})
 
     async def _live(self, request: Request) -> Live:

@@ -48,7 +48,8 @@ def test_the_form_leads_back_to_the_view(signed: Signed, visit: Visit) -> None:
     console.go("Clients")
     expect(console.row("press-1")).to_be_visible()
     [cookie] = page.context.cookies()
-    assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == ("headwater-session", True, "Strict")
+    name = f"headwater-session-{signed.broker.admin[1]}"
+    assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == (name, True, "Strict")
     assert page.evaluate("() => document.cookie") == ""
     # The address of the view, opened by somebody who is not signed in.
     address = page.url
@@ -57,6 +58,24 @@ def test_the_form_leads_back_to_the_view(signed: Signed, visit: Visit) -> None:
     fill(other, "operator", signed.passwords["operator"])
     Console(other).is_at("Clients")
     assert other.url == address
+
+
+def test_signing_in_at_another_broker_of_the_host_signs_nobody_out(
+    signed: Signed, start_broker: StartBroker, tmp_path: Path, visit: Visit
+) -> None:
+    beside = start_signed(start_broker, tmp_path, name="beside")
+    page, watch = visit(signed.broker, "/#groups")
+    watch.expect("401")
+    fill(page, "viewer", signed.passwords["viewer"])
+    Console(page).is_at("Groups")
+    host, port = beside.broker.admin
+    # With the cookies of the page, as another tab would.
+    proof = {"user": "viewer", "password": beside.passwords["viewer"]}
+    assert page.context.request.post(f"http://{host}:{port}/api/v1/session", data=proof).status == 200
+    assert len(page.context.cookies()) == 2
+    page.reload()
+    Console(page).is_at("Groups")
+    assert page.context.request.get(f"http://{host}:{port}/api/v1/console").status == 200
 
 
 def test_a_late_answer_to_who_was_not_signed_in_yet_signs_nobody_out(signed: Signed, visit: Visit) -> None:
@@ -113,7 +132,7 @@ def test_a_page_that_is_opened_is_no_refusal_but_another_caller_is(
     page, watch = visit(signed.broker, "/#groups")
     watch.expect("401")
     expect(page.get_by_label("Password")).to_be_visible()
-    ended = "headwater-session=" + "A" * 43
+    ended = f"headwater-session-{signed.broker.admin[1]}=" + "A" * 43
     for headers in ({}, {"Cookie": ended}):
         assert ask(signed.broker, "GET", "/api/v1/groups", headers={"X-Headwater": "1", **headers}).status == 401
     assert reasons(signed) == []

@@ -144,14 +144,14 @@ def test_a_wrong_password_opens_nothing_and_a_session_ends_with_the_sign_out(
         console, "POST", "/api/v1/session", document={"user": "viewer", "password": signed.passwords["viewer"]}
     )
     cookie = answer.headers["set-cookie"]
-    assert all(part in cookie for part in ("HttpOnly", "SameSite=Strict", "Path=/", "headwater-console="))
+    assert all(part in cookie for part in ("HttpOnly", "SameSite=Strict", "Path=/"))
+    assert cookie.startswith(f"headwater-console-{console.admin[1]}=")
     headers = {"Cookie": cookie.partition(";")[0]}
     assert asked(console, "GET", "/api/v1/brokers", headers=headers).status == 200
     assert asked(console, "DELETE", "/api/v1/session", headers=headers).status == 204
     assert asked(console, "GET", "/api/v1/brokers", headers=headers).status == 401
-    assert (
-        asked(console, "GET", "/api/v1/brokers", headers={"Cookie": "headwater-console=" + "x" * 9_000}).status == 401
-    )
+    long = {"Cookie": cookie.partition("=")[0] + "=" + "x" * 9_000}
+    assert asked(console, "GET", "/api/v1/brokers", headers=long).status == 401
     assert "guess" not in console.log.read_text()
 
 
@@ -369,6 +369,33 @@ def test_with_a_certificate_it_serves_https_and_other_machines_need_users(
         assert (said(answer), "has no users" in answer.document["message"]) == ((403, "permission_denied"), True)
 
 
+def test_consoles_on_two_ports_of_one_host_leave_the_cookies_of_each_other_alone(
+    console: FleetConsole, signed: Signed
+) -> None:
+    """Browsers send the cookies of a host to all of its ports."""
+    proof = {"user": "viewer", "password": signed.passwords["viewer"]}
+    jar = {}
+    for host, name in (
+        ("localhost", "headwater-console"),
+        ("localhost:8090", "headwater-console-8090"),
+        ("[::1]:8091", "headwater-console-8091"),
+    ):
+        answer = asked(console, "POST", "/api/v1/session", document=proof, headers={"Host": host})
+        jar[host], _, _ = answer.headers["set-cookie"].partition(";")
+        assert jar[host].partition("=")[0] == name
+
+    def brokers(host: str, cookies: str) -> int:
+        return asked(console, "GET", "/api/v1/brokers", headers={"Host": host, "Cookie": cookies}).status
+
+    every = "; ".join(jar.values())
+    assert [(brokers(host, own), brokers(host, every)) for host, own in jar.items()] == [(200, 200)] * 3
+    assert brokers("localhost:8090", jar["localhost"]) == 401
+    # Signing out at one port, with the cookies of all, ends the session there.
+    answer = asked(console, "DELETE", "/api/v1/session", headers={"Host": "localhost:8090", "Cookie": every})
+    assert answer.headers["set-cookie"].startswith("headwater-console-8090=; ")
+    assert [brokers(host, every) for host in jar] == [200, 401, 200]
+
+
 def test_with_tls_the_cookie_is_for_this_host_alone(signed: Signed, root: Path, tmp_path: Path) -> None:
     files = sign(new_authority(tmp_path, "ca"), "console")
     tls = {"cert": f"file:{files.cert}", "key": f"file:{files.key}"}
@@ -376,7 +403,7 @@ def test_with_tls_the_cookie_is_for_this_host_alone(signed: Signed, root: Path, 
         trusted = ssl.create_default_context(cafile=files.ca)
         proof = {"user": "viewer", "password": signed.passwords["viewer"]}
         answer = asked(console, "POST", "/api/v1/session", document=proof, tls=trusted)
-        assert answer.headers["set-cookie"].startswith("__Host-headwater-console=")
+        assert answer.headers["set-cookie"].startswith(f"__Host-headwater-console-{console.admin[1]}=")
         assert "; Secure" in answer.headers["set-cookie"]
 
 
@@ -390,7 +417,7 @@ def test_a_session_ends_when_the_broker_no_longer_knows_the_user(
     monkeypatch.setattr(callers, "ASK_AGAIN_S", 0.0)
     given = ConsoleSettings.model_validate({"brokers": [{"admin": admin_of(signed.broker)}]})
     door = Callers(given)
-    _, cookie = door.sign_in({"user": "viewer", "password": signed.passwords["viewer"]})
+    _, cookie = door.sign_in({}, {"user": "viewer", "password": signed.passwords["viewer"]})
     value = cookie.partition(";")[0].partition("=")[2]
     assert door.who({}, value).user == "viewer"
     signed.broker.kill()

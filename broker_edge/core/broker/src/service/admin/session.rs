@@ -86,7 +86,7 @@ async fn sign_in(
     };
     // The browser replaces the cookie, so nobody could end the session of the old one.
     shared.sessions.end(&headers);
-    let begun = shared.sessions.begin(caller.identity(), now_us());
+    let begun = shared.sessions.begin(&headers, caller.identity(), now_us());
     let cookie = begun.map_err(|error| {
         let status = StatusCode::INTERNAL_SERVER_ERROR;
         Failure::new(status, "internal", error.to_string())
@@ -107,7 +107,7 @@ async fn sign_in(
 /// Ends the session of the cookie, if there is one, and has the browser forget it.
 async fn sign_out(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
     shared.sessions.end(&headers);
-    let forget = for_browser(shared.sessions.forget_cookie());
+    let forget = for_browser(shared.sessions.forget_cookie(&headers));
     // The connection counts towards the limit of this user, who has just signed out, so it is closed.
     closing((StatusCode::NO_CONTENT, forget).into_response())
 }

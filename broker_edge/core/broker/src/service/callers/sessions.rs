@@ -3,6 +3,9 @@
 //! The browser keeps a cookie with random bits. The broker keeps only their digest, in memory, with the identity that
 //! was proved. A session ends after 12 hours, with the token that was shown, when the authority no longer admits the
 //! identity, by signing out, or with the process. It also ends when it is the oldest and another one needs its place.
+//!
+//! Browsers do not separate the cookies of a host by port, so the name of the cookie has the port: brokers on two ports
+//! of a host do not replace each other's.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,9 +16,10 @@ use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use tonic::codegen::http::HeaderMap;
-use tonic::codegen::http::header::COOKIE;
+use tonic::codegen::http::header::{COOKIE, HOST};
 
 use crate::auth::{Authority, Denied, Identity};
+use crate::hosts;
 
 const NAME: &str = "headwater-session";
 /// A browser takes a cookie of this prefix only over TLS and from this host, so no other host can plant one.
@@ -72,28 +76,38 @@ impl Sessions {
         }
     }
 
-    fn cookie_name(&self) -> &'static str {
-        if self.is_tls { NAME_WITH_TLS } else { NAME }
+    /// The cookie's name at the address that the browser has called, which these headers name.
+    fn cookie_name(&self, headers: &HeaderMap) -> String {
+        let name = if self.is_tls { NAME_WITH_TLS } else { NAME };
+        match called_port(headers) {
+            Some(port) => format!("{name}-{port}"),
+            None => name.to_owned(),
+        }
     }
 
-    fn set_cookie(&self, value: &str, max_age_s: i64) -> String {
-        let (name, secure) = (
-            self.cookie_name(),
-            if self.is_tls { "; Secure" } else { "" },
-        );
+    /// `headers`: those of the request that is answered.
+    fn set_cookie(&self, headers: &HeaderMap, value: &str, max_age_s: i64) -> String {
+        let name = self.cookie_name(headers);
+        let secure = if self.is_tls { "; Secure" } else { "" };
         format!("{name}={value}; HttpOnly; SameSite=Strict; Path=/; Max-Age={max_age_s}{secure}")
     }
 
     /// The value of `Set-Cookie` that makes a browser forget its session.
-    pub fn forget_cookie(&self) -> String {
-        self.set_cookie("", 0)
+    pub fn forget_cookie(&self, headers: &HeaderMap) -> String {
+        self.set_cookie(headers, "", 0)
     }
 
-    /// Begins a session and returns the value of `Set-Cookie`, which has the only copy of its secret.
+    /// Begins a session for the browser that has sent these headers, and returns the value of `Set-Cookie`, which has
+    /// the only copy of its secret.
     ///
     /// # Errors
     /// The system provides no random bytes.
-    pub fn begin(&self, identity: &Identity, now_us: i64) -> std::io::Result<String> {
+    pub fn begin(
+        &self,
+        headers: &HeaderMap,
+        identity: &Identity,
+        now_us: i64,
+    ) -> std::io::Result<String> {
         let mut secret = [0; SECRET_BYTES];
         SystemRandom::new()
             .fill(&mut secret)
@@ -106,7 +120,7 @@ impl Sessions {
         open.next += 1;
         let session = Session { identity, number };
         open.by_digest.insert(SessionDigest::of(&secret), session);
-        Ok(self.set_cookie(&URL_SAFE_NO_PAD.encode(secret), LIFE_S))
+        Ok(self.set_cookie(headers, &URL_SAFE_NO_PAD.encode(secret), LIFE_S))
     }
 
     /// The identity of a session. A session whose identity is not admitted any more ends here.
@@ -152,14 +166,22 @@ impl Sessions {
 
     /// The values of all cookies with the session's name. Cookies of other programs on the same host come along.
     fn cookies<'a>(&self, headers: &'a HeaderMap) -> impl Iterator<Item = &'a [u8]> {
-        let name = self.cookie_name().as_bytes();
+        let name = self.cookie_name(headers);
         let lines = headers.get_all(COOKIE).iter();
         let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
         pairs.filter_map(move |pair| {
             let (found, value) = pair.trim_ascii().split_at_checked(name.len())?;
-            value.strip_prefix(b"=").filter(|_| found == name)
+            value
+                .strip_prefix(b"=")
+                .filter(|_| found == name.as_bytes())
         })
     }
+}
+
+/// The port in `Host`; `None` where it has none, because it is the usual one of the scheme.
+fn called_port(headers: &HeaderMap) -> Option<u16> {
+    let host = headers.get(HOST)?.to_str().ok()?;
+    hosts::split(host)?.1
 }
 
 impl OpenSessions {

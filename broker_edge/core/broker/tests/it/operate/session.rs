@@ -18,7 +18,8 @@ use crate::common::{DEADLINE, start, start_with, tcp};
 use crate::transports::wires::{self, Authority, client_config, tls, tls_settings};
 
 /// Root is an operator, the reader a viewer, the writer neither.
-const ACL: &str = "user root\noperator\nuser reader\nviewer\nuser writer\ntopic write plants/#\n";
+const ACL: &str =
+    "user root\noperator\nuser reader\nviewer\nuser writer\ntopic write plants/#\n";
 const HOST: &str = "Host: localhost";
 
 fn start_for_all(dir: &Path, change: impl FnOnce(&mut Config)) -> Broker {
@@ -235,6 +236,46 @@ fn signing_out_ends_the_session_and_only_this_one() {
     assert_eq!(status(&answer), 200);
     assert_eq!(get(&broker, "/api/v1/status", &[&other]), 401);
     assert_eq!(get(&broker, "/api/v1/status", &[&cookie(&answer)]), 200);
+    broker.shutdown();
+}
+
+/// Browsers send the cookies of a host to all of its ports.
+#[test]
+fn brokers_on_two_ports_of_one_host_leave_the_cookies_of_each_other_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start_for_all(dir.path(), |_| {});
+    let body = password_of("reader");
+    let length = format!("Content-Length: {}", body.len());
+    let call = |host: &str, line: &str, cookie: &str| {
+        let kind = "Content-Type: application/json";
+        let headers = [host, kind, &length, cookie];
+        ask_with(broker.admin_address(), line, &headers, &body)
+    };
+    let none = "Cookie: a=b";
+    let jar = [
+        ("Host: localhost", "headwater-session="),
+        ("Host: localhost:8080", "headwater-session-8080="),
+        ("Host: [::1]:8081", "headwater-session-8081="),
+    ]
+    .map(|(host, name)| {
+        let answer = call(host, "POST /api/v1/session", none);
+        let set = header(&answer, "Set-Cookie").unwrap_or_else(|| panic!("{answer}"));
+        assert!(set.starts_with(name), "{host}: {set}");
+        (host, name, cookie(&answer))
+    });
+    let pairs = jar.each_ref().map(|(_, _, one)| one.split_at(8).1);
+    let all = format!("Cookie: {}", pairs.join("; "));
+    let look = |host: &str, cookie: &str| status(&call(host, "GET /api/v1/status", cookie));
+    for (host, _, own) in &jar {
+        assert_eq!((look(host, own), look(host, &all)), (200, 200), "{host}");
+    }
+    assert_eq!(look("Host: localhost:8080", &jar[0].2), 401);
+    // Signing out at one port, with the cookies of all, ends the session there.
+    let answer = call(jar[1].0, "DELETE /api/v1/session", &all);
+    let set = header(&answer, "Set-Cookie").unwrap();
+    assert!(set.starts_with("headwater-session-8080=; "), "{set}");
+    let found = jar.each_ref().map(|(host, _, _)| look(host, &all));
+    assert_eq!(found, [200, 401, 200]);
     broker.shutdown();
 }
 
