@@ -123,6 +123,12 @@ class Callers:
             raise Turned(401, "unauthenticated", "sign in with the name and password of a broker's user")
         return anybody
 
+    def has_session(self, cookie: str | None) -> bool:
+        """Whether the session of this cookie has not ended, as far as the console knows without asking the broker."""
+        with self._lock:
+            session = None if cookie is None else self._sessions.get(_digest(cookie))
+        return session is not None and time.monotonic() < session.until_s
+
     def sign_in(self, headers: Mapping[str, str], proof: Mapping[str, Any]) -> tuple[Caller, str]:
         """The caller, and the cookie to set for a browser that has sent these headers. Raises Turned."""
         if self._verifier is None:

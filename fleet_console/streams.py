@@ -37,16 +37,19 @@ class Streams:
 
 
 class Live:
-    """One stream as an answer. `may_look` is asked again once a minute: a user may have lost the right."""
+    """One stream as an answer, which ends with the session. `may_look` is asked again once a minute: a user may have
+    lost the right."""
 
     def __init__(
         self,
         streams: Streams,
         stats: Callable[[], dict[str, Any]],
         versions: Callable[[], dict[str, int | None]],
+        is_signed_in: Callable[[], bool],
         may_look: Callable[[], bool],
     ) -> None:
-        self._streams, self._stats, self._versions, self._may_look = streams, stats, versions, may_look
+        self._streams, self._stats, self._versions = streams, stats, versions
+        self._is_signed_in, self._may_look = is_signed_in, may_look
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._streams.open += 1
@@ -74,7 +77,7 @@ class Live:
         await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
         known: dict[str, int | None] | None = None
         turn = 0
-        while not self._streams.is_ending:
+        while not self._streams.is_ending and self._is_signed_in():
             if turn % _STATS_EVERY == 0:
                 await _put(send, _event("stats", await run_in_threadpool(self._stats)))
             versions = await run_in_threadpool(self._looked)

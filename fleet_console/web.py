@@ -237,12 +237,18 @@ class Web:
             except Turned:
                 return False
 
+        cookie = self._cookie(request)
+        had_session = self._callers.has_session(cookie)
+
+        def is_signed_in() -> bool:
+            return not had_session or self._callers.has_session(cookie)
+
         caller = await run_in_threadpool(self._caller, request)
         if not caller.may_look:
             raise _without_right(caller, "viewer or operator")
         if self._streams.open >= STREAMS_MAX:
             raise Turned(503, "unavailable", f"{STREAMS_MAX} streams are open, which is the limit: close a page")
-        return Live(self._streams, self._fleet.stats, self._tables.versions.of, may_look)
+        return Live(self._streams, self._fleet.stats, self._tables.versions.of, is_signed_in, may_look)
 
     def _list_rollouts(self, asked: Asked) -> Response:
         contains, phase, after, limit = asked.text("contains"), asked.text("phase"), asked.after(), asked.limit()

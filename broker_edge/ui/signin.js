@@ -30,7 +30,7 @@ export function SignIn() {
   return html`
     <main id="main" class="sign-in">
       <h1 tabindex="-1">Sign in</h1>
-      ${hasEnded && html`<p>Your session has ended: the ${serverName.get()} was started again, or you signed in too long ago.</p>`}
+      ${hasEnded && html`<p>Your session has ended: you signed out in another tab, you signed in too long ago, or the ${serverName.get()} was started again.</p>`}
       <form ref=${form} onSubmit=${onSubmit}>
         ${isToken ? html`<${Field} key="token" name="token" label="Token" type="password" complete="off" />` : html`
           <${Field} key="user" name="user" label="Name" type="text" complete="username" />

@@ -78,6 +78,21 @@ def test_signing_in_at_another_broker_of_the_host_signs_nobody_out(
     assert page.context.request.get(f"http://{host}:{port}/api/v1/console").status == 200
 
 
+def test_signing_out_in_one_tab_shows_the_form_in_the_other(signed: Signed, visit: Visit) -> None:
+    page, watch = visit(signed.broker)
+    watch.expect("401")
+    fill(page, "viewer", signed.passwords["viewer"])
+    expect(page.get_by_text("● live")).to_be_visible()
+    other = page.context.new_page()
+    # This view asks for nothing by itself: the stream alone tells that the session has ended.
+    other.goto("/#trace")
+    expect(other.get_by_text("● live")).to_be_visible()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Password")).to_be_visible()
+    expect(other.get_by_label("Password")).to_be_visible()
+    expect(other.get_by_text("you signed out in another tab")).to_be_visible()
+
+
 def test_a_late_answer_to_who_was_not_signed_in_yet_signs_nobody_out(signed: Signed, visit: Visit) -> None:
     """The page asks several questions at once, and without a session each of them is refused."""
     held: list[Route] = []

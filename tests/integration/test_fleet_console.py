@@ -155,6 +155,21 @@ def test_a_wrong_password_opens_nothing_and_a_session_ends_with_the_sign_out(
     assert "guess" not in console.log.read_text()
 
 
+def test_the_stream_of_a_session_ends_with_it_and_that_of_another_goes_on(
+    console: FleetConsole, signed: Signed
+) -> None:
+    one, other = signed_in(console, signed, "viewer"), signed_in(console, signed, "viewer")
+    path = "/api/v1/live"
+    with stream(console, path, headers=one) as ends, stream(console, path, headers=other) as goes_on:
+        assert (ends.status, goes_on.status) == (200, 200)
+        assert asked(console, "DELETE", "/api/v1/session", headers=one).status == 204
+        # Without the sign-out, the look at the rights once a minute would end it after as many events.
+        assert ends.read().count(b"event: stats") < 60
+        assert goes_on.readline() == b"event: stats\n"
+        assert asked(console, "DELETE", "/api/v1/session", headers=other).status == 204
+        goes_on.read()
+
+
 def test_an_approval_of_the_one_who_ordered_it_is_refused(console: FleetConsole, signed: Signed, root: Path) -> None:
     FleetDesk(root, by="operator").order(Order("echo", device_ids=["d1"]), action_id="own")
     operator = signed_in(console, signed, "operator")

@@ -68,6 +68,11 @@ async fn examine(
     let epoch = shared.auth.epoch();
     let authority = shared.auth.current();
     let is_open = authority.is_open();
+    // A broker without users looks at no cookie.
+    let session = match &shown {
+        Ok(Shown::Session(session)) if !is_open => Some(*session),
+        _ => None,
+    };
     let identity = if is_open {
         Arc::default()
     } else {
@@ -92,7 +97,13 @@ async fn examine(
             Refusal::too_many_connections(of.name(), max, &setting)
         })?;
     let opens_operation = is_open && authority.opens_operation();
-    Ok(Caller::new(identity, rights, opens_operation, epoch))
+    Ok(Caller::new(
+        identity,
+        rights,
+        opens_operation,
+        epoch,
+        session,
+    ))
 }
 
 /// What the headers of a request show. `Authorization` comes before the cookie of a session, which counts at the admin

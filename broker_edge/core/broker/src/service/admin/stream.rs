@@ -1,7 +1,7 @@
 //! A stream of events to a page (`text/event-stream`), at most `admin.max_streams` at a time.
 //!
-//! A task sends the events. It ends with the page, with the broker, with the rights of the user, and when the page takes
-//! nothing for a while.
+//! A task sends the events. It ends with the page, with the broker, with the session and the rights of the user, and when
+//! the page takes nothing for a while.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl Events {
         Ok((events, ([NO_BUFFER], body).into_response()))
     }
 
-    /// Sends an event, after a look at what the user may do now.
+    /// Sends an event, after a look at whether the user is still signed in, and at what they may do now.
     pub async fn send(&mut self, name: &'static str, data: &str) -> Result<(), Over> {
         self.renew()?;
         let event = Event::default().event(name).data(data);
@@ -75,8 +75,13 @@ impl Events {
         }
     }
 
-    /// A stream may be open for weeks, and the rights may change meanwhile. Returns whether they did.
+    /// A stream may be open for weeks, and meanwhile the session may end and the rights may change. Returns whether the
+    /// rights did.
     pub fn renew(&mut self) -> Result<bool, Over> {
+        let has_ended = |session| !self.shared.sessions.has(session);
+        if self.caller.session().is_some_and(has_ended) {
+            return Err(Over);
+        }
         let renewed = self.caller.renewed(&self.shared.auth).map_err(|_| Over)?;
         let Some(caller) = renewed else {
             return Ok(false);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::sessions::SessionDigest;
 use crate::auth::{Access, AuthService, Denied, Identity, Rights};
 use crate::clock::now_us;
 use crate::service::error::Refusal;
@@ -16,6 +17,8 @@ pub struct Caller {
     opens_operation: bool,
     /// The epoch of the authority that gave the rights.
     epoch: u64,
+    /// The session that authenticated the request, if one did.
+    session: Option<SessionDigest>,
 }
 
 impl Caller {
@@ -24,13 +27,19 @@ impl Caller {
         rights: Option<Arc<Rights>>,
         opens_operation: bool,
         epoch: u64,
+        session: Option<SessionDigest>,
     ) -> Caller {
         Caller {
             identity,
             rights,
             opens_operation,
             epoch,
+            session,
         }
+    }
+
+    pub fn session(&self) -> Option<&SessionDigest> {
+        self.session.as_ref()
     }
 
     pub fn identity(&self) -> &Identity {
@@ -84,7 +93,8 @@ impl Caller {
         }
         let identity = Arc::clone(&self.identity);
         let rights = authority.rights(Arc::clone(&identity));
-        Ok(Some(Caller::new(identity, rights, opens_operation, epoch)))
+        let renewed = Caller::new(identity, rights, opens_operation, epoch, self.session);
+        Ok(Some(renewed))
     }
 
     /// For calls that change or copy shared data.

@@ -140,6 +140,11 @@ impl Sessions {
         None
     }
 
+    /// Whether nothing has ended the session. It may have expired, which its identity tells.
+    pub fn has(&self, session: &SessionDigest) -> bool {
+        self.open.lock().by_digest.contains_key(session)
+    }
+
     /// The session that a request names, if it names one.
     ///
     /// # Errors

@@ -105,7 +105,7 @@ pub fn token(user: &str, life_s: i64) -> String {
 }
 
 /// Sends a CONNECT with a password and returns the code of the answer.
-fn connect(broker: &Broker, client_id: &str, user: &str, password: &str) -> (Client, u8) {
+pub fn connect(broker: &Broker, client_id: &str, user: &str, password: &str) -> (Client, u8) {
     let mut client = Client::open(broker.mqtt_address(), Version::V5);
     let mut fields = ConnectFields::new(Version::V5, client_id);
     fields.username = Some(user);

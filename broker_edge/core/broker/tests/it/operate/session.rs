@@ -19,10 +19,10 @@ use crate::transports::wires::{self, Authority, client_config, tls, tls_settings
 
 /// Root is an operator, the reader a viewer, the writer neither.
 const ACL: &str =
-    "user root\noperator\nuser reader\nviewer\nuser writer\ntopic write plants/#\n";
+    "user root\noperator\ntopic replay #\nuser reader\nviewer\nuser writer\ntopic write plants/#\n";
 const HOST: &str = "Host: localhost";
 
-fn start_for_all(dir: &Path, change: impl FnOnce(&mut Config)) -> Broker {
+pub fn start_for_all(dir: &Path, change: impl FnOnce(&mut Config)) -> Broker {
     let users = ["root", "reader", "writer"].map(line).concat();
     write(dir, "users", &users);
     write(dir, "acl", ACL);
@@ -49,7 +49,7 @@ fn post(broker: &Broker, body: &str, headers: &[&str]) -> String {
     )
 }
 
-fn password_of(user: &str) -> String {
+pub fn password_of(user: &str) -> String {
     json!({"user": user, "password": format!("pw-{user}")}).to_string()
 }
 
@@ -67,7 +67,7 @@ fn body(answer: &str) -> Value {
 }
 
 /// Signs in and returns the header with which a browser shows the cookie.
-fn sign_in(broker: &Broker, wanted: &str) -> String {
+pub fn sign_in(broker: &Broker, wanted: &str) -> String {
     let answer = post(broker, wanted, &[]);
     assert_eq!(status(&answer), 200, "{answer}");
     cookie(&answer)
@@ -82,7 +82,7 @@ fn get(broker: &Broker, path: &str, headers: &[&str]) -> u16 {
     call(broker, &format!("GET {path}"), headers)
 }
 
-fn call(broker: &Broker, line: &str, headers: &[&str]) -> u16 {
+pub fn call(broker: &Broker, line: &str, headers: &[&str]) -> u16 {
     let headers = [&[HOST], headers].concat();
     status(&ask(broker.admin_address(), line, &headers))
 }

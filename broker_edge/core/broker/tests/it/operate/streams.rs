@@ -9,6 +9,8 @@ use headwater_mqtt::Version;
 use serde_json::{Value, json};
 
 use super::console::{get, refused};
+use super::session::{call, password_of, sign_in, start_for_all};
+use crate::auth::{basic, connect};
 use crate::common::http::json as get_json;
 use crate::common::{Client, start, start_with, tcp};
 
@@ -19,8 +21,12 @@ struct Stream {
 
 impl Stream {
     fn open(admin: SocketAddr, path: &str) -> Stream {
+        Stream::open_with(admin, path, "Accept: text/event-stream")
+    }
+
+    fn open_with(admin: SocketAddr, path: &str, header: &str) -> Stream {
         let mut stream = tcp(admin);
-        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("it is taken");
         let mut lines = BufReader::new(stream);
         let mut head = String::new();
@@ -196,5 +202,34 @@ fn what_is_wrong_is_told_with_what_to_do_about_it() {
     }
     assert_eq!(get_json(admin, "DELETE", "/api/v1/drain").0, 200);
     stream.until("stats", |stats| alerts(stats).is_empty().then_some(()));
+    broker.shutdown();
+}
+
+#[test]
+fn the_streams_of_a_session_end_with_it_and_those_of_others_go_on() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let broker = start_for_all(dir.path(), |_| {});
+    let admin = broker.admin_address();
+    let [one, other] = [(); 2].map(|()| sign_in(&broker, &password_of("root")));
+    let basic = format!("Authorization: {}", basic("root"));
+    let open = |header: &str| {
+        ["/api/v1/live", "/api/v1/tail"].map(|path| Stream::open_with(admin, path, header))
+    };
+    let [mut live, mut tail] = open(&one);
+    let going_on = [open(&other), open(&basic)];
+    assert_eq!(call(&broker, "DELETE /api/v1/session", &[&one]), 204);
+    let mut ends = (0..60).map(|_| live.next("stats").is_none());
+    assert!(ends.any(|is_end| is_end), "it tells what the broker does");
+    while tail.next("records").is_some() {}
+    let (mut client, code) = connect(&broker, "c", "writer", "pw-writer");
+    assert_eq!(code, 0);
+    client.publish("plants/1", "20.5");
+    for [mut live, mut tail] in going_on {
+        live.until("stats", |stats| {
+            let sample = &stats["sample"];
+            (sample["publishes_in"].as_f64() > Some(0.0)).then_some(())
+        });
+        tail.until("records", |new| new["records"].get(0).map(|_| ()));
+    }
     broker.shutdown();
 }
