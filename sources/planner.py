@@ -239,7 +239,9 @@ def _plan_all(
         rows = {log_id: (extra[log_id] or 0) + _records(planned, log_id) for log_id in more}
         more = {log_id: server for log_id, server in more.items() if rows[log_id]}
         again, also_away = servers.ask(more, ask)
-        planned, away = planned | again, [*away, *also_away]
+        # What was planned for these may begin before what has been skipped since.
+        others = {log_id: one for log_id, one in planned.items() if log_id not in more}
+        planned, away = others | again, [*away, *also_away]
     return planned, away
 
 

@@ -5,6 +5,7 @@ A query then ends, or passes the loss, as if retention had acted before the firs
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -192,6 +193,33 @@ def test_the_second_plan_of_a_broker_with_more_records_than_its_share(flight_ser
             lambda: once(flight_server, "plan", lambda: flight_server.log.expire(PARTITION, 30)),
         )
         assert offsets_of(query.batch(40)) == list(range(30, 70))
+        assert gaps(flight_server) == [(0, 30)]
+
+
+def test_a_broker_that_goes_away_once_its_loss_is_skipped_does_not_go_back(flight_server: FlightServer) -> None:
+    """Its first plan of the batch began before what retention has removed since."""
+    plans = itertools.count(1)
+
+    def act(name: str) -> None:
+        if name != "plan":
+            return
+        number = next(plans)
+        if number == 2:
+            flight_server.log.expire(PARTITION, 30)
+        elif number > 2:
+            raise refusal("unavailable", "it stops")
+
+    with FlightServer() as quiet:
+        fill(flight_server, 100, partition=PARTITION)
+        fill(quiet, 100, partition=PARTITION, topic="devices/d1/status")
+        query = Query(flight_server, quiet, failOnDataLoss="false")
+        query.start()
+        flight_server.before = act
+        assert query.batch(40) == []
+        assert next(plans) > 3
+        flight_server.before = lambda _: None
+        query.drain()
+        assert offsets_of(query.rows) == list(range(30, 100))
         assert gaps(flight_server) == [(0, 30)]
 
 
