@@ -33,12 +33,10 @@ export function adminOption() {
   return `--admin ${quote(new URL(".", document.baseURI).href.replace(/\/$/, ""))}`;
 }
 
-/** The option that names this broker to commands that read its log. */
+/** The option that names this broker to commands that read its log, where it knows how they reach it. */
 export function serverOption() {
-  const { flight } = consoleInfo.get();
-  // The broker may have gone back to an older version than this page.
-  if (!flight) return null;
-  return `--server grpc${flight.tls ? "+tls" : ""}://${new URL(document.baseURI).hostname}:${flight.port}`;
+  const server = consoleInfo.get()?.server;
+  return server ? ["--server", { text: server }] : [];
 }
 
 /** The option that names the tables of this console to commands that read them. */

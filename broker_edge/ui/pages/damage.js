@@ -57,7 +57,7 @@ export default function Damage({ query }) {
     `}
     ${!partitions && !status.error && html`<${Waiting} what="the partitions" />`}
     <${WhatToRun} />
-    <${Command} parts=${["headwater offsets list", serverOption()]} />
+    <${Command} parts=${["headwater offsets list", ...serverOption()]} />
   `;
 }
 

@@ -37,7 +37,7 @@ export default function Tail({ query }) {
       <${Read} key=${JSON.stringify([filter, partition.partition, start, query.at])} filter=${filter} partition=${partition} place=${place} current=${query.row} />
     `}
     ${start !== "live" && !place && html`<p class=${query.at ? "problem" : "waiting"}>${PLACES[start]}</p>`}
-    <${Command} parts=${["headwater tail", ...fromParts(start, partition, query.at), serverOption(), "--", { text: filter }]} />
+    <${Command} parts=${["headwater tail", ...fromParts(start, partition, query.at), ...serverOption(), "--", { text: filter }]} />
   `;
 }
 

@@ -51,7 +51,7 @@ export default function Topics({ query }) {
       `}
     </div>
     ${!topics.rows && !topics.error && html`<${Waiting} what="the topics" />`}
-    <${Command} parts=${["headwater topics list", serverOption(), contains ? "| grep -F --" : null, contains ? { text: contains } : null]} />
+    <${Command} parts=${["headwater topics list", ...serverOption(), contains ? "| grep -F --" : null, contains ? { text: contains } : null]} />
   `;
 }
 

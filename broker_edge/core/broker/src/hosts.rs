@@ -7,6 +7,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use tonic::codegen::http::HeaderMap;
+use tonic::codegen::http::header::HOST;
+
 /// The longest DNS name.
 const NAME_BYTES_MAX: usize = 253;
 
@@ -58,6 +61,11 @@ pub fn split(authority: &str) -> Option<(&str, Option<u16>)> {
         _ => (authority, None),
     };
     (is_address(host) || is_name(host)).then_some((host, port))
+}
+
+/// The host and the port that the caller of a request has called, as [`split`] tells them.
+pub fn called(headers: &HeaderMap) -> Option<(&str, Option<u16>)> {
+    split(headers.get(HOST)?.to_str().ok()?)
 }
 
 /// The origin of a web page, as a browser sends it.

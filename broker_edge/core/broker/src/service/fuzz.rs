@@ -27,6 +27,7 @@ use super::admin::browser::Browser;
 use super::authenticate::authenticate;
 use super::connections::gate::Gate;
 use super::connections::incoming::{ByteStream, Conn};
+use super::shared::Addresses;
 use super::{Gates, ServiceContext, admin, open_office, share};
 use crate::auth::AuthService;
 use crate::clock::now_us;
@@ -187,7 +188,11 @@ impl Door {
             cluster: None,
         };
         let (stop, stopping) = watch::channel(false);
-        let shared = share(&config, log.clone(), context, address(), stopping.clone());
+        let addresses = Addresses {
+            flight: address(),
+            admin: address(),
+        };
+        let shared = share(&config, log.clone(), context, addresses, stopping.clone());
         let shared = shared.expect("random bytes");
         open_office(&shared, Arc::clone(&state));
         let context = DataPlaneContext {

@@ -23,7 +23,7 @@ pub(crate) mod request;
 mod samples;
 mod shared;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ use groups::tenure::Leader;
 use limits::Limits;
 use office::{Office, OfficeSlot};
 use samples::Samples;
-use shared::{Shared, stopped};
+use shared::{Addresses, Shared, stopped};
 
 /// The niceness of the service's threads, above the rest of the broker.
 const NICE: i32 = 10;
@@ -157,8 +157,11 @@ pub(crate) fn start(
 ) -> std::io::Result<Service> {
     let runtime = runtime_of(&config.flight)?;
     let (stop, stopping) = watch::channel(false);
-    let flight_at = flight.listener.local_addr()?;
-    let shared = share(config, log, context, flight_at, stopping.clone())?;
+    let addresses = Addresses {
+        flight: flight.listener.local_addr()?,
+        admin: admin.listener.local_addr()?,
+    };
+    let shared = share(config, log, context, addresses, stopping.clone())?;
     let entered = runtime.enter();
     let gates = Gates::new(&shared);
     let browser = Browser {
@@ -193,7 +196,7 @@ fn share(
     config: &Config,
     log: Log,
     context: ServiceContext,
-    flight: SocketAddr,
+    addresses: Addresses,
     stopping: watch::Receiver<bool>,
 ) -> std::io::Result<Arc<Shared>> {
     let progress: Vec<Progress> = log.partitions().iter().map(Progress::of).collect();
@@ -206,7 +209,7 @@ fn share(
         backing_up: Mutex::default(),
         office: OfficeSlot::default(),
         log_id: log.id().to_string(),
-        flight,
+        addresses,
         progress,
         limits,
         classes: log_config(config).classes,

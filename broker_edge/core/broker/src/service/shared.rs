@@ -26,6 +26,13 @@ use crate::reload::Reloads;
 /// The most partitions that are named in a sentence.
 const NAMED_MAX: usize = 10;
 
+/// Where the service listens.
+#[derive(Debug, Clone, Copy)]
+pub struct Addresses {
+    pub flight: SocketAddr,
+    pub admin: SocketAddr,
+}
+
 /// State that all calls share.
 pub struct Shared {
     pub config: Config,
@@ -33,8 +40,7 @@ pub struct Shared {
     pub classes: Vec<ClassConfig>,
     pub log: Log,
     pub log_id: String,
-    /// Where Flight listens.
-    pub flight: SocketAddr,
+    pub addresses: Addresses,
     pub metrics: Arc<Metrics>,
     /// Sends commands to the event loop.
     pub commands: CommandSender,

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 use super::whoami;
+use crate::hosts;
 use crate::service::callers::caller::Caller;
 use crate::service::shared::Shared;
 
@@ -65,6 +66,7 @@ async fn file(Path(path): Path<String>, asked: HeaderMap) -> Result<Response, Fa
 async fn console(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
 ) -> Json<Value> {
     let partition = |partition: &headwater_log::Partition| json!({"partition": partition.id().0, "name": partition.name(), "class": partition.class().name()});
     let partitions: Vec<Value> = shared.log.partitions().iter().map(partition).collect();
@@ -73,9 +75,23 @@ async fn console(
     told["version"] = json!(crate::VERSION);
     told["pages"] = json!(PAGES);
     told["has_users"] = json!(shared.auth.current().has_users());
-    let has_tls = shared.config.listeners.flight.tls.is_on();
-    told["flight"] = json!({"port": shared.flight.port(), "tls": has_tls});
+    told["server"] = json!(server(&shared, &headers));
     told["cluster"] = json!(shared.cluster.is_some());
     told["partitions"] = json!(partitions);
     Json(told)
+}
+
+/// How commands that read the log name this broker: as the settings tell others, or like the address of the page. Where a
+/// proxy or a forwarded port leads to the page, nothing says how Flight can be reached.
+fn server(shared: &Shared, headers: &HeaderMap) -> Option<String> {
+    let (config, at) = (&shared.config, shared.addresses);
+    let has_tls = config.listeners.flight.tls.is_on();
+    let scheme = if has_tls { "grpc+tls" } else { "grpc" };
+    if let Some(told) = &config.cluster.advertise.flight {
+        return Some(format!("{scheme}://{told}"));
+    }
+    let (host, port) = hosts::called(headers)?;
+    let is_direct = port == Some(at.admin.port());
+    let is_there_too = at.flight.ip().is_unspecified() || at.flight.ip() == at.admin.ip();
+    (is_direct && is_there_too).then(|| format!("{scheme}://{host}:{}", at.flight.port()))
 }

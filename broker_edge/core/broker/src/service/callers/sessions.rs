@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use tonic::codegen::http::HeaderMap;
-use tonic::codegen::http::header::{COOKIE, HOST};
+use tonic::codegen::http::header::COOKIE;
 
 use crate::auth::{Authority, Denied, Identity};
 use crate::hosts;
@@ -79,9 +79,10 @@ impl Sessions {
     /// The cookie's name at the address that the browser has called, which these headers name.
     fn cookie_name(&self, headers: &HeaderMap) -> String {
         let name = if self.is_tls { NAME_WITH_TLS } else { NAME };
-        match called_port(headers) {
-            Some(port) => format!("{name}-{port}"),
-            None => name.to_owned(),
+        // An address has no port where it is the usual one of the scheme.
+        match hosts::called(headers) {
+            Some((_, Some(port))) => format!("{name}-{port}"),
+            _ => name.to_owned(),
         }
     }
 
@@ -181,12 +182,6 @@ impl Sessions {
                 .filter(|_| found == name.as_bytes())
         })
     }
-}
-
-/// The port in `Host`; `None` where it has none, because it is the usual one of the scheme.
-fn called_port(headers: &HeaderMap) -> Option<u16> {
-    let host = headers.get(HOST)?.to_str().ok()?;
-    hosts::split(host)?.1
 }
 
 impl OpenSessions {

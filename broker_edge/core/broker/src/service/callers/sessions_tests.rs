@@ -1,5 +1,7 @@
 //! Tests the limits of sessions, and what is kept of a cookie.
 
+use tonic::codegen::http::header::HOST;
+
 use super::*;
 use crate::auth::users::Fingerprint;
 

@@ -80,13 +80,32 @@ fn the_files_of_the_page_are_compressed_tagged_and_for_everybody() {
 fn a_page_learns_what_it_may_show() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let broker = start(dir.path());
-    let told = get(broker.admin_address(), "/api/v1/console");
+    let admin = broker.admin_address();
+    let told = get(admin, "/api/v1/console");
     assert_eq!(told["scope"], "broker");
     assert_eq!(told["has_users"], false);
     assert_eq!(told["operator"], true);
     assert_eq!(told["pages"][0], "overview");
-    let flight = json!({"port": broker.flight_address().port(), "tls": false});
-    assert_eq!(told["flight"], flight);
+    let flight = broker.flight_address().port();
+    let port = admin.port();
+    for (host, server) in [
+        (
+            format!("localhost:{port}"),
+            json!(format!("grpc://localhost:{flight}")),
+        ),
+        (
+            format!("[::1]:{port}"),
+            json!(format!("grpc://[::1]:{flight}")),
+        ),
+        // A forwarded port, and a proxy.
+        ("localhost:1".to_owned(), Value::Null),
+        ("localhost".to_owned(), Value::Null),
+    ] {
+        let host = format!("Host: {host}");
+        let answer = ask(admin, "GET /api/v1/console", &[&host]);
+        let told = format!("\"server\":{server}");
+        assert!(answer.contains(&told), "{host}: {answer}");
+    }
     let telemetry = told["partitions"].as_array().expect("a list");
     assert!(telemetry.iter().any(|one| one["class"] == "telemetry"));
     broker.shutdown();
@@ -284,6 +303,9 @@ async fn groups_are_told_with_their_lag_in_seconds_and_what_they_have_lost() {
         (&rest["groups"][0]["group"], &rest["next"]),
         (&json!("done"), &Value::Null)
     );
+    let found = get(admin, "/api/v1/groups?contains=on");
+    assert_eq!(found["groups"].as_array().map(Vec::len), Some(1));
+    assert_eq!(found["groups"][0]["group"], "done");
 }
 
 #[test]
