@@ -1,7 +1,7 @@
 // The search field above a list, and the end of a list that has more.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { count, counted } from "./format.js";
+import { counted } from "./format.js";
 import { change } from "./router.js";
 
 const QUIET_MS = 250;
@@ -37,13 +37,11 @@ export function Search({ label, name, value, children }) {
   `;
 }
 
-/** How many `rows` there are so far, of which `shown` are to be seen, and a way to more. */
-export function More({ what, rows, shown = rows.length, isComplete, more }) {
-  const part = shown < rows.length ? `${count(shown)} of ` : "";
-  const first = isComplete ? "" : part ? "the first " : "The first ";
+/** How many `rows` there are so far, and a way to more. */
+export function More({ what, rows, isComplete, more }) {
   return html`
     <p class="more">
-      ${part}${first}${counted(rows.length, what)}.
+      ${isComplete ? "" : "The first "}${counted(rows.length, what)}.
       ${!isComplete && html` <button type="button" onClick=${more}>More</button>`}
     </p>
   `;

@@ -34,12 +34,13 @@ export async function loadConsole() {
 }
 
 export async function leave() {
+  // At once, so that no page asks meanwhile and learns that its session has ended.
+  consoleInfo.set(null);
   try {
     await signOut();
   } catch {
     // The session may have ended already; the next request shows whether it has.
   }
-  consoleInfo.set(null);
   loadConsole();
 }
 

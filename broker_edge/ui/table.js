@@ -12,8 +12,9 @@ export const byText = new Intl.Collator("en", { numeric: true }).compare;
 
 /**
  * `columns`: {key, title, word, cell(row), value(row) to sort by, isNumber, isHeader}. `word`: the one of WORDS that the title
- * needs. `sort` is a key, with "-" in front for the
- * largest first; without `onSort` there are no buttons to sort. At most `limit` rows are shown, the first in that order.
+ * needs. `sort` is a key, with "-" in front for the largest first; without `onSort` there are no buttons to sort. `current` is
+ * the selected row; null in a detail, which leaves the selection to the list. At most `limit` rows are shown, the first in
+ * that order.
  */
 export function Table({ caption, columns, rows, keyOf, sort, onSort, current, empty, limit = Infinity }) {
   const sorted = (sort ? inOrder(rows, columns, sort) : rows).slice(0, limit);
@@ -41,7 +42,7 @@ export function rowProperties(name, current) {
     "data-row": name,
     tabindex: "-1",
     "aria-current": name === current ? "true" : null,
-    onFocusCapture: () => name !== current && name.length <= ROW_NAME_MAX && change({ row: name }),
+    onFocusCapture: () => current !== null && name !== current && name.length <= ROW_NAME_MAX && change({ row: name }),
   };
 }
 

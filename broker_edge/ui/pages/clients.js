@@ -34,7 +34,7 @@ export default function Clients({ query }) {
       </label>
     <//>
     <${Trouble} ...${clients} />
-    ${query.client !== undefined && html`<${Detail} key=${query.client} id=${query.client} row=${query.row} />`}
+    ${query.client !== undefined && html`<${Detail} key=${query.client} id=${query.client} />`}
     <div class=${clients.isStale ? "stale" : null}>
       ${clients.rows && html`
         <${Table} caption="Clients in the order of their ids" columns=${COLUMNS} rows=${clients.rows} keyOf=${(row) => row.client_id}
@@ -79,7 +79,7 @@ function State({ connected }) {
   return html`<span class=${connected ? "good" : "unknown"}>${connected ? "●\u00a0connected" : "○\u00a0away"}</span>`;
 }
 
-function Detail({ id, row }) {
+function Detail({ id }) {
   const info = useStore(consoleInfo);
   const [asked, setAsked] = useState(null);
   const client = usePoll(`client ${id}`, ONE_EVERY_MS, (signal) => ask("api/v1/client", { query: { id }, signal }));
@@ -104,7 +104,7 @@ function Detail({ id, row }) {
     <${Panel} kind="client" name=${id} isStale=${client.isStale} acts=${acts}>
       ${client.error?.status === 404 ? html`<p class="note">Nobody with this id is connected or has a session now.</p>` : html`<${Trouble} ...${client} />`}
       ${value ? html`<${Client} client=${value} />` : !client.error && html`<${Waiting} what="the client" />`}
-      <${Events} title="History" clientId=${id} current=${row} />
+      <${Events} title="History" clientId=${id} current=${null} />
       ${asked && html`
         <${Confirm} title=${asked === "kick" ? "Disconnect this client?" : "End the session of this client?"}
           act=${asked === "kick" ? "Disconnect" : "End session"} onAct=${() => act(asked === "session")} onClose=${() => setAsked(null)}>
@@ -135,8 +135,8 @@ function Client({ client }) {
   ];
   return html`
     <${Facts} facts=${facts} />
-    <${Table} caption="Filters of the client" columns=${FILTER_COLUMNS} rows=${client.filters} keyOf=${(row) => `filter ${row.filter}`} empty="It has no subscriptions." />
-    <${Table} caption="Positions of the session" columns=${CURSOR_COLUMNS} rows=${client.cursors} keyOf=${(row) => `cursor ${row.name}`} empty="It has no positions." />
+    <${Table} caption="Filters of the client" columns=${FILTER_COLUMNS} rows=${client.filters} keyOf=${(row) => `filter ${row.filter}`} current=${null} empty="It has no subscriptions." />
+    <${Table} caption="Positions of the session" columns=${CURSOR_COLUMNS} rows=${client.cursors} keyOf=${(row) => `cursor ${row.name}`} current=${null} empty="It has no positions." />
   `;
 }
 

@@ -140,7 +140,7 @@ function Device({ device, targets }) {
     <${Facts} facts=${facts} />
     <h3>${targets.length === 0 ? "No actions" : `${counted(targets.length, "action")}, the newest first`}</h3>
     ${targets.length > 0 && html`
-      <${Table} caption="Actions of the device" columns=${TARGET_COLUMNS} rows=${targets} keyOf=${(row) => `target ${row.action_id}`} empty="None." />
+      <${Table} caption="Actions of the device" columns=${TARGET_COLUMNS} rows=${targets} keyOf=${(row) => `target ${row.action_id}`} current=${null} empty="None." />
     `}
   `;
 }

@@ -15,7 +15,7 @@ import { Table } from "../table.js";
 const EVERY_MS = 2_000;
 // Groups commit in steps of some seconds; a shorter window would show each step as a trend.
 const WINDOW_MS = 60_000;
-const TREND_AFTER_MS = 8_000;
+const TREND_AFTER_S = 8;
 const YEAR_S = 365 * 86_400;
 // Longer than any time until a loss.
 const NEVER_S = 1e12;
@@ -23,10 +23,9 @@ const SOONEST_LOSS = "loss";
 
 export default function Groups({ query }) {
   const contains = query.contains ?? "";
-  const groups = usePages("api/v1/groups", {}, "groups", EVERY_MS);
+  const groups = usePages("api/v1/groups", { contains }, "groups", EVERY_MS);
   const trends = useTrends(groups);
-  const shown = (groups.rows ?? []).filter(({ group }) => group.includes(contains));
-  const rows = shown.flatMap((group) => rowsOf(group, trends));
+  const rows = (groups.rows ?? []).flatMap((group) => rowsOf(group, trends));
   return html`
     <${Search} label="Part of the group" name="contains" value=${contains} />
     <${Trouble} ...${groups} />
@@ -37,7 +36,7 @@ export default function Groups({ query }) {
         <${Table} caption="Consumer groups by partition" columns=${COLUMNS} rows=${rows} keyOf=${(row) => row.key} current=${query.row}
           sort=${query.sort ?? SOONEST_LOSS} onSort=${(sort) => change({ sort })}
           empty=${contains ? "No group has this in its name." : "There are no consumer groups."} />
-        <${More} what="group" ...${groups} shown=${shown.length} />
+        <${More} what="group" ...${groups} />
       `}
     </div>
     ${!groups.rows && !groups.error && html`<${Waiting} what="the groups" />`}
@@ -46,7 +45,7 @@ export default function Groups({ query }) {
 }
 
 function commandParts(group) {
-  return ["headwater groups list", serverOption(), ...(group === undefined ? [] : ["--", { text: group }])];
+  return ["headwater groups list", ...serverOption(), ...(group === undefined ? [] : ["--", { text: group }])];
 }
 
 const OF_PLACE = [
@@ -84,7 +83,7 @@ function Next({ row: { name, next, lag_records: lag } }) {
 
 function Detail({ name, groups, trends }) {
   const group = groups.rows.find((one) => one.group === name);
-  if (!group) return html`<${Panel} kind="group" name=${name}><p class="note">No group with this name is in the list.</p><//>`;
+  if (!group) return html`<${Panel} kind="group" name=${name}><p class="note">It is not in the list${!groups.isComplete && " so far: More, or a part of the name, shows others"}.</p><//>`;
   const facts = [
     ["State", group.is_idle ? "idle: retention does not wait for it" : "in use"],
     ["Owner", html`<${Name} text=${group.owner} length=${400} />`],
@@ -93,7 +92,7 @@ function Detail({ name, groups, trends }) {
   return html`
     <${Panel} kind="group" name=${name} isStale=${groups.isStale}>
       <${Facts} facts=${facts} />
-      <${Table} caption="Places of the group" columns=${PLACE_COLUMNS} rows=${rowsOf(group, trends)} keyOf=${(row) => `place ${row.name}`} empty="It has no places." />
+      <${Table} caption="Places of the group" columns=${PLACE_COLUMNS} rows=${rowsOf(group, trends)} keyOf=${(row) => `place ${row.name}`} current=${null} empty="It has no places." />
     <//>
   `;
 }
@@ -148,14 +147,15 @@ function useTrends({ rows, atMs }) {
 }
 
 function trendsOf(looks) {
-  const [first, last] = [looks[0], looks.at(-1)];
+  const last = looks.at(-1);
   const trends = new Map();
-  if (!last || last.atMs - first.atMs < TREND_AFTER_MS) return trends;
-  const seconds = (last.atMs - first.atMs) / 1_000;
-  for (const [key, now] of last.offsets) {
+  for (const [key, now] of last?.offsets ?? []) {
+    // Another search may have left it out before.
+    const first = looks.find(({ offsets }) => offsets.has(key));
     const before = first.offsets.get(key);
+    const seconds = (last.atMs - first.atMs) / 1_000;
     // A group that was set back starts anew.
-    if (!before || now.next < before.next) continue;
+    if (seconds < TREND_AFTER_S || now.next < before.next) continue;
     const appended = (now.high_watermark - before.high_watermark) / seconds;
     const committed = (now.next - before.next) / seconds;
     const keepsUp = appended > 0 && now.next >= endBeforeLastCommits(looks.map(({ offsets }) => offsets.get(key)));

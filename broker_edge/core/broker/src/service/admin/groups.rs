@@ -26,6 +26,9 @@ pub fn routes() -> Router<Arc<Shared>> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Parameters {
+    /// A part of the name.
+    #[serde(default)]
+    contains: String,
     after: Option<String>,
     limit: Option<usize>,
 }
@@ -44,7 +47,7 @@ async fn list(
     let (office, by) = (shared.office.get()?, caller.clone());
     // Each group is decoded, and the next record of each is read.
     let page = shared.blocking(&caller, Work::Look, move |shared, _| {
-        let page = office.groups.page(&by, &asked)?;
+        let page = office.groups.page(&by, &asked, &wanted.contains)?;
         let groups: Vec<Value> = page
             .groups
             .iter()

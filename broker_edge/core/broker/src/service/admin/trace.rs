@@ -223,7 +223,7 @@ fn groups(
         after: None,
         limit: None,
     };
-    let page = office.groups.page(caller, &all)?;
+    let page = office.groups.page(caller, &all, "")?;
     let place = |(group, of): (String, Group)| {
         let place = of.partitions.get(&partition.id().0)?;
         let (next, finished) = (place.next()?, place.finished()?);

@@ -158,13 +158,18 @@ impl Groups {
 
     /// A page of the groups that the caller may use, ordered by name.
     pub fn groups(&self, caller: &Caller, body: &request::Groups) -> Result<Value, Refusal> {
-        let page = self.page(caller, body)?;
+        let page = self.page(caller, body, "")?;
         let groups = page.groups.iter().map(|(name, group)| group.to_json(name));
         Ok(json!({"groups": groups.collect::<Vec<_>>(), "next": page.next}))
     }
 
-    /// The same as values.
-    pub fn page(&self, caller: &Caller, body: &request::Groups) -> Result<Page, Refusal> {
+    /// The same as values, of groups with this part in their names.
+    pub fn page(
+        &self,
+        caller: &Caller,
+        body: &request::Groups,
+        contains: &str,
+    ) -> Result<Page, Refusal> {
         let limit = body.limit.unwrap_or(PAGE_GROUPS);
         if !(1..=PAGE_GROUPS).contains(&limit) {
             let message = format!("limit {limit} is out of range: use 1 to {PAGE_GROUPS}");
@@ -173,7 +178,8 @@ impl Groups {
         let mut names = Vec::new();
         self.state.for_each_prefix(KIND, |key, _| {
             let name = &key[KIND.len()..];
-            if body.after.as_deref().is_none_or(|after| name > after) {
+            let is_behind = body.after.as_deref().is_none_or(|after| name > after);
+            if is_behind && name.contains(contains) {
                 names.push(name.to_owned());
             }
         });
