@@ -25,6 +25,9 @@ export const samples = createStore({ times: [], series: {}, offsets: [], rates: 
 /** The version of each table by its name, null for one that does not exist. Null at a broker, which has no tables. */
 export const tableVersions = createStore(null);
 
+/** How many streams have begun. */
+export const streamsBegun = createStore(0);
+
 let ends = null;
 let lastEventMs = 0;
 let expectedSinceMs = Date.now();
@@ -80,6 +83,7 @@ async function follow(signal) {
   const early = [];
   let heardMs = Date.now();
   let isEarly = true;
+  let hasBegun = false;
   const history = ask("api/v1/live/history", { signal: either }).then((answer) => {
     isEarly = false;
     loadHistory(answer);
@@ -89,6 +93,8 @@ async function follow(signal) {
   const onEvent = (name, stats) => {
     if (name === "tables") tableVersions.set(stats.tables);
     if (name !== "stats") return;
+    if (!hasBegun) streamsBegun.set(streamsBegun.get() + 1);
+    hasBegun = true;
     heardMs = heard();
     if (isEarly) early.push(stats);
     append(stats);

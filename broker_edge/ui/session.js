@@ -1,7 +1,7 @@
 // Who looks, what they may do, and which pages this server has.
 
 import { ask, isSignedOut, serverName, signOut } from "./api.js";
-import { liveState } from "./live.js";
+import { streamsBegun } from "./live.js";
 import { pagesOf } from "./pages.js";
 import { firstPage } from "./router.js";
 import { createStore } from "./store.js";
@@ -57,11 +57,5 @@ export function partitionName(number) {
 
 isSignedOut.watch((signedOut) => !signedOut && loadConsole());
 
-// A server that comes back may have another version, other partitions and other rights.
-let wasQuiet = false;
-liveState.watch(({ phase }) => {
-  if (phase === "quiet") wasQuiet = true;
-  if (phase !== "live" || !wasQuiet) return;
-  wasQuiet = false;
-  loadConsole();
-});
+// Behind a further stream may be another version, another user, other partitions and other rights.
+streamsBegun.watch((number) => number > 1 && loadConsole());

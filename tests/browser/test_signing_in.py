@@ -93,6 +93,17 @@ def test_signing_out_in_one_tab_shows_the_form_in_the_other(signed: Signed, visi
     expect(other.get_by_text("you signed out in another tab")).to_be_visible()
 
 
+def test_who_signs_in_as_another_user_is_that_user_in_every_tab(signed: Signed, visit: Visit) -> None:
+    page, watch = visit(signed.broker)
+    watch.expect("401")
+    fill(page, "operator", signed.passwords["operator"])
+    expect(page.locator(".user")).to_have_text("operator")
+    expect(page.get_by_text("● live")).to_be_visible()
+    proof = {"user": "viewer", "password": signed.passwords["viewer"]}
+    assert page.context.request.post("/api/v1/session", data=proof).ok
+    expect(page.locator(".user")).to_have_text("viewer")
+
+
 def test_a_late_answer_to_who_was_not_signed_in_yet_signs_nobody_out(signed: Signed, visit: Visit) -> None:
     """The page asks several questions at once, and without a session each of them is refused."""
     held: list[Route] = []

@@ -125,7 +125,7 @@ function Client({ client }) {
     ["Address", html`<${Name} text=${client.address} />`],
     ["MQTT", protocolText(client)],
     ["Keep alive", format.duration(client.keep_alive_s)],
-    ["Session", client.session_expiry_s === null ? "never ends" : `ends ${format.duration(client.session_expiry_s)} after the connection`],
+    ["Session", sessionText(client.session_expiry_s)],
     ["In flight", `${format.count(client.inflight_out)} of ${format.count(client.window_max)} out, ${format.count(client.inflight_in)} in`],
     ["Waiting for the socket", format.bytes(client.out_bytes)],
     ["Will", client.has_will ? "yes" : "no"],
@@ -138,6 +138,11 @@ function Client({ client }) {
     <${Table} caption="Filters of the client" columns=${FILTER_COLUMNS} rows=${client.filters} keyOf=${(row) => `filter ${row.filter}`} current=${null} empty="It has no subscriptions." />
     <${Table} caption="Positions of the session" columns=${CURSOR_COLUMNS} rows=${client.cursors} keyOf=${(row) => `cursor ${row.name}`} current=${null} empty="It has no positions." />
   `;
+}
+
+function sessionText(expiryS) {
+  if (expiryS === null) return "never ends";
+  return expiryS === 0 ? "ends with the connection" : `ends ${format.duration(expiryS)} after the connection`;
 }
 
 function traffic(messages, size, perSecond) {
