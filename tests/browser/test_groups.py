@@ -120,15 +120,21 @@ def test_a_group_opens_and_shows_what_it_reads_next(broker: BrokerProcess, visit
         console.is_at("Tail")
         expect(page.locator("tbody tr").first).to_contain_text(":5")
         page.go_back()
-        expect(panel).to_be_visible()
+        expect(panel).to_contain_text("in use")
         panel.get_by_role("row").last.focus()
         page.keyboard.press("Escape")
         expect(console.row("pipeline")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(panel).to_contain_text("in use")
+        console.search().fill("another")
+        expect(page.get_by_text("No group has this in its name.")).to_be_visible()
+        expect(console.search()).to_be_focused()
+        expect(panel).to_contain_text("in use")
 
 
 def test_a_group_that_is_gone_is_no_error(broker: BrokerProcess, visit: Visit) -> None:
     page, _ = visit(broker, "/#groups?group=gone")
-    expect(page.get_by_role("region", name="Group gone")).to_contain_text("It is not in the list.")
+    expect(page.get_by_role("region", name="Group gone")).to_contain_text("There is no group with this name now.")
 
 
 def test_overview_and_log_name_the_groups_in_the_same_way(broker: BrokerProcess, visit: Visit) -> None:

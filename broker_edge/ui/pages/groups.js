@@ -2,17 +2,21 @@
 // loses data soonest comes first.
 
 import { html, useRef } from "../vendor/htm-preact.js";
+import { ask } from "../api.js";
 import { Command, serverOption } from "../command.js";
 import { count, duration, rate } from "../format.js";
 import { More, Search } from "../list.js";
 import { Name } from "../name.js";
 import { Facts, Panel, PanelLink } from "../panel.js";
-import { usePages } from "../poll.js";
+import { usePages, usePoll } from "../poll.js";
 import { change, link } from "../router.js";
 import { Time, Trouble, Waiting } from "../state.js";
 import { Table } from "../table.js";
 
+const PATH = "api/v1/groups";
 const EVERY_MS = 2_000;
+// The most in one answer of the broker.
+const GROUPS_MAX = 1_000;
 // Groups commit in steps of some seconds; a shorter window would show each step as a trend.
 const WINDOW_MS = 60_000;
 const TREND_AFTER_S = 8;
@@ -23,14 +27,14 @@ const SOONEST_LOSS = "loss";
 
 export default function Groups({ query }) {
   const contains = query.contains ?? "";
-  const groups = usePages("api/v1/groups", { contains }, "groups", EVERY_MS);
+  const groups = usePages(PATH, { contains }, "groups", EVERY_MS);
   const trends = useTrends(groups);
   const rows = (groups.rows ?? []).flatMap((group) => rowsOf(group, trends));
   return html`
     <${Search} label="Part of the group" name="contains" value=${contains} />
     <${Trouble} ...${groups} />
     <p class="note">Times until a loss assume that partition and group go on as in the last minutes. A group that has been seen for less than a minute is taken to stand still.</p>
-    ${query.group !== undefined && groups.rows && html`<${Detail} key=${query.group} name=${query.group} groups=${groups} trends=${trends} />`}
+    ${query.group !== undefined && html`<${Detail} key=${query.group} name=${query.group} trends=${trends} />`}
     <div class=${groups.isStale ? "stale" : null}>
       ${groups.rows && html`
         <${Table} caption="Consumer groups by partition" columns=${COLUMNS} rows=${rows} keyOf=${(row) => row.key} current=${query.row}
@@ -81,19 +85,30 @@ function Next({ row: { name, next, lag_records: lag } }) {
   return html`<a href=${link("tail", { from: "offset", at: next, partition: name })}>${count(next)}<span class="hidden">: what it reads next in ${name}</span></a>`;
 }
 
-function Detail({ name, groups, trends }) {
-  const group = groups.rows.find((one) => one.group === name);
-  if (!group) return html`<${Panel} kind="group" name=${name}><p class="note">It is not in the list${!groups.isComplete && " so far: More, or a part of the name, shows others"}.</p><//>`;
+/** Asks for itself: the list may have been searched for others. */
+function Detail({ name, trends }) {
+  const query = { contains: name, limit: GROUPS_MAX };
+  const answer = usePoll(`group ${name}`, EVERY_MS, (signal) => ask(PATH, { query, signal }));
+  const group = answer.value?.groups.find((one) => one.group === name);
+  return html`
+    <${Panel} kind="group" name=${name} isStale=${answer.isStale}>
+      <${Trouble} ...${answer} />
+      ${group && html`<${Group} group=${group} trends=${trends} />`}
+      ${answer.value && !group && html`<p class="note">There is no group with this name now.</p>`}
+      ${!answer.value && !answer.error && html`<${Waiting} what="the group" />`}
+    <//>
+  `;
+}
+
+function Group({ group, trends }) {
   const facts = [
     ["State", group.is_idle ? "idle: retention does not wait for it" : "in use"],
     ["Owner", html`<${Name} text=${group.owner} length=${400} />`],
     ["Last seen", html`<${Time} ms=${group.touched_us && group.touched_us / 1_000} />`],
   ];
   return html`
-    <${Panel} kind="group" name=${name} isStale=${groups.isStale}>
-      <${Facts} facts=${facts} />
-      <${Table} caption="Places of the group" columns=${PLACE_COLUMNS} rows=${rowsOf(group, trends)} keyOf=${(row) => `place ${row.name}`} current=${null} empty="It has no places." />
-    <//>
+    <${Facts} facts=${facts} />
+    <${Table} caption="Places of the group" columns=${PLACE_COLUMNS} rows=${rowsOf(group, trends)} keyOf=${(row) => `place ${row.name}`} current=${null} empty="It has no places." />
   `;
 }
 
