@@ -231,16 +231,11 @@ impl ClusterSettings {
                 name.to_owned()
             }
         };
-        let grpc = if config.listeners.flight.tls.is_on() {
-            "grpc+tls"
-        } else {
-            "grpc"
-        };
         let http = is_on("http", config.listeners.admin.tls.is_on());
         Advertised {
             mesh: or(&told.mesh, at.mesh),
             mqtt: or(&told.mqtt, at.mqtt),
-            flight: format!("{grpc}://{}", or(&told.flight, at.flight)),
+            flight: config.flight_url(&or(&told.flight, at.flight)),
             admin: has_admin.then(|| format!("{http}://{}", or(&told.admin, at.admin))),
         }
     }

@@ -84,6 +84,15 @@ impl Config {
         Ok((config, notes))
     }
 
+    /// The address of Flight at `authority` (`host:port`), as clients write it.
+    pub fn flight_url(&self, authority: &str) -> String {
+        let has_tls = self.listeners.flight.tls.is_on();
+        format!(
+            "{}://{authority}",
+            if has_tls { "grpc+tls" } else { "grpc" }
+        )
+    }
+
     /// The limits of every key, and the rules that join keys.
     fn check(&self) -> Result<(), ConfigError> {
         check::check_limits(self)?;

@@ -14,9 +14,10 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 use super::whoami;
+use crate::config::Config;
 use crate::hosts;
 use crate::service::callers::caller::Caller;
-use crate::service::shared::Shared;
+use crate::service::shared::{Addresses, Shared};
 
 pub const PATH: &str = "/api/v1/console";
 /// What the page of this broker can show.
@@ -75,7 +76,7 @@ async fn console(
     told["version"] = json!(crate::VERSION);
     told["pages"] = json!(PAGES);
     told["has_users"] = json!(shared.auth.current().has_users());
-    told["server"] = json!(server(&shared, &headers));
+    told["server"] = json!(server(&shared.config, shared.addresses, &headers));
     told["cluster"] = json!(shared.cluster.is_some());
     told["partitions"] = json!(partitions);
     Json(told)
@@ -83,15 +84,51 @@ async fn console(
 
 /// How commands that read the log name this broker: as the settings tell others, or like the address of the page. Where a
 /// proxy or a forwarded port leads to the page, nothing says how Flight can be reached.
-fn server(shared: &Shared, headers: &HeaderMap) -> Option<String> {
-    let (config, at) = (&shared.config, shared.addresses);
-    let has_tls = config.listeners.flight.tls.is_on();
-    let scheme = if has_tls { "grpc+tls" } else { "grpc" };
+fn server(config: &Config, at: Addresses, headers: &HeaderMap) -> Option<String> {
     if let Some(told) = &config.cluster.advertise.flight {
-        return Some(format!("{scheme}://{told}"));
+        return Some(config.flight_url(told));
     }
     let (host, port) = hosts::called(headers)?;
     let is_direct = port == Some(at.admin.port());
     let is_there_too = at.flight.ip().is_unspecified() || at.flight.ip() == at.admin.ip();
-    (is_direct && is_there_too).then(|| format!("{scheme}://{host}:{}", at.flight.port()))
+    (is_direct && is_there_too).then(|| config.flight_url(&format!("{host}:{}", at.flight.port())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_is_told_where_the_broker_knows_how_it_is_reached() {
+        let mut config = Config::default();
+        let told = |config: &Config, flight: &str, host: &'static str| {
+            let at = Addresses {
+                flight: flight.parse().unwrap(),
+                admin: "10.0.0.1:8080".parse().unwrap(),
+            };
+            let host = HeaderValue::from_static(host);
+            server(config, at, &HeaderMap::from_iter([(header::HOST, host)]))
+        };
+        for (flight, host, server) in [
+            ("10.0.0.1:8815", "edge-1:8080", Some("grpc://edge-1:8815")),
+            (
+                "0.0.0.0:8815",
+                "[fe80::1]:8080",
+                Some("grpc://[fe80::1]:8815"),
+            ),
+            // Another address than that of the page, a forwarded port, and a proxy.
+            ("127.0.0.1:8815", "edge-1:8080", None),
+            ("10.0.0.1:8815", "localhost:8081", None),
+            ("10.0.0.1:8815", "edge-1", None),
+        ] {
+            assert_eq!(
+                told(&config, flight, host).as_deref(),
+                server,
+                "{flight} {host}"
+            );
+        }
+        config.cluster.advertise.flight = Some("box-1:9000".to_owned());
+        let server = told(&config, "127.0.0.1:8815", "edge-1");
+        assert_eq!(server.as_deref(), Some("grpc://box-1:9000"));
+    }
 }
