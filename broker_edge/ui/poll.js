@@ -5,7 +5,8 @@ import { ask } from "./api.js";
 import { tableVersions } from "./live.js";
 
 const PAGE_ROWS = 100;
-const ANSWER_ROWS_MAX = 1_000;
+/** The most rows in one answer. */
+export const ANSWER_ROWS_MAX = 1_000;
 // A page of a list may be empty although more follow.
 const ROUNDS_A_PAGE = 20;
 const LAST_CHARACTER = "\u{10ffff}";

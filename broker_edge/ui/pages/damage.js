@@ -7,7 +7,7 @@ import { Command, serverOption } from "../command.js";
 import { bytes, count, counted } from "../format.js";
 import { More } from "../list.js";
 import { Name } from "../name.js";
-import { usePoll } from "../poll.js";
+import { ANSWER_ROWS_MAX, usePoll } from "../poll.js";
 import { change, link } from "../router.js";
 import { hasPage } from "../session.js";
 import { Trouble, Waiting } from "../state.js";
@@ -18,8 +18,6 @@ const EVERY_MS = 10_000;
 const GAPS_SHOWN = 100;
 const MORE_GAPS = 400;
 const WORST_FIRST = "reason";
-// The most in one answer of the broker.
-const GROUPS_MAX = 1_000;
 
 // In the order of how bad they are.
 const REASONS = {
@@ -37,7 +35,7 @@ const CAUSES = {
 
 export default function Damage({ query }) {
   const status = usePoll("status", EVERY_MS, (signal) => ask("api/v1/status", { signal }));
-  const groups = usePoll(hasPage("groups") ? "groups" : null, EVERY_MS, (signal) => ask("api/v1/groups", { query: { limit: GROUPS_MAX }, signal }));
+  const groups = usePoll(hasPage("groups") ? "groups" : null, EVERY_MS, (signal) => ask("api/v1/groups", { query: { limit: ANSWER_ROWS_MAX }, signal }));
   const partitions = status.value?.partitions.map(withLosses);
   return html`
     <${Trouble} ...${status} />

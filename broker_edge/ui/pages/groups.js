@@ -8,15 +8,13 @@ import { count, duration, rate } from "../format.js";
 import { More, Search } from "../list.js";
 import { Name } from "../name.js";
 import { Facts, Panel, PanelLink } from "../panel.js";
-import { usePages, usePoll } from "../poll.js";
+import { ANSWER_ROWS_MAX, usePages, usePoll } from "../poll.js";
 import { change, link } from "../router.js";
 import { Time, Trouble, Waiting } from "../state.js";
 import { Table } from "../table.js";
 
 const PATH = "api/v1/groups";
 const EVERY_MS = 2_000;
-// The most in one answer of the broker.
-const GROUPS_MAX = 1_000;
 // Groups commit in steps of some seconds; a shorter window would show each step as a trend.
 const WINDOW_MS = 60_000;
 const TREND_AFTER_S = 8;
@@ -87,7 +85,7 @@ function Next({ row: { name, next, lag_records: lag } }) {
 
 /** Asks for itself: the list may have been searched for others. */
 function Detail({ name, trends }) {
-  const query = { contains: name, limit: GROUPS_MAX };
+  const query = { contains: name, limit: ANSWER_ROWS_MAX };
   const answer = usePoll(`group ${name}`, EVERY_MS, (signal) => ask(PATH, { query, signal }));
   const group = answer.value?.groups.find((one) => one.group === name);
   return html`
