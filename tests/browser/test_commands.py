@@ -31,6 +31,7 @@ def client(broker: BrokerProcess) -> Iterator[PahoClient]:
         ("groups?group=pipeline", "pipeline", "pipeline"),
         ("log", "telemetry-0", "telemetry-0"),
         ("damage", "telemetry-0", "telemetry-0"),
+        (f"access?user=ann&topic={LIVE}", "no ACL file", "no ACL file"),
         ("trace?at=telemetry-0:0", "telemetry-0", "telemetry-0"),
     ],
 )
